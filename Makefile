@@ -1,0 +1,50 @@
+# Every target makes what it needs: a virtual environment in .venv, then the work itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check sim bench serve fmt clean
+
+help:
+	@echo "make demo   run real examples of every dialect on the embedded store"
+	@echo "make test   everything CI runs: check, then the whole test suite"
+	@echo "make check  format, lint, types, import contracts"
+	@echo "make sim    1,000 seeds of the fault simulator"
+	@echo "make bench  the benchmarks, with their peers"
+	@echo "make fmt    format the code"
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --upgrade pip
+	@$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+check: $(READY)
+	@$(BIN)/ruff format --check src tests examples benchmarks
+	@$(BIN)/ruff check src tests examples benchmarks
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+test: check
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+sim: $(READY)
+	@$(BIN)/python -m treadle.testing.sim --seeds 1000
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/engine.py
+
+serve: $(READY)
+	@$(BIN)/treadle serve
+
+fmt: $(READY)
+	@$(BIN)/ruff format src tests examples benchmarks
+	@$(BIN)/ruff check --fix src tests examples benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

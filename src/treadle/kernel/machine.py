@@ -1,0 +1,63 @@
+"""What a dialect is to the kernel: one pure machine.
+
+A machine may change `state` in place (linear ownership): when a decision is refused or a commit
+fails, the runtime throws the state away and reloads it. It must not keep anything between calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from .model import Cancel, Context, Decision, Event, OpenIntent, Receipt, Started
+from .values import Value
+
+
+class Machine(ABC):
+    """One per dialect. Deterministic, synchronous, free of I/O."""
+
+    dialect: ClassVar[str]
+    # Raised when behaviour changes; a run keeps the number it was started with (`ctx.machine`).
+    version: ClassVar[int] = 1
+    # False where a completed run can be told more (a cell that is created anew).
+    final: ClassVar[bool] = True
+
+    @abstractmethod
+    def load(self, body: Value) -> Any:
+        """Makes a definition's canonical body ready to run. Cached by digest, so it may be slow."""
+
+    @abstractmethod
+    def start(self, definition: Any, event: Started, ctx: Context) -> Decision: ...
+
+    @abstractmethod
+    def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
+        """Answers one event. Raises TreadleError to refuse an event from outside."""
+
+    def cancel(self, definition: Any, state: Value, event: Cancel, ctx: Context) -> Decision:
+        """By default a cancelled run ends at once, and the kernel cancels its open intents."""
+        reason = event.reason or "cancelled"
+        error: dict[str, Any] = {
+            "class": "user",
+            "code": "CANCELLED",
+            "message": reason,
+            "where": None,
+            "details": {},
+        }
+        return Decision(state=state, status="cancelled", error=error)
+
+    def kinds(self, definition: Any) -> frozenset[str] | None:
+        """The intent kinds this definition declares; None leaves it to the engine's registry."""
+        return None
+
+    def receipt_problem(self, definition: Any, intent: OpenIntent, receipt: Receipt) -> dict[str, Any] | None:
+        """The error of a receipt whose payload does not validate."""
+        return None
+
+    def takes_rejected(self, definition: Any) -> bool:
+        """Whether `step` wants a `Rejected` event; otherwise such a receipt fails the run."""
+        return False
+
+    def view(self, definition: Any, state: Value) -> dict[str, Any]:
+        """What people see of a state: `{"state": …}` and any further top-level fields of the run
+        document (`results`, extra `waiting_for` entries, `stats`)."""
+        return {"state": state}

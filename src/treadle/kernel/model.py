@@ -1,0 +1,263 @@
+"""The words of the kernel as data: events, intents, receipts, decisions.
+
+Events are what a run is told; they are journaled verbatim, so each has one canonical form
+(`event_value`, `event_from_value`). Intents are what a run asks for. Nothing here acts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeAlias, cast
+
+import msgspec
+
+from .errors import NeedBlobs
+from .values import Value
+
+Status = Literal["running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
+TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled", "partial"})
+
+ReceiptStatus = Literal["ok", "error", "timeout", "cancelled"]
+
+# Kinds that the engine settles itself; every other kind is performed by a worker.
+ENGINE_KINDS: frozenset[str] = frozenset({"timer", "task", "signal", "child", "start", "deliver"})
+# Kinds that are done when they are committed: they are never open and get no receipt.
+DETACHED_KINDS: frozenset[str] = frozenset({"deliver"})
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run begins. `options` are settings of this run (paths and names, never secret values)."""
+
+    kind: ClassVar[str] = "started"
+    input: Value = None
+    seed: bytes = b""
+    machine: int = 1
+    reference: str | None = None
+    parent: str | None = None
+    parent_intent: str | None = None
+    depth: int = 0
+    options: dict[str, Any] = {}
+    forked_from: dict[str, Any] | None = None
+    continued_from: str | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one intent settled. The machine finds the intent itself at `ctx.intent`."""
+
+    kind: ClassVar[str] = "receipt"
+    intent: str
+    status: ReceiptStatus = "ok"
+    value: Value = None
+    error: dict[str, Any] | None = None
+    attempts: int = 1
+    by: str | None = None
+    events: list[dict[str, Any]] = []
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A receipt came whose payload does not validate; the intent is settled by it."""
+
+    kind: ClassVar[str] = "rejected"
+    intent: str
+    status: ReceiptStatus = "ok"
+    payload: Value = None
+    error: dict[str, Any] | None = None
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: ClassVar[str] = "signal"
+    name: str
+    data: Value = None
+    key: str | None = None
+    by: str | None = None
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A domain event, routed to this run (reactive workflows)."""
+
+    kind: ClassVar[str] = "event"
+    schema: str
+    value: Value = None
+    submission: str | None = None
+    source: str | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: ClassVar[str] = "frame"
+    intent: str
+    seq: int
+    type: str = "progress"
+    value: Value = None
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: ClassVar[str] = "cancel"
+    reason: str = ""
+    by: str | None = None
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: ClassVar[str] = "patch"
+    data: dict[str, Any]
+    by: str | None = None
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person moves a stalled or failed run on. `how` holds the dialect's own choice:
+    {"from": step} | {"input": value} | {"skip": value} | {"fail": text}."""
+
+    kind: ClassVar[str] = "retry"
+    how: dict[str, Any] = {}
+    by: str | None = None
+
+
+class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run moves to another definition (a cell at an apply)."""
+
+    kind: ClassVar[str] = "apply"
+    definition: str
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: ClassVar[str] = "reset"
+    by: str | None = None
+
+
+class Continue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The next slice of a decision that was larger than one step may be."""
+
+    kind: ClassVar[str] = "continue"
+    more: Value = None
+
+
+Event: TypeAlias = (
+    Started | Receipt | Rejected | Signal | Domain | Frame | Cancel | Patch | Retry | Apply | Reset | Continue
+)
+EVENT_TYPES: dict[str, type[Event]] = {
+    t.kind: t
+    for t in (Started, Receipt, Rejected, Signal, Domain, Frame, Cancel, Patch, Retry, Apply, Reset, Continue)
+}
+
+# Events that came from outside and can still be refused; the others report what has happened.
+REFUSABLE: tuple[type, ...] = (Started, Signal, Domain, Patch, Retry, Cancel, Apply, Reset)
+
+
+def event_value(event: Event) -> dict[str, Any]:
+    return cast("dict[str, Any]", msgspec.to_builtins(event, builtin_types=(bytes,)))
+
+
+def event_from_value(kind: str, value: dict[str, Any]) -> Event:
+    # Constructed, not converted: the bytes are our own, and nested values must stay as they are.
+    return EVENT_TYPES[kind](**value)
+
+
+class Intent(msgspec.Struct, kw_only=True):
+    """A request for outside work, as a machine writes it.
+
+    `ref` is the machine's own label, echoed with the receipt and used to cancel. `due_ns` is when
+    a timer fires; for every other kind it is the deadline at which the engine settles the intent
+    with status `timeout`. `params["name"]` is what people see in `waiting_for`.
+    """
+
+    kind: str
+    params: dict[str, Any]
+    ref: str = ""
+    due_ns: int | None = None
+    idempotency_key: str | None = None
+
+
+class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An admitted intent: durable, identified, not settled yet."""
+
+    id: str
+    kind: str
+    params: dict[str, Any]
+    ref: str = ""
+    seq: int = 0
+    at_ns: int = 0
+    due_ns: int | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.params.get("name") or self.ref)
+
+    def to_value(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"id": self.id, "kind": self.kind, "params": self.params}
+        if self.ref:
+            value["ref"] = self.ref
+        if self.due_ns is not None:
+            value["due_ns"] = self.due_ns
+        if self.idempotency_key is not None:
+            value["idempotency_key"] = self.idempotency_key
+        return value
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """What a machine wants to be so. All of it is validated before any of it is applied.
+
+    `status=None` leaves running/waiting to the kernel: running while a worker holds something.
+    `cancel` names open intents by `ref`. `more` asks for a `Continue(more)` right after this record.
+    """
+
+    state: Value
+    events: list[dict[str, Any]] = field(default_factory=list)
+    intents: list[Intent] = field(default_factory=list)
+    cancel: list[str] = field(default_factory=list)
+    status: Status | None = None
+    result: Value = None
+    error: dict[str, Any] | None = None
+    reference: Any = UNSET
+    more: Value = None
+
+
+@dataclass(slots=True)
+class Context:
+    """Everything a step may know that is neither state nor event. Replay gives the same."""
+
+    now_ns: int
+    run: str
+    seq: int
+    definition: str
+    key: Value
+    seed: bytes
+    machine: int
+    options: Mapping[str, Any]
+    open: Mapping[str, OpenIntent]
+    intent: OpenIntent | None = None
+    reference: str | None = None
+    started_ns: int = 0
+    blobs: Callable[[str], Value] | None = None
+
+    @property
+    def entropy(self) -> bytes:
+        """64 bytes that are the same on every replay of this step and on no other step."""
+        return hashlib.sha512(self.seed + self.seq.to_bytes(8, "big")).digest()
+
+    def blob(self, reference: Mapping[str, Any]) -> Value:
+        """The payload behind a reference. If it is not at hand, the step is run again once it is:
+        content addressing keeps that deterministic."""
+        digest = str(reference["checksum"])
+        if self.blobs is None:
+            raise NeedBlobs((digest,))
+        return self.blobs(digest)
+
+
+def is_reference(value: Value) -> bool:
+    """Whether a value is a reference, standing in for a payload in the blob store."""
+    return isinstance(value, dict) and "checksum" in value and "store" in value and "key" in value
+
+
+def make_reference(*, checksum: str, size: int, schema_hint: str | None = None) -> dict[str, Any]:
+    return {"store": "blob", "key": checksum, "checksum": checksum, "size": size, "schema_hint": schema_hint}

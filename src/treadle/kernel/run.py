@@ -1,0 +1,605 @@
+"""One run: advance it by an event, fold it from its journal, replay it.
+
+`advance` is the whole kernel loop: call the machine, validate its decision, write the record,
+apply it. `replay` is `advance` again with recorded inputs, comparing bytes. `fold_open` finds the
+open work without running any machine, so that recovery needs no definitions.
+
+A `RunState` on which `advance` raised must be dropped: machines change state in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from .errors import DecisionRefused, JournalCorrupt, KernelBug, LimitExceeded, ReplayDiffers, TreadleError
+from .limits import (
+    SIGNALS_BUFFERED_MAX,
+    SNAPSHOT_TAIL_BYTES_MIN,
+    SNAPSHOT_TAIL_RECORDS_MAX,
+    STEP_BYTES_MAX,
+    STEP_EVENTS_MAX,
+    STEP_INTENTS_MAX,
+)
+from .machine import Machine
+from .model import (
+    DETACHED_KINDS,
+    ENGINE_KINDS,
+    TERMINAL,
+    UNSET,
+    Apply,
+    Cancel,
+    Context,
+    Continue,
+    Decision,
+    Event,
+    Intent,
+    OpenIntent,
+    Receipt,
+    Rejected,
+    Signal,
+    Started,
+    event_from_value,
+    event_value,
+)
+from .values import Value, decode_trusted, encode
+
+GENESIS: Final = bytes(32)
+SNAPSHOT_VERSION: Final = 1
+
+Blobs = Callable[[str], Value]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Everything needed to take a run one event further."""
+
+    id: str
+    dialect: str
+    workflow: str
+    version: str | None
+    definition: str
+    key: Value = None
+    machine: int = 1
+    seed: bytes = b""
+    options: dict[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    parent_intent: str | None = None
+    continued_from: str | None = None
+    depth: int = 0
+    reference: str | None = None
+    seq: int = 0
+    digest: bytes = GENESIS
+    status: str = "running"
+    state: Value = None
+    result: Value = None
+    error: dict[str, Any] | None = None
+    started_ns: int = 0
+    last_ns: int = 0
+    ended_ns: int | None = None
+    open: dict[str, OpenIntent] = field(default_factory=dict)
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    more: list[Value] = field(default_factory=list)
+    retries: int = 0
+    intents: int = 0
+    # Kept beside the run, not part of what is digested.
+    tail_bytes: int = 0
+    tail_records: int = 0
+    snapshot_bytes: int = 0
+    identity: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.identity = encode([self.id, self.definition, self.key])
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def working(self) -> bool:
+        """Whether something will move this run on without time, people or other runs."""
+        return (
+            bool(self.more)
+            or self.pending() is not None
+            or any(intent.kind not in ENGINE_KINDS for intent in self.open.values())
+        )
+
+    def pending(self) -> Event | None:
+        """The event this run owes itself: a continuation, or a signal that came before its await."""
+        if self.more:
+            return Continue(more=self.more[0])
+        if self.signals:
+            for intent in self.open.values():
+                if intent.kind == "signal":
+                    for signal in self.signals:
+                        if signal["name"] == intent.params["name"]:
+                            return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
+        return None
+
+    def wants_snapshot(self) -> bool:
+        return (
+            self.tail_records >= SNAPSHOT_TAIL_RECORDS_MAX
+            or self.tail_bytes > max(SNAPSHOT_TAIL_BYTES_MIN, self.snapshot_bytes)
+        ) and self.tail_bytes * 4 >= self.snapshot_bytes
+
+
+@dataclass(slots=True)
+class Step:
+    """One admitted event: the record's bytes and what the runtime has to do about it."""
+
+    seq: int
+    kind: str
+    at_ns: int
+    body: bytes
+    digest: bytes
+    events: list[dict[str, Any]]
+    opened: list[OpenIntent]
+    closed: list[str]
+    cancelled: list[OpenIntent]
+    status: str
+    status_changed: bool
+    ended: bool
+
+
+def advance(
+    run: RunState,
+    machine: Machine,
+    definition: Any,
+    event: Event,
+    *,
+    at_ns: int,
+    blobs: Blobs | None = None,
+) -> Step:
+    """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
+    at_ns = max(at_ns, run.last_ns)
+    intent: OpenIntent | None = None
+    seen: Event = event
+    match event:
+        case Receipt() | Rejected():
+            intent = run.open.get(event.intent)
+            if intent is None:
+                raise KernelBug(f"{run.id}: receipt for {event.intent}, which is not open")
+            seen = _checked(machine, definition, intent, event)
+        case Signal():
+            intent = _awaiting(run, event.name)
+            if intent is None:
+                return _buffer(run, event, at_ns)
+            seen = Receipt(intent=intent.id, value=event.data, by=event.by)
+        case Started():
+            run.seed, run.machine, run.options = event.seed, event.machine, event.options
+            run.reference, run.parent, run.parent_intent = event.reference, event.parent, event.parent_intent
+            run.depth, run.continued_from, run.started_ns = event.depth, event.continued_from, at_ns
+        case Continue():
+            run.more.pop(0)
+    if intent is not None:
+        del run.open[intent.id]
+        if intent.kind == "signal" and isinstance(event, Receipt):
+            _unbuffer(run, intent.params["name"], event)
+    ctx = Context(
+        now_ns=at_ns,
+        run=run.id,
+        seq=run.seq + 1,
+        definition=run.definition,
+        key=run.key,
+        seed=run.seed,
+        machine=run.machine,
+        options=run.options,
+        open=run.open,
+        intent=intent,
+        reference=run.reference,
+        started_ns=run.started_ns,
+        blobs=blobs,
+    )
+    if type(seen) is Started:
+        decision = machine.start(definition, seen, ctx)
+    elif type(seen) is Cancel:
+        decision = machine.cancel(definition, run.state, seen, ctx)
+    else:
+        decision = machine.step(definition, run.state, seen, ctx)
+    kind = seen.kind if type(seen) is Rejected else event.kind
+    journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
+    allowed = machine.kinds(definition)
+    return _admit(
+        run, kind, journaled, decision, at_ns, intent, allowed=allowed, final=machine.final, event=event
+    )
+
+
+def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> Step:
+    """Something that has happened cannot be refused: if its step fails, that is recorded, the
+    intent is settled, and the run fails with everything else it had open cancelled."""
+    intent = run.open.pop(event.intent, None) if isinstance(event, Receipt | Rejected) else None
+    if isinstance(event, Continue):
+        run.more.pop(0)
+    decision = Decision(state=run.state, status="failed", error=error)
+    journaled = {"kind": event.kind, **event_value(event)}
+    return _admit(
+        run,
+        "fault",
+        journaled,
+        decision,
+        max(at_ns, run.last_ns),
+        intent,
+        allowed=None,
+        final=True,
+        event=event,
+    )
+
+
+def error_of(exception: Exception) -> dict[str, Any]:
+    """The error of a step that raised, in the form that is journaled."""
+    if isinstance(exception, TreadleError):
+        return exception.to_value()
+    return TreadleError(f"{type(exception).__name__}: {exception}", code="MACHINE_ERROR").to_value()
+
+
+def _checked(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:
+    if isinstance(event, Rejected):
+        return event
+    problem = machine.receipt_problem(definition, intent, event)
+    if problem is None:
+        return event
+    if machine.takes_rejected(definition):
+        return Rejected(intent=event.intent, status=event.status, payload=event.value, error=problem)
+    raise TreadleError.from_value(problem)
+
+
+def _awaiting(run: RunState, name: str) -> OpenIntent | None:
+    for intent in run.open.values():
+        if intent.kind == "signal" and intent.params["name"] == name:
+            return intent
+    return None
+
+
+def _buffer(run: RunState, event: Signal, at_ns: int) -> Step:
+    """A signal that nobody awaits yet is kept, first in first out per name."""
+    if len(run.signals) >= SIGNALS_BUFFERED_MAX:
+        raise LimitExceeded(
+            f"{SIGNALS_BUFFERED_MAX} signals wait in {run.id} already; it consumes none of them"
+        )
+    run.signals.append(event_value(event))
+    decision = Decision(state=run.state, status=_as_status(run.status))
+    decision.events = [{"type": "signal.received", "name": event.name, "buffered": True}]
+    return _admit(
+        run, "signal", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
+    )
+
+
+def _unbuffer(run: RunState, name: str, receipt: Receipt) -> None:
+    if receipt.status != "ok":
+        return
+    for index, signal in enumerate(run.signals):
+        if signal["name"] == name:
+            del run.signals[index]
+            return
+
+
+def _as_status(status: str) -> Any:
+    return status
+
+
+def _admit(
+    run: RunState,
+    kind: str,
+    journaled: dict[str, Any],
+    decision: Decision,
+    at_ns: int,
+    settled: OpenIntent | None,
+    *,
+    allowed: frozenset[str] | None,
+    final: bool,
+    event: Event,
+) -> Step:
+    """Validates a decision as a whole, writes its record, applies it."""
+    seq = run.seq + 1
+    if len(decision.intents) > STEP_INTENTS_MAX:
+        raise LimitExceeded(
+            f"{len(decision.intents)} intents in one step; at most {STEP_INTENTS_MAX} are allowed"
+        )
+    if len(decision.events) > STEP_EVENTS_MAX:
+        raise LimitExceeded(
+            f"{len(decision.events)} events in one step; at most {STEP_EVENTS_MAX} are allowed"
+        )
+    opened = [
+        _identify(run, intent, seq, index, at_ns, allowed) for index, intent in enumerate(decision.intents)
+    ]
+
+    cancelled = _cancelled(run, decision.cancel)
+    tracked = [intent for intent in opened if intent.kind not in DETACHED_KINDS]
+    if final and decision.status in TERMINAL:
+        # A run that ends wants nothing any more; intents it opens with its last step are still done.
+        cancelled = list(run.open.values())
+        if any(intent.kind not in ("start", "deliver") for intent in opened):
+            raise DecisionRefused("a run that ends opens work it could never take back")
+        tracked = []
+    for intent in cancelled:
+        del run.open[intent.id]
+    for intent in tracked:
+        run.open[intent.id] = intent
+
+    status = decision.status or _derived_status(run)
+    record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
+    if decision.events:
+        record["events"] = decision.events
+    if opened:
+        record["opened"] = [intent.to_value() for intent in opened]
+    if cancelled:
+        record["cancelled"] = [intent.id for intent in cancelled]
+    if decision.more is not None:
+        record["more"] = decision.more
+    if decision.reference is not UNSET:
+        record["reference"] = decision.reference
+        run.reference = decision.reference
+    if status in TERMINAL or decision.error is not None:
+        record["result"], record["error"] = decision.result, decision.error
+    body = encode(record)
+    if len(body) > STEP_BYTES_MAX:
+        raise LimitExceeded(f"a step of {len(body)} bytes; at most {STEP_BYTES_MAX} are allowed")
+
+    was = run.status
+    run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
+    run.digest = hashlib.sha256(run.digest + body).digest()
+    run.result, run.error = decision.result, decision.error
+    run.ended_ns = at_ns if status in TERMINAL else None
+    run.intents += len(opened)
+    if isinstance(event, Receipt):
+        run.retries += event.attempts - 1
+    if isinstance(event, Apply):
+        run.definition = event.definition
+        run.identity = encode([run.id, run.definition, run.key])
+    if decision.more is not None:
+        run.more.append(decision.more)
+    if run.ended and final:
+        run.more, run.signals = [], []
+    run.tail_bytes += len(body)
+    run.tail_records += 1
+    return Step(
+        seq=seq,
+        kind=kind,
+        at_ns=at_ns,
+        body=body,
+        digest=run.digest,
+        events=decision.events,
+        opened=opened,
+        closed=[settled.id] if settled is not None else [],
+        cancelled=cancelled,
+        status=status,
+        status_changed=status != was or seq == 1,
+        ended=status in TERMINAL,
+    )
+
+
+def _identify(
+    run: RunState, intent: Intent, seq: int, index: int, at_ns: int, allowed: frozenset[str] | None
+) -> OpenIntent:
+    if allowed is not None and intent.kind not in allowed and intent.kind not in ENGINE_KINDS:
+        raise DecisionRefused(f"the definition does not declare the kind {intent.kind!r}")
+    if intent.kind == "timer" and intent.due_ns is None:
+        raise DecisionRefused("a timer needs due_ns")
+    if intent.kind == "signal" and not isinstance(intent.params.get("name"), str):
+        raise DecisionRefused("a signal intent needs params.name")
+    named = encode([intent.kind, intent.params, intent.idempotency_key, seq, index])
+    return OpenIntent(
+        id=hashlib.sha256(run.identity + named).hexdigest()[:32],
+        kind=intent.kind,
+        params=intent.params,
+        ref=intent.ref,
+        seq=seq,
+        at_ns=at_ns,
+        due_ns=intent.due_ns,
+        idempotency_key=intent.idempotency_key,
+    )
+
+
+def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:
+    if not refs:
+        return []
+    wanted = dict.fromkeys(refs)
+    found = [intent for intent in run.open.values() if intent.ref in wanted]
+    missing = wanted.keys() - {intent.ref for intent in found}
+    if missing:
+        raise DecisionRefused(f"cancels {sorted(missing)}, which is not open")
+    return found
+
+
+def _derived_status(run: RunState) -> str:
+    for intent in run.open.values():
+        if intent.kind not in ENGINE_KINDS:
+            return "running"
+    return "waiting"
+
+
+# --- folding and replay -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as the store gives it back."""
+
+    seq: int
+    body: bytes
+    digest: bytes
+
+    def record(self) -> dict[str, Any]:
+        value: dict[str, Any] = decode_trusted(self.body)
+        return value
+
+
+def snapshot(run: RunState) -> bytes:
+    """The canonical bytes of a run at its last record; `restore` is its inverse."""
+    run.tail_bytes, run.tail_records = 0, 0
+    body = encode(
+        {
+            "v": SNAPSHOT_VERSION,
+            "id": run.id,
+            "dialect": run.dialect,
+            "workflow": run.workflow,
+            "version": run.version,
+            "definition": run.definition,
+            "key": run.key,
+            "machine": run.machine,
+            "seed": run.seed,
+            "options": run.options,
+            "parent": run.parent,
+            "parent_intent": run.parent_intent,
+            "continued_from": run.continued_from,
+            "depth": run.depth,
+            "reference": run.reference,
+            "seq": run.seq,
+            "digest": run.digest,
+            "status": run.status,
+            "state": run.state,
+            "result": run.result,
+            "error": run.error,
+            "started_ns": run.started_ns,
+            "last_ns": run.last_ns,
+            "ended_ns": run.ended_ns,
+            "open": [{**i.to_value(), "seq": i.seq, "at_ns": i.at_ns} for i in run.open.values()],
+            "signals": run.signals,
+            "more": run.more,
+            "retries": run.retries,
+            "intents": run.intents,
+        }
+    )
+    run.snapshot_bytes = len(body)
+    return body
+
+
+def restore(body: bytes) -> RunState:
+    value: dict[str, Any] = decode_trusted(body)
+    if value.pop("v") != SNAPSHOT_VERSION:
+        raise JournalCorrupt("a snapshot of an unknown version")
+    value["open"] = {i["id"]: OpenIntent(**i) for i in value["open"]}
+    return RunState(**value, snapshot_bytes=len(body))
+
+
+def replay(
+    run: RunState,
+    machine: Machine,
+    definition_of: Callable[[str], Any],
+    records: Iterable[Stored],
+    *,
+    blobs: Blobs | None = None,
+) -> RunState:
+    """Folds records into a run by deciding each of them again. The first difference is an error."""
+    for stored in records:
+        if stored.seq != run.seq + 1:
+            raise JournalCorrupt(f"{run.id}: record {run.seq + 1} is missing")
+        if hashlib.sha256(run.digest + stored.body).digest() != stored.digest:
+            raise JournalCorrupt(f"{run.id}: the digest of record {stored.seq} does not match its bytes")
+        record = stored.record()
+        step = _again(run, machine, definition_of(run.definition), record, blobs)
+        if step.body != stored.body:
+            got = decode_trusted(step.body)
+            fields = [name for name in {**record, **got} if record.get(name) != got.get(name)]
+            raise ReplayDiffers(
+                f"{run.id}: record {stored.seq} was decided differently ({', '.join(fields)})",
+                where=f"{run.id}#{stored.seq}",
+                details={
+                    "seq": stored.seq,
+                    "expected": {name: record.get(name) for name in fields},
+                    "got": {name: got.get(name) for name in fields},
+                },
+            )
+    return run
+
+
+def _again(
+    run: RunState, machine: Machine, definition: Any, record: dict[str, Any], blobs: Blobs | None
+) -> Step:
+    kind, value, at_ns = record["kind"], record["event"], record["at"]
+    if kind == "fault":
+        value = dict(value)
+        event = event_from_value(value.pop("kind"), value)
+        # The step that failed must fail again; a copy is stepped because a failed step may have
+        # changed its state halfway.
+        probe = restore(snapshot_of(run))
+        try:
+            advance(probe, machine, definition, event, at_ns=at_ns, blobs=blobs)
+        except Exception as error:  # the same error is what replay expects
+            return fault(run, event, error_of(error), at_ns=at_ns)
+        return fault(
+            run, event, {"class": "internal", "code": "NO_FAULT", "message": "", "details": {}}, at_ns=at_ns
+        )
+    event = event_from_value(kind, value)
+    if isinstance(event, Started) and event.forked_from is not None:
+        raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")
+    try:
+        return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs)
+    except TreadleError as error:
+        raise ReplayDiffers(
+            f"{run.id}: record {record['seq']} was admitted, and is refused now: {error}",
+            where=f"{run.id}#{record['seq']}",
+            details={"seq": record["seq"], "expected": "admitted", "got": error.to_value()},
+        ) from error
+
+
+def snapshot_of(run: RunState) -> bytes:
+    """A snapshot for a copy, leaving the run's own bookkeeping as it is."""
+    kept = run.tail_bytes, run.tail_records, run.snapshot_bytes
+    body = snapshot(run)
+    run.tail_bytes, run.tail_records, run.snapshot_bytes = kept
+    return body
+
+
+def fold_open(base: dict[str, OpenIntent], records: Iterable[dict[str, Any]]) -> dict[str, OpenIntent]:
+    """Everything promised and not yet answered, without running a machine."""
+    open_ = dict(base)
+    for record in records:
+        event = record["event"]
+        if record["kind"] in ("receipt", "rejected", "fault"):
+            open_.pop(event.get("intent", ""), None)
+        elif record["kind"] == "signal":
+            for intent in open_.values():
+                if intent.kind == "signal" and intent.params["name"] == event["name"]:
+                    del open_[intent.id]
+                    break
+        for intent_id in record.get("cancelled", ()):
+            open_.pop(intent_id, None)
+        for value in record.get("opened", ()):
+            if value["kind"] not in DETACHED_KINDS and record["status"] not in TERMINAL:
+                open_[value["id"]] = OpenIntent(**value, seq=record["seq"], at_ns=record["at"])
+    return open_
+
+
+def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int) -> tuple[RunState, Step]:
+    """A new run that goes on from another one's state. Its open intents are reissued under ids of
+    its own, so nothing that the source gets back can reach the fork, or the other way round."""
+    copy = restore(snapshot_of(source))
+    intents = [
+        Intent(kind=i.kind, params=i.params, ref=i.ref, due_ns=i.due_ns, idempotency_key=i.idempotency_key)
+        for i in copy.open.values()
+    ]
+    run = replace(
+        copy,
+        id=id,
+        definition=definition,
+        seq=0,
+        digest=GENESIS,
+        open={},
+        seed=seed,
+        parent=None,
+        parent_intent=None,
+        depth=0,
+        tail_bytes=0,
+        tail_records=0,
+        snapshot_bytes=0,
+        started_ns=at_ns,
+    )
+    origin = {"run": source.id, "seq": source.seq, "digest": source.digest}
+    event = Started(
+        seed=seed, machine=copy.machine, reference=copy.reference, options=copy.options, forked_from=origin
+    )
+    decision = Decision(
+        state=copy.state,
+        intents=intents,
+        status=_as_status(copy.status),
+        result=copy.result,
+        error=copy.error,
+    )
+    decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq}]
+    step = _admit(
+        run, "started", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
+    )
+    return run, step

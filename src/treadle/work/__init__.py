@@ -1,0 +1,1 @@
+"""Workers: they perform the intents that the engine does not settle itself."""

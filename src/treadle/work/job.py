@@ -1,0 +1,72 @@
+"""The contract between the engine and whatever performs an intent.
+
+A performer is one `async def perform(job) -> Done`, registered for an intent kind. It gets a `Job`:
+the intent, the last durable checkpoint, and ways to report progress. It may run several times for
+one intent (at least once), so outside effects carry `job.idempotency_key`; what it returns is
+admitted exactly once. It is cancelled like any coroutine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from ..kernel.model import OpenIntent, ReceiptStatus
+from ..kernel.values import Value
+
+
+class Done(msgspec.Struct, kw_only=True):
+    """What becomes the receipt. `events` are the dialect's events that happened inside the work;
+    they ride in the receipt, so short work writes nothing of its own."""
+
+    value: Value = None
+    status: ReceiptStatus = "ok"
+    error: dict[str, Any] | None = None
+    attempts: int = 1
+    events: list[dict[str, Any]] = []
+
+
+class Job(Protocol):
+    """One intent in a worker's hands."""
+
+    run: str
+    workflow: str
+    definition: str
+    intent: OpenIntent
+    options: Mapping[str, Any]
+    # The last checkpoint that was saved by an earlier attempt, or None.
+    checkpoint: Value
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this intent."""
+        ...
+
+    async def progress(self, type: str, **data: Value) -> None:
+        """A frame: shown to people and observers, never authoritative."""
+        ...
+
+    async def save(
+        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Replaces the intent's checkpoint. With `durable`, returns only once it is on disk."""
+        ...
+
+    async def load_blob(self, reference: Mapping[str, Any]) -> Value: ...
+
+    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        """Stores a payload and gives its reference. Durable with the receipt or checkpoint."""
+        ...
+
+    async def load_definition(self) -> Any:
+        """The run's definition, made ready by its machine."""
+        ...
+
+    async def secret(self, name: str) -> str | dict[str, str]:
+        """A secret's value, resolved now; it is redacted from whatever leaves the worker."""
+        ...
+
+
+Performer = Callable[[Job], Awaitable[Done]]
