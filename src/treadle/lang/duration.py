@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from ..kernel.errors import DefinitionError
+from treadle.kernel.errors import DefinitionError
 
 _UNITS: Final = {
     "ms": 1_000_000,

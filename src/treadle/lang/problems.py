@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..kernel.errors import DefinitionError
+from treadle.kernel.errors import DefinitionError
+
 from .text import Document, Path, path_text
 
 

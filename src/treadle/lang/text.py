@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import yaml
 
-from ..kernel.errors import DefinitionError
-from ..kernel.limits import VALUE_DEPTH_MAX
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.limits import VALUE_DEPTH_MAX
 
 Path = tuple[str | int, ...]
 
@@ -122,11 +122,8 @@ class _Builder:
 
     def scalar(self, node: yaml.ScalarNode, line: int, column: int) -> Any:
         text = str(node.value)
-        if (
-            node.style is not None
-            or node.tag == "tag:yaml.org,2002:str"
-            and text not in _WORDS
-            and not _plain(text)
+        if node.style is not None or (
+            node.tag == "tag:yaml.org,2002:str" and text not in _WORDS and not _plain(text)
         ):
             return text
         if node.tag.startswith("!") or (

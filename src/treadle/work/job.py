@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..kernel.model import OpenIntent, ReceiptStatus
-from ..kernel.values import Value
+from treadle.kernel.model import OpenIntent, ReceiptStatus
+from treadle.kernel.values import Value
 
 
 class Done(msgspec.Struct, kw_only=True):

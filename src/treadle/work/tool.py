@@ -12,12 +12,34 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..kernel.values import Value
+from treadle.kernel.values import Value
 
 ERROR_KINDS: frozenset[str] = frozenset(
-    "connection timeout rate_limit auth not_found client_error server_error schema parse transform db_connection "
-    "db_constraint db_deadlock db_timeout storage_quota storage_access unknown ctx_conflict child_failed exit_code "
-    "template cancelled python".split()
+    [
+        "connection",
+        "timeout",
+        "rate_limit",
+        "auth",
+        "not_found",
+        "client_error",
+        "server_error",
+        "schema",
+        "parse",
+        "transform",
+        "db_connection",
+        "db_constraint",
+        "db_deadlock",
+        "db_timeout",
+        "storage_quota",
+        "storage_access",
+        "unknown",
+        "ctx_conflict",
+        "child_failed",
+        "exit_code",
+        "template",
+        "cancelled",
+        "python",
+    ]
 )
 
 
