@@ -298,13 +298,3 @@ class Unsupported(TreadleError):
 
 class KernelBug(BaseException):
     """An invariant is broken. Deliberately not an Exception: no retry policy may swallow it."""
-
-
-class NeedBlobs(BaseException):
-    """Raised through a machine's step by `Context.blob` when a payload is not at hand. The runtime
-    loads the blobs and steps again from the durable state. Not an Exception, so that a machine's
-    own error handling never swallows it."""
-
-    def __init__(self, digests: tuple[str, ...]) -> None:
-        super().__init__(digests)
-        self.digests = digests

@@ -9,8 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from .limits import STEP_BYTES_MAX
 from .model import Cancel, Context, Decision, Event, OpenIntent, Receipt, Started
 from .values import Value
+
+RETENTION_NS = 30 * 86_400 * 10**9
 
 
 class Machine(ABC):
@@ -21,6 +24,8 @@ class Machine(ABC):
     version: ClassVar[int] = 1
     # False where a completed run can be told more (a cell that is created anew).
     final: ClassVar[bool] = True
+    # The most bytes one record may have. A dialect that counts its own output exactly raises it.
+    record_bytes_max: ClassVar[int] = STEP_BYTES_MAX
 
     @abstractmethod
     def load(self, body: Value) -> Any:
@@ -56,6 +61,18 @@ class Machine(ABC):
     def takes_rejected(self, definition: Any) -> bool:
         """Whether `step` wants a `Rejected` event; otherwise such a receipt fails the run."""
         return False
+
+    def retention_ns(self, definition: Any) -> int:
+        """How long an ended run is kept before `gc` may remove it."""
+        return RETENTION_NS
+
+    def wants_frames(self, definition: Any) -> bool:
+        """Whether progress frames are events of the run; otherwise they are only shown."""
+        return False
+
+    def compatible(self, definition: Any, state: Value) -> str | None:
+        """Why a state cannot go on under this definition (fork, apply); None if it can."""
+        return None
 
     def view(self, definition: Any, state: Value) -> dict[str, Any]:
         """What people see of a state: `{"state": …}` and any further top-level fields of the run

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import msgspec
 
-from .errors import NeedBlobs
+from .errors import BlobMissing
 from .values import Value
 
 Status = Literal["running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
@@ -209,6 +209,8 @@ class Decision:
 
     `status=None` leaves running/waiting to the kernel: running while a worker holds something.
     `cancel` names open intents by `ref`. `more` asks for a `Continue(more)` right after this record.
+    `log` is journaled beside the decision (a proof of the state, or the output of code that cannot be
+    run again); replay hands it back as `ctx.logged`.
     """
 
     state: Value
@@ -220,6 +222,7 @@ class Decision:
     error: dict[str, Any] | None = None
     reference: Any = UNSET
     more: Value = None
+    log: Value = None
 
 
 @dataclass(slots=True)
@@ -239,6 +242,10 @@ class Context:
     reference: str | None = None
     started_ns: int = 0
     blobs: Callable[[str], Value] | None = None
+    # What the run was before this event.
+    status: str = "running"
+    # On replay only: the `log` of the record, or {"fault": error} where the step had failed.
+    logged: Value = None
 
     @property
     def entropy(self) -> bytes:
@@ -246,12 +253,11 @@ class Context:
         return hashlib.sha512(self.seed + self.seq.to_bytes(8, "big")).digest()
 
     def blob(self, reference: Mapping[str, Any]) -> Value:
-        """The payload behind a reference. If it is not at hand, the step is run again once it is:
-        content addressing keeps that deterministic."""
-        digest = str(reference["checksum"])
+        """The payload behind a reference. It is addressed by its content, so this is as pure as any
+        other argument: there is one answer, or none."""
         if self.blobs is None:
-            raise NeedBlobs((digest,))
-        return self.blobs(digest)
+            raise BlobMissing()
+        return self.blobs(str(reference["checksum"]))
 
 
 def is_reference(value: Value) -> bool:

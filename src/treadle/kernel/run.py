@@ -151,6 +151,7 @@ def advance(
     *,
     at_ns: int,
     blobs: Blobs | None = None,
+    logged: Value = None,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
     at_ns = max(at_ns, run.last_ns)
@@ -191,6 +192,8 @@ def advance(
         reference=run.reference,
         started_ns=run.started_ns,
         blobs=blobs,
+        status=run.status,
+        logged=logged,
     )
     if type(seen) is Started:
         decision = machine.start(definition, seen, ctx)
@@ -202,7 +205,16 @@ def advance(
     journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
     allowed = machine.kinds(definition)
     return _admit(
-        run, kind, journaled, decision, at_ns, intent, allowed=allowed, final=machine.final, event=event
+        run,
+        kind,
+        journaled,
+        decision,
+        at_ns,
+        intent,
+        allowed=allowed,
+        final=machine.final,
+        event=event,
+        bytes_max=machine.record_bytes_max,
     )
 
 
@@ -290,13 +302,14 @@ def _admit(
     allowed: frozenset[str] | None,
     final: bool,
     event: Event,
+    bytes_max: int = STEP_BYTES_MAX,
 ) -> Step:
     """Validates a decision as a whole, writes its record, applies it."""
     seq = run.seq + 1
-    if len(decision.intents) > STEP_INTENTS_MAX:
-        raise LimitExceeded(
-            f"{len(decision.intents)} intents in one step; at most {STEP_INTENTS_MAX} are allowed"
-        )
+    # Messages are bounded by the events they carry, not by the room for open work.
+    opening = sum(intent.kind not in DETACHED_KINDS for intent in decision.intents)
+    if opening > STEP_INTENTS_MAX:
+        raise LimitExceeded(f"{opening} intents in one step; at most {STEP_INTENTS_MAX} are allowed")
     if len(decision.events) > STEP_EVENTS_MAX:
         raise LimitExceeded(
             f"{len(decision.events)} events in one step; at most {STEP_EVENTS_MAX} are allowed"
@@ -328,14 +341,16 @@ def _admit(
         record["cancelled"] = [intent.id for intent in cancelled]
     if decision.more is not None:
         record["more"] = decision.more
+    if decision.log is not None:
+        record["log"] = decision.log
     if decision.reference is not UNSET:
         record["reference"] = decision.reference
         run.reference = decision.reference
     if status in TERMINAL or decision.error is not None:
         record["result"], record["error"] = decision.result, decision.error
     body = encode(record)
-    if len(body) > STEP_BYTES_MAX:
-        raise LimitExceeded(f"a step of {len(body)} bytes; at most {STEP_BYTES_MAX} are allowed")
+    if len(body) > bytes_max:
+        raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
 
     was = run.status
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
@@ -516,7 +531,8 @@ def _again(
         # changed its state halfway.
         probe = restore(snapshot_of(run))
         try:
-            advance(probe, machine, definition, event, at_ns=at_ns, blobs=blobs)
+            logged = {"fault": record["error"]}
+            advance(probe, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=logged)
         except Exception as error:  # the same error is what replay expects
             return fault(run, event, error_of(error), at_ns=at_ns)
         return fault(
@@ -526,7 +542,7 @@ def _again(
     if isinstance(event, Started) and event.forked_from is not None:
         raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")
     try:
-        return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs)
+        return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=record.get("log"))
     except TreadleError as error:
         raise ReplayDiffers(
             f"{run.id}: record {record['seq']} was admitted, and is refused now: {error}",
