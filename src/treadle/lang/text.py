@@ -122,7 +122,8 @@ class _Builder:
 
     def scalar(self, node: yaml.ScalarNode, line: int, column: int) -> Any:
         text = str(node.value)
-        if node.style is not None or (
+        # The style of a plain scalar is None to PyYAML and '' to libyaml.
+        if node.style or (
             node.tag == "tag:yaml.org,2002:str" and text not in _WORDS and not _plain(text)
         ):
             return text
