@@ -31,6 +31,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run begins. `options` are settings of this run (paths and names, never secret values)."""
 
     kind: ClassVar[str] = "started"
+    definition: str = ""
     input: Value = None
     seed: bytes = b""
     machine: int = 1
@@ -114,10 +115,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run moves to another definition (a cell at an apply)."""
+    """The run moves to another definition (a cell at an apply). `was` is the one it comes from."""
 
     kind: ClassVar[str] = "apply"
     definition: str
+    was: str | None = None
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,8 +1,8 @@
 """One run: advance it by an event, fold it from its journal, replay it.
 
 `advance` is the whole kernel loop: call the machine, validate its decision, write the record,
-apply it. `replay` is `advance` again with recorded inputs, comparing bytes. `fold_open` finds the
-open work without running any machine, so that recovery needs no definitions.
+apply it. `replay` is `advance` again with recorded inputs, comparing bytes. `opened_by` reads open
+work off records without running any machine, so that recovery needs no definitions.
 
 A `RunState` on which `advance` raised must be dropped: machines change state in place.
 """
@@ -93,6 +93,11 @@ class RunState:
     def __post_init__(self) -> None:
         self.identity = encode([self.id, self.definition, self.key])
 
+    def move(self, definition: str) -> None:
+        """Pins the run to another definition; intents opened from now on are identified by it."""
+        self.definition = definition
+        self.identity = encode([self.id, self.definition, self.key])
+
     @property
     def ended(self) -> bool:
         return self.status in TERMINAL
@@ -136,7 +141,7 @@ class Step:
     digest: bytes
     events: list[dict[str, Any]]
     opened: list[OpenIntent]
-    closed: list[str]
+    settled: OpenIntent | None
     cancelled: list[OpenIntent]
     status: str
     status_changed: bool
@@ -169,9 +174,7 @@ def advance(
                 return _buffer(run, event, at_ns)
             seen = Receipt(intent=intent.id, value=event.data, by=event.by)
         case Started():
-            run.seed, run.machine, run.options = event.seed, event.machine, event.options
-            run.reference, run.parent, run.parent_intent = event.reference, event.parent, event.parent_intent
-            run.depth, run.continued_from, run.started_ns = event.depth, event.continued_from, at_ns
+            _begin(run, event, at_ns)
         case Continue():
             run.more.pop(0)
     if intent is not None:
@@ -218,12 +221,20 @@ def advance(
     )
 
 
+def _begin(run: RunState, event: Started, at_ns: int) -> None:
+    run.seed, run.machine, run.options = event.seed, event.machine, event.options
+    run.reference, run.parent, run.parent_intent = event.reference, event.parent, event.parent_intent
+    run.depth, run.continued_from, run.started_ns = event.depth, event.continued_from, at_ns
+
+
 def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> Step:
     """Something that has happened cannot be refused: if its step fails, that is recorded, the
     intent is settled, and the run fails with everything else it had open cancelled."""
     intent = run.open.pop(event.intent, None) if isinstance(event, Receipt | Rejected) else None
     if isinstance(event, Continue):
         run.more.pop(0)
+    if isinstance(event, Started):
+        _begin(run, event, max(at_ns, run.last_ns))
     decision = Decision(state=run.state, status="failed", error=error)
     journaled = {"kind": event.kind, **event_value(event)}
     return _admit(
@@ -361,8 +372,7 @@ def _admit(
     if isinstance(event, Receipt):
         run.retries += event.attempts - 1
     if isinstance(event, Apply):
-        run.definition = event.definition
-        run.identity = encode([run.id, run.definition, run.key])
+        run.move(event.definition)
     if decision.more is not None:
         run.more.append(decision.more)
     if run.ended and final:
@@ -377,7 +387,7 @@ def _admit(
         digest=run.digest,
         events=decision.events,
         opened=opened,
-        closed=[settled.id] if settled is not None else [],
+        settled=settled,
         cancelled=cancelled,
         status=status,
         status_changed=status != was or seq == 1,
@@ -394,9 +404,8 @@ def _identify(
         raise DecisionRefused("a timer needs due_ns")
     if intent.kind == "signal" and not isinstance(intent.params.get("name"), str):
         raise DecisionRefused("a signal intent needs params.name")
-    named = encode([intent.kind, intent.params, intent.idempotency_key, seq, index])
     return OpenIntent(
-        id=hashlib.sha256(run.identity + named).hexdigest()[:32],
+        id=intent_id(run.identity, intent, seq, index),
         kind=intent.kind,
         params=intent.params,
         ref=intent.ref,
@@ -405,6 +414,13 @@ def _identify(
         due_ns=intent.due_ns,
         idempotency_key=intent.idempotency_key,
     )
+
+
+def intent_id(identity: bytes, intent: Intent, seq: int, index: int) -> str:
+    """The id an intent gets: `identity` is `encode([run, definition, key])`, `index` its position in
+    the decision. A machine may compute it to name its own waiting token in an event."""
+    named = encode([intent.kind, intent.params, intent.idempotency_key, seq, index])
+    return hashlib.sha256(identity + named).hexdigest()[:32]
 
 
 def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:
@@ -559,24 +575,15 @@ def snapshot_of(run: RunState) -> bytes:
     return body
 
 
-def fold_open(base: dict[str, OpenIntent], records: Iterable[dict[str, Any]]) -> dict[str, OpenIntent]:
-    """Everything promised and not yet answered, without running a machine."""
-    open_ = dict(base)
-    for record in records:
-        event = record["event"]
-        if record["kind"] in ("receipt", "rejected", "fault"):
-            open_.pop(event.get("intent", ""), None)
-        elif record["kind"] == "signal":
-            for intent in open_.values():
-                if intent.kind == "signal" and intent.params["name"] == event["name"]:
-                    del open_[intent.id]
-                    break
-        for intent_id in record.get("cancelled", ()):
-            open_.pop(intent_id, None)
-        for value in record.get("opened", ()):
-            if value["kind"] not in DETACHED_KINDS and record["status"] not in TERMINAL:
-                open_[value["id"]] = OpenIntent(**value, seq=record["seq"], at_ns=record["at"])
-    return open_
+def opened_by(record: dict[str, Any]) -> list[OpenIntent]:
+    """The intents a record opened, found without running a machine."""
+    if record["status"] in TERMINAL:
+        return []
+    return [
+        OpenIntent(**value, seq=record["seq"], at_ns=record["at"])
+        for value in record.get("opened", ())
+        if value["kind"] not in DETACHED_KINDS
+    ]
 
 
 def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int) -> tuple[RunState, Step]:

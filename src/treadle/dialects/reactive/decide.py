@@ -1,0 +1,198 @@
+"""From a step's output to a decision: validate all of it, then say what should be so.
+
+Effects are admitted here: declared by the workflow, params fitting their type, limits kept. Events are
+routed here, by the pure routing of the application, and leave as `deliver` intents, which the runtime
+commits together with this step. A refusal is a function of the input alone, so it is the same on replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from treadle.kernel.errors import DecisionRefused, LimitExceeded, TreadleError
+from treadle.kernel.limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX
+from treadle.kernel.model import Context as KernelContext
+from treadle.kernel.model import Decision, Intent
+from treadle.kernel.values import Value, encode, to_value
+
+from .app import App
+from .effects import Emission
+from .names import TIMER_EFFECT, is_name
+from .shapes import Misfit, Shape, canonical
+from .step import Output
+from .types import shape_of
+from .workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A workflow of a live application: what `Machine.load` makes of a definition's body."""
+
+    app: App
+    workflow: Workflow
+
+    @property
+    def declares(self) -> frozenset[str]:
+        return self.workflow.emits
+
+
+@dataclass(slots=True)
+class Checked:
+    """An output in canonical form. This is also what `decision_log` journals."""
+
+    state: Value
+    events: list[list[Value]]
+    effects: list[dict[str, Value]]
+    annotations: Value
+    terminal: bool
+
+    def to_log(self) -> Value:
+        return [self.state, self.events, self.effects, self.annotations, self.terminal]
+
+
+def check(bound: Bound, output: Any, terminal: bool) -> Checked:
+    """The canonical form of an output, or a refusal that names the rule."""
+    workflow = bound.workflow
+    if not isinstance(output, Output):
+        raise _refused(workflow, f"a step returns rx.Output(...), not {type(output).__name__}")
+    if len(output.effects) > STEP_INTENTS_MAX:
+        raise LimitExceeded(
+            f"{len(output.effects)} effects in one step; at most {STEP_INTENTS_MAX} are allowed"
+        )
+    if len(output.events) > STEP_EVENTS_MAX:
+        raise LimitExceeded(f"{len(output.events)} events in one step; at most {STEP_EVENTS_MAX} are allowed")
+    state = None if output.state is None else _fit(workflow.state, output.state, f"{workflow.name}: state")
+    events = [[*_event(workflow, event)] for event in output.events]
+    effects = [_effect(workflow, emission) for emission in output.effects]
+    annotations = _annotations(output.annotations)
+    size = len(encode(state)) + (0 if annotations is None else len(encode(annotations)))
+    size += sum(len(encode(value)) for _, value in events)
+    size += sum(len(encode(effect["params"])) for effect in effects)
+    if size > STEP_BYTES_MAX:
+        raise LimitExceeded(
+            f"a step of {size} bytes (state, annotations, events, params); at most {STEP_BYTES_MAX} are allowed"
+        )
+    return Checked(state, events, effects, annotations, terminal)
+
+
+def _refused(workflow: Workflow, message: str, **details: Value) -> DecisionRefused:
+    return DecisionRefused(f"{workflow.name}: {message}", where=workflow.name, details=details)
+
+
+def _fit(shape: Shape, raw: object, what: str) -> Value:
+    try:
+        return canonical(shape, raw, what=what)
+    except TreadleError as error:
+        raise DecisionRefused(error.message, where=what, details=error.details) from None
+
+
+def _event(workflow: Workflow, event: object) -> tuple[str, Value]:
+    shape = shape_of(type(event))
+    if shape is None or shape.schema is None:
+        raise _refused(
+            workflow, f"an event is an object of a class with rx.schema, not {type(event).__name__}"
+        )
+    return shape.schema, _fit(shape, event, f"{workflow.name}: {shape.schema}")
+
+
+def _effect(workflow: Workflow, emission: object) -> dict[str, Value]:
+    if not isinstance(emission, Emission):
+        raise _refused(workflow, f"an effect is asked for by calling it, not with {type(emission).__name__}")
+    name = emission.effect
+    if not is_name(name):
+        raise _refused(
+            workflow, f"{name!r} is not the name of an effect; write it as payment/charge@1", effect=str(name)
+        )
+    if name not in workflow.emits:
+        raise _refused(
+            workflow, f"{name} is not declared; add it to effects=[...]", effect=name, rule="effects_emitted"
+        )
+    value: dict[str, Value] = {"effect": name, "ref": emission.ref or ""}
+    if name == TIMER_EFFECT:
+        try:
+            from_ns = emission.params
+            value["params"] = from_ns if isinstance(from_ns, int) else _timer_ns(from_ns)
+        except Misfit as misfit:
+            raise _refused(workflow, f"{name}: {misfit.message}", effect=name) from None
+        return value
+    value["params"] = _fit(workflow.effects[name].params, emission.params, f"{workflow.name}: {name}")
+    key = emission.idempotency_key
+    if key is not None:
+        value["key"] = key if isinstance(key, str) else "0x" + bytes(key).hex()
+    return value
+
+
+def _timer_ns(params: object) -> int:
+    """A timer that was asked for by name: {deliver_at_ns}."""
+    if isinstance(params, dict) and isinstance(params.get("deliver_at_ns"), int):
+        return int(params["deliver_at_ns"])
+    raise Misfit("a timer takes nanoseconds since 1970, or {deliver_at_ns}")
+
+
+def _annotations(raw: object) -> Value:
+    shape = shape_of(type(raw))
+    try:
+        return shape.canon(raw) if shape is not None else to_value(raw, "annotations")
+    except Misfit as misfit:
+        raise DecisionRefused(f"annotations{''.join(misfit.path)}: {misfit.message}") from None
+
+
+def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> Decision:
+    """What the kernel is asked to make so."""
+    workflow = bound.workflow
+    deleted = was is not None and checked.state is None
+    intents = [*_deliveries(bound, checked.events, ctx), *map(_intent, checked.effects)]
+    events: list[dict[str, Any]] = [{"type": "event", "schema": s, "value": v} for s, v in checked.events]
+    if checked.annotations is not None:
+        events.append({"type": "annotation", "value": checked.annotations})
+    open_after = len(checked.effects) + (0 if deleted else len(ctx.open))
+    log: dict[str, Value] = {"state": sha256(encode(checked.state)).digest()}
+    if workflow.determinism == "decision_log":
+        log["output"] = checked.to_log()
+    return Decision(
+        state=checked.state,
+        events=events,
+        intents=intents,
+        cancel=[intent.ref for intent in ctx.open.values()] if deleted else [],
+        status=status_of(checked.state, checked.terminal, open_after),
+        log=log,
+    )
+
+
+def status_of(state: Value, terminal: bool, open_intents: int) -> Any:
+    if open_intents:
+        return "waiting"
+    return "completed" if state is None or terminal else "running"
+
+
+def _deliveries(bound: Bound, events: Sequence[Sequence[Value]], ctx: KernelContext) -> list[Intent]:
+    found = []
+    for schema, value in events:
+        for delivery in bound.app.route(schema, value):
+            found.append(
+                Intent(
+                    kind="deliver",
+                    params={
+                        "run": delivery.run,
+                        "definition": bound.app.definition(delivery.workflow).digest,
+                        "workflow": delivery.workflow,
+                        "key": delivery.key,
+                        "event": {"schema": delivery.schema, "value": delivery.value},
+                    },
+                )
+            )
+    return found
+
+
+def _intent(effect: dict[str, Value]) -> Intent:
+    if effect["effect"] == TIMER_EFFECT:
+        return Intent(kind="timer", params={}, ref=effect["ref"], due_ns=effect["params"])
+    return Intent(
+        kind=effect["effect"],
+        params={"params": effect["params"]},
+        ref=effect["ref"],
+        idempotency_key=effect.get("key"),
+    )

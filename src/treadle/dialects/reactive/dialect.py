@@ -1,0 +1,61 @@
+"""The reactive dialect as the engine sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import InputInvalid
+from treadle.kernel.values import Value
+from treadle.lang.definition import Definition
+from treadle.lang.graph import Graph
+from treadle.lang.problems import Problems
+from treadle.lang.text import Document
+
+from .app import DIALECT_NAME, App
+from .decide import Bound
+from .machine import ReactiveMachine, draw
+
+
+class ReactiveDialect:
+    name = DIALECT_NAME
+
+    def __init__(self) -> None:
+        self.machine = ReactiveMachine()
+
+    def recognises(self, value: Value) -> bool:
+        return isinstance(value, dict) and value.get("$kind") == "manifest"
+
+    def compile(self, document: Document, *, strict: bool = False) -> tuple[Definition | None, Problems]:
+        """A manifest alone does not run: the code behind it has to be named."""
+        problems = Problems(document)
+        problems.error(
+            "CODE_MISSING",
+            (),
+            "a manifest needs the code of its workflows",
+            hint="name the application as FILE.py:ATTR; check a manifest against it with rx.App(..., manifest=...)",
+        )
+        return None, problems
+
+    def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
+        """The first event of a run that is started by hand: {schema, value}, or the bare value where the
+        workflow takes only one schema."""
+        if isinstance(definition, App):
+            return None
+        assert isinstance(definition, Bound)
+        workflow = definition.workflow
+        if input is None:
+            return None
+        if isinstance(input, dict) and input.keys() == {"schema", "value"}:
+            schema, value = input["schema"], input["value"]
+        elif len(workflow.events) == 1:
+            schema, value = workflow.events[0].name, input
+        else:
+            taken = ", ".join(event.name for event in workflow.events)
+            raise InputInvalid(f"{workflow.name} takes {taken}: give {{schema, value}}")
+        if schema not in workflow.by_schema:
+            raise InputInvalid(f"{workflow.name} does not take {schema}")
+        schema, value = definition.app.event(schema, value)
+        return {"schema": schema, "value": value}
+
+    def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
+        return draw(definition)

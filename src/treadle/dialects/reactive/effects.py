@@ -1,0 +1,139 @@
+"""Effects: outside work that a workflow declares, asks for and is answered about.
+
+An `Effect` is a name, the type of its params and the type of its receipt. Calling it makes an `Emission`,
+plain data that a step returns; nothing happens until the step is durable. The other side is an executor,
+an async function that gets a `Call` and never sees the workflow's state.
+
+Built in: `sys/timer.set@1`. Not here: running executors (`treadle.work.effects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value, digest
+
+from .names import TIMER_EFFECT, check_name
+from .shapes import Misfit, Shape, time_ns
+from .types import derive
+
+P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One effect as a step asks for it. `ref` comes back with the receipt."""
+
+    effect: str
+    params: Any = None
+    ref: str | None = None
+    idempotency_key: str | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[P]):
+    """What an executor is given. `idempotency_key` is the same for every attempt at this intent: the one
+    the workflow asked for, else the intent's id."""
+
+    params: P
+    intent_id: str
+    effect: str
+    workflow: str
+    key: Any
+    ref: str | None
+    idempotency_key: str
+    _progress: Callable[..., Awaitable[None]]
+
+    async def progress(self, kind: str, value: Value = None, **data: Value) -> None:
+        """Sends a frame: shown to people, and delivered to workflows that declare frames=True."""
+        await self._progress(kind, data if value is None else value)
+
+
+class Effect:
+    """A declared kind of outside work; call it with params to ask for it."""
+
+    def __init__(self, name: str, params: Any, receipt: Any) -> None:
+        self.name = check_name(name, "effect")
+        if name.startswith("sys/"):
+            raise DefinitionError(
+                f"{name}: names under sys/ are built in; choose another", code="NAME_RESERVED"
+            )
+        self.params: Shape = derive(params, f"{name}.params")
+        self.receipt: Shape = derive(receipt, f"{name}.receipt")
+        self.run: Callable[[Call[Any]], Awaitable[Any]] | None = None
+
+    def __call__(
+        self, params: Any = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
+    ) -> Emission:
+        return Emission(self.name, params, ref, idempotency_key)
+
+    def executor(self, run: F) -> F:
+        """Says which async function performs this effect. The last one given is used."""
+        self.run = run
+        return run
+
+    @property
+    def entrypoint(self) -> str | None:
+        """Who performs it, as it is named in receipts."""
+        if self.run is None:
+            return None
+        return f"{self.run.__module__}:{getattr(self.run, '__qualname__', type(self.run).__name__)}"
+
+    def node(self) -> dict[str, Any]:
+        return {
+            "$kind": "defeffect",
+            "name": self.name,
+            "params": self.params.describe(),
+            "receipt": self.receipt.describe(),
+        }
+
+    @property
+    def digest(self) -> str:
+        return digest(self.node())
+
+    def __repr__(self) -> str:
+        return f"<effect {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The receipt of a timer: the instant that was asked for, whenever it was delivered."""
+
+    delivered_at_ns: int
+    key: str | None = None
+
+
+class TimerEffect:
+    """The built-in `rx.timer`: `rx.timer(ctx.now + delay, ref="retry:1")`, or nanoseconds since 1970."""
+
+    name: Final = TIMER_EFFECT
+
+    def __call__(self, when: datetime | int, *, ref: str | None = None) -> Emission:
+        try:
+            at_ns = when if isinstance(when, int) else time_ns(when)
+        except Misfit as misfit:
+            raise ValueError(f"rx.timer: {misfit.message}") from None
+        return Emission(self.name, at_ns, ref)
+
+    def __repr__(self) -> str:
+        return f"<effect {self.name}>"
+
+
+timer: Final = TimerEffect()
+
+
+def effect(name: str, *, params: Any, receipt: Any) -> Effect:
+    """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`."""
+    return Effect(name, params, receipt)
+
+
+def emit(
+    name: str, params: Any = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
+) -> Emission:
+    """Asks for an effect by its name. It must be declared all the same."""
+    return Emission(name, params, ref, idempotency_key)

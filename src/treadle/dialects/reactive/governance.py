@@ -1,0 +1,88 @@
+"""The application's own run: which manifest is active, what was proposed, what nobody subscribes to.
+
+A proposal is submitted, shadowed, approved or rejected, applied; nothing is implicit. Its moves are
+`Patch` events of this run, so they are journaled, replayed and snapshotted like everything else. The
+run only keeps the books: whether an apply is safe is for the owner of the cells to say, before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.model import Decision, Domain, Event, Patch
+from treadle.kernel.values import Value
+
+from .app import App
+
+# What each move needs the proposal to be, and what it makes of it.
+_MOVES: Final = {
+    "shadow": (("submitted", "shadowed"), "shadowed"),
+    "approve": (("shadowed",), "approved"),
+    "reject": (("submitted", "shadowed", "approved"), "rejected"),
+    "apply": (("approved",), "applied"),
+}
+
+
+class ProposalRefused(TreadleError):
+    """A proposal cannot make this move: submit, shadow, approve or reject, apply, in this order."""
+
+    cls = "consistency"
+    code = "PROPOSAL_REFUSED"
+
+
+def begin(app: App, input: Value) -> Decision:
+    state: dict[str, Any] = {"manifest": app.digest, "proposals": []}
+    decision = Decision(state=state, status="running", events=[{"type": "manifest", "manifest": app.digest}])
+    if input is not None:
+        decision.events.append({"type": "event.unrouted", "schema": input["schema"]})
+    return decision
+
+
+def step(app: App, state: Value, event: Event) -> Decision:
+    match event:
+        case Domain():
+            return Decision(
+                state=state, status="running", events=[{"type": "event.unrouted", "schema": event.schema}]
+            )
+        case Patch():
+            return _move(state, event.data)
+        case _:
+            raise Unsupported(
+                f"{app.name} is an application: it takes events and proposals, not a {event.kind}"
+            )
+
+
+def _move(state: dict[str, Any], data: dict[str, Any]) -> Decision:
+    op, proposals = data["op"], state["proposals"]
+    if op == "propose":
+        proposals.append({"id": len(proposals) + 1, "manifest": data["manifest"], "status": "submitted"})
+        told = {"type": "proposal.submitted", "proposal": len(proposals), "manifest": data["manifest"]}
+        return Decision(state=state, status="running", events=[told])
+    number = data.get("proposal")
+    if op == "apply" and number is None:
+        state["manifest"] = data["manifest"]
+        return Decision(
+            state=state, status="running", events=[{"type": "applied", "manifest": data["manifest"]}]
+        )
+    proposal = find(state, number)
+    needs, becomes = _MOVES[op]
+    if proposal["status"] not in needs:
+        raise ProposalRefused(
+            f"proposal {number} is {proposal['status']}; to {op} it must be {' or '.join(needs)}"
+        )
+    proposal["status"] = becomes
+    if op == "apply":
+        state["manifest"] = proposal["manifest"]
+    told = {"type": f"proposal.{becomes}", "proposal": number, "manifest": proposal["manifest"]}
+    if "report" in data:
+        told["report"] = data["report"]
+    return Decision(state=state, status="running", events=[told])
+
+
+def find(state: Value, number: Value) -> dict[str, Any]:
+    for proposal in (state or {"proposals": []})["proposals"]:
+        if proposal["id"] == number:
+            found: dict[str, Any] = proposal
+            return found
+    raise ProposalRefused(f"there is no proposal {number}")

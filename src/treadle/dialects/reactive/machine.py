@@ -1,0 +1,326 @@
+"""The reactive machine: the kernel's own interface, handed to the author.
+
+One event, one call of the author's step function, one decision. The machine knows live Python code only
+through `attach`: a definition's body names the application, the digest of its manifest and the workflow,
+and `load` finds the attached application with that digest. There is no registry but the instance.
+
+A run of the application itself (`workflow: null`) keeps what belongs to no cell: events that nobody
+subscribes to, and proposals (`governance.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any, ClassVar, Final
+
+from treadle.kernel.errors import DecisionRefused, InputInvalid, TreadleError, UnknownWorkflow, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import (
+    Apply,
+    Cancel,
+    Context,
+    Decision,
+    Domain,
+    Event,
+    Frame,
+    OpenIntent,
+    Receipt,
+    Rejected,
+    Reset,
+    Retry,
+    Started,
+    is_reference,
+)
+from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.lang.graph import Edge, Graph, Node
+
+from . import governance, step
+from .app import DIALECT_NAME, App
+from .decide import Bound, Checked, check, decision, status_of
+from .effects import TimerFired
+from .guard import strictly
+from .names import TIMER_EFFECT
+from .shapes import Misfit
+from .step import Output
+
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
+_RECEIPT_STATUSES: Final = ("ok", "error", "timeout", "cancelled")
+RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class StepFailed(TreadleError):
+    """The step function of a workflow raised an exception."""
+
+    cls = "user"
+    code = "STEP_FAILED"
+
+
+class CellFailed(TreadleError):
+    """The cell has failed and takes no events. Look at its error, then reset it."""
+
+    cls = "user"
+    code = "CELL_FAILED"
+
+
+class ReactiveMachine(Machine):
+    dialect: ClassVar[str] = DIALECT_NAME
+    version: ClassVar[int] = 1
+    # A completed cell can be told more, and a deleted one is created anew by its next event.
+    final: ClassVar[bool] = False
+    # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
+    record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
+
+    def __init__(self) -> None:
+        self._apps: dict[str, App] = {}
+
+    def attach(self, app: App) -> None:
+        """Makes an application's code available to the definitions that name its manifest."""
+        self._apps[app.digest] = app
+
+    def app(self, manifest: str) -> App | None:
+        return self._apps.get(manifest)
+
+    def load(self, body: Value) -> Any:
+        app = self._apps.get(body["manifest"])
+        if app is None:
+            raise UnknownWorkflow(
+                f"the code of {body['app']} at {body['manifest']} is not here: it was made by another version of the "
+                "application. Give that version with --app FILE:ATTR (engine.deploy(app))",
+                code="CODE_MISSING",
+                details=dict(body),
+            )
+        return app if body["workflow"] is None else Bound(app, app.workflow(body["workflow"]))
+
+    def kinds(self, definition: Any) -> frozenset[str] | None:
+        return frozenset() if isinstance(definition, App) else definition.declares
+
+    def takes_rejected(self, definition: Any) -> bool:
+        return isinstance(definition, Bound) and definition.workflow.rejected
+
+    def wants_frames(self, definition: Any) -> bool:
+        return isinstance(definition, Bound) and definition.workflow.frames
+
+    def compatible(self, definition: Any, state: Value) -> str | None:
+        """Why a cell's state does not fit this version of its workflow."""
+        if isinstance(definition, App) or state is None:
+            return None
+        try:
+            definition.workflow.state.canon(state)
+        except Misfit as misfit:
+            return f"state{''.join(misfit.path)}: {misfit.message}"
+        return None
+
+    def receipt_problem(self, definition: Any, intent: OpenIntent, receipt: Receipt) -> dict[str, Any] | None:
+        problem: str | None = None
+        if receipt.status not in _RECEIPT_STATUSES:
+            problem = f"{receipt.status!r} is not a status of a receipt"
+        elif receipt.status == "ok" and intent.kind != "timer" and not is_reference(receipt.value):
+            try:
+                definition.workflow.effects[intent.kind].receipt.canon(receipt.value)
+            except Misfit as misfit:
+                problem = f"{intent.kind}: ${''.join(misfit.path)}: {misfit.message}"
+        if problem is None:
+            return None
+        return TreadleError(problem, cls="consistency", code="receipt.invalid_payload").to_value()
+
+    def start(self, definition: Any, event: Started, ctx: Context) -> Decision:
+        """A cell begins with its first event (`input`: {schema, value}); without one it is empty."""
+        if isinstance(definition, App):
+            return governance.begin(definition, event.input)
+        if event.input is None:
+            return Decision(state=None, status="completed", log={"state": _EMPTY})
+        first = Domain(
+            **{name: event.input.get(name) for name in ("schema", "value", "submission", "source")}
+        )
+        return self._step(definition, None, first, ctx)
+
+    def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
+        if isinstance(definition, App):
+            return governance.step(definition, state, event)
+        return self._step(definition, state, event, ctx)
+
+    def _step(self, bound: Bound, state: Value, event: Event, ctx: Context) -> Decision:
+        if isinstance(event, Apply):
+            # Decided by the old code, and the same by the new: the state stays as it is.
+            return Decision(state=state, status=_status(ctx.status), log=ctx.logged)
+        if isinstance(event, Reset | Retry):
+            return Decision(state=state, status=status_of(state, _terminal(bound, state), len(ctx.open)))
+        if ctx.status == "failed" and isinstance(event, Domain):
+            raise CellFailed(f"{ctx.run} has failed; reset it before it takes events")
+        if isinstance(ctx.logged, dict) and bound.workflow.determinism == "decision_log":
+            if "fault" in ctx.logged:
+                raise TreadleError.from_value(ctx.logged["fault"])
+            return decision(bound, state, Checked(*ctx.logged["output"]), ctx)
+        return decision(bound, state, self._run(bound, state, self._seen(bound, event, ctx), ctx), ctx)
+
+    def _run(self, bound: Bound, state: Value, event: Any, ctx: Context) -> Checked:
+        workflow = bound.workflow
+        context = step.Context(
+            now_ns=ctx.now_ns,
+            entropy=ctx.entropy,
+            seq=ctx.seq,
+            manifest=bound.app.digest,
+            workflow=workflow.name,
+            key=None if workflow.key is None else workflow.key.load(ctx.key),
+            cell_mode=workflow.keyed,
+        )
+
+        def call() -> tuple[Any, bool]:
+            output = workflow(None if state is None else workflow.state.load(state), event, context)
+            after = output.state if isinstance(output, Output) else None
+            ended = after is not None and workflow.terminal is not None and bool(workflow.terminal(after))
+            return output, ended
+
+        try:
+            output, terminal = strictly(call) if workflow.determinism == "strict" else call()
+        except TreadleError:
+            raise
+        except Exception as error:
+            # Addresses differ from process to process, and a fault must replay to the same bytes.
+            message = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+            raise StepFailed(f"{workflow.name}: {message}", where=workflow.name) from error
+        return check(bound, output, terminal)
+
+    def _seen(self, bound: Bound, event: Event, ctx: Context) -> Any:
+        """The event as the author sees it."""
+        match event:
+            case Domain():
+                return _domain(bound, event, ctx)
+            case Receipt():
+                return _receipt(bound, event, ctx)
+            case Rejected():
+                return _rejected(event, ctx)
+            case Frame():
+                intent = ctx.open[event.intent]
+                return step.Frame(
+                    ref=intent.ref or None,
+                    intent_id=intent.id,
+                    effect=effect_name(intent),
+                    seq=event.seq,
+                    kind=event.type,
+                    value=event.value,
+                )
+            case _:
+                raise Unsupported(
+                    f"{bound.workflow.name} is a reactive workflow: it takes events, not a {event.kind}"
+                )
+
+    def cancel(self, definition: Any, state: Value, event: Cancel, ctx: Context) -> Decision:
+        cancelled = super().cancel(definition, state, event, ctx)
+        cancelled.cancel = [intent.ref for intent in ctx.open.values()]
+        return cancelled
+
+    def view(self, definition: Any, state: Value) -> dict[str, Any]:
+        return {"state": state}
+
+
+_EMPTY: Final = sha256(encode(None)).digest()
+
+
+def effect_name(intent: OpenIntent) -> str:
+    return TIMER_EFFECT if intent.kind == "timer" else intent.kind
+
+
+def _status(status: str) -> Any:
+    return status
+
+
+def _terminal(bound: Bound, state: Value) -> bool:
+    workflow = bound.workflow
+    return (
+        state is not None
+        and workflow.terminal is not None
+        and bool(workflow.terminal(workflow.state.load(state)))
+    )
+
+
+def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
+    known = bound.workflow.by_schema.get(event.schema)
+    if known is None:
+        raise InputInvalid(f"{bound.workflow.name} does not take {event.schema}", where=bound.workflow.name)
+    value = ctx.blob(event.value) if is_reference(event.value) else event.value
+    return known.shape.load(value)
+
+
+def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
+    intent = ctx.intent
+    assert intent is not None
+    value: Any = None
+    payload = event.value
+    if event.status == "ok":
+        if intent.kind == "timer":
+            payload = {"delivered_at_ns": intent.due_ns, "key": intent.ref or None}
+            value = TimerFired(**payload)
+        else:
+            payload = ctx.blob(payload) if is_reference(payload) else payload
+            shape = bound.workflow.effects[intent.kind].receipt
+            try:
+                payload = shape.canon(payload)
+            except Misfit as misfit:
+                raise DecisionRefused(
+                    f"{intent.kind}: ${''.join(misfit.path)}: {misfit.message}",
+                    code="receipt.invalid_payload",
+                ) from None
+            value = shape.load(payload)
+    error = event.error
+    return step.Receipt(
+        ref=intent.ref or None,
+        status=event.status,
+        value=value,
+        error=None
+        if error is None
+        else {
+            "class": error.get("class"),
+            "message": error.get("message"),
+            "details": error.get("details") or {},
+        },
+        effect=effect_name(intent),
+        intent_id=intent.id,
+        workflow=bound.workflow.name,
+        key=None if bound.workflow.key is None else bound.workflow.key.load(ctx.key),
+        seq=intent.seq,
+        payload=encode(payload),
+        executor=event.by,
+    )
+
+
+def _rejected(event: Rejected, ctx: Context) -> step.Rejected:
+    intent = ctx.intent
+    assert intent is not None
+    error = event.error or {}
+    if is_reference(event.payload):
+        size, checksum = int(event.payload["size"]), str(event.payload["checksum"])
+    else:
+        body = encode(event.payload)
+        size, checksum = len(body), digest_bytes(body)
+    return step.Rejected(
+        ref=intent.ref or None,
+        intent_id=intent.id,
+        effect=effect_name(intent),
+        code=str(error.get("code") or "receipt.invalid_payload"),
+        message=str(error.get("message") or ""),
+        payload_digest=checksum,
+        payload_size=size,
+    )
+
+
+def draw(bound: Bound | App) -> Graph:
+    """Events, the workflow, the effects it may ask for."""
+    if isinstance(bound, App):
+        graph = Graph(bound.name)
+        for line in bound.subscriptions:
+            graph.nodes.append(Node(line.event, line.event, "signal"))
+            graph.edges.append(Edge(line.event, line.workflow.name, line.key_field or ""))
+        graph.nodes = list(dict.fromkeys(graph.nodes)) + [Node(name, name) for name in bound.workflows]
+        return graph
+    workflow = bound.workflow
+    graph = Graph(workflow.name, [Node(workflow.name, workflow.name)])
+    for event in workflow.events:
+        graph.nodes.append(Node(event.name, event.tag, "signal"))
+        graph.edges.append(Edge(event.name, workflow.name, workflow.key_path or ""))
+    for name in sorted(workflow.emits):
+        graph.nodes.append(Node(name, name, "timer" if name == TIMER_EFFECT else "task"))
+        graph.edges.append(Edge(workflow.name, name))
+        graph.edges.append(Edge(name, workflow.name, "receipt", dashed=True))
+    return graph

@@ -1,0 +1,158 @@
+"""Routing of domain events: a pure function of the application, the schema and the value.
+
+`routing.subscriptions` is the only wiring. Subscriptions are evaluated in order; each that matches fires.
+A subscription names a schema that a workflow takes, or the workflow's event family; then it also matches
+every arm of the family. Receipts never come this way: they go to the run that asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.kernel.errors import DefinitionError, InputInvalid
+from treadle.kernel.limits import RUN_ID_CHARS_MAX
+from treadle.kernel.values import Value
+
+from .names import is_name
+from .workflow import EventType, Workflow, shape_at
+
+_IN_VALUE = "$value."
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One line of `routing.subscriptions`, checked. `paths` finds the key in each event it matches."""
+
+    event: str
+    workflow: Workflow
+    key_field: str | None
+    takes: Mapping[str, str | None]
+
+    def node(self) -> dict[str, Any]:
+        value = {"event": self.event, "workflow": self.workflow.name}
+        return value if self.key_field is None else {**value, "key_field": self.key_field}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event for one instance."""
+
+    workflow: str
+    key: Value
+    run: str
+    schema: str
+    value: Value
+
+
+def run_id(workflow: str, key: Value = None, *, keyed: bool = True) -> str:
+    """`<workflow>/<key>`; an unkeyed workflow is one run under its own name."""
+    if not keyed:
+        return workflow
+    id = f"{workflow}/{key_text(key)}"
+    if len(id) > RUN_ID_CHARS_MAX:
+        raise InputInvalid(
+            f"{workflow}: a key of {len(id)} characters; at most {RUN_ID_CHARS_MAX} fit a run's id"
+        )
+    return id
+
+
+def key_text(key: Value) -> str:
+    if isinstance(key, str):
+        return key
+    return json.dumps(key, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_hex)
+
+
+def _hex(value: object) -> str:
+    assert isinstance(value, bytes)
+    return "0x" + value.hex()
+
+
+def derived(workflows: Sequence[Workflow]) -> list[Subscription]:
+    """Workflows in list order, each with its events in order."""
+    return [subscription(w, e.name, w.key_path) for w in workflows for e in w.events]
+
+
+def read(lines: Sequence[Mapping[str, Any]], workflows: Mapping[str, Workflow]) -> list[Subscription]:
+    """Checks subscriptions that were written by hand. `op` is accepted for `workflow`."""
+    found: list[Subscription] = []
+    for index, line in enumerate(lines):
+        where = f"routing.subscriptions[{index}]"
+        unknown = [name for name in line if name not in ("event", "workflow", "op", "key_field")]
+        name = line.get("workflow", line.get("op"))
+        if unknown or not is_name(line.get("event")) or name is None:
+            raise _bad(where, f"takes event, workflow, key_field; got {dict(line)}")
+        if name not in workflows:
+            raise _bad(where, f"{name} is no workflow of this application")
+        found.append(subscription(workflows[name], line["event"], line.get("key_field"), where=where))
+    for index, one in enumerate(found):
+        for other in found[:index]:
+            twice = [schema for schema in one.takes if schema in other.takes]
+            if one.workflow is other.workflow and twice:
+                raise _bad(
+                    f"routing.subscriptions[{index}]",
+                    f"{twice[0]} reaches {one.workflow.name} twice; remove one",
+                )
+    return found
+
+
+def subscription(
+    workflow: Workflow, event: str, key_field: str | None, *, where: str = "routing.subscriptions"
+) -> Subscription:
+    family = event == workflow.family
+    if not family and event not in workflow.by_schema:
+        raise _bad(where, f"{workflow.name} takes neither {event} nor is that its family {workflow.family}")
+    if (key_field is not None) != workflow.keyed:
+        raise _bad(
+            where, f"{workflow.name} is {'keyed: name' if workflow.keyed else 'unkeyed: drop'} key_field"
+        )
+    path = key_field
+    if family and path is not None:
+        if not path.startswith(_IN_VALUE):
+            raise _bad(where, f"the key of a family stands inside the arm: write {_IN_VALUE}{path}")
+        path = path.removeprefix(_IN_VALUE)
+    takes: dict[str, str | None] = {}
+    for arm in workflow.events if family else (workflow.by_schema[event],):
+        _check_key(workflow, arm, path, where)
+        takes[arm.name] = path
+    return Subscription(event, workflow, key_field, takes)
+
+
+def _check_key(workflow: Workflow, arm: EventType, path: str | None, where: str) -> None:
+    if path is None or workflow.key is None:
+        return
+    shape = shape_at(arm.shape, path)
+    if shape is None:
+        raise _bad(where, f"{arm.name} has no field {path}")
+    if shape.describe() != workflow.key.describe():
+        raise _bad(where, f"{arm.name}.{path} is {shape.describe()}, the key is {workflow.key.describe()}")
+
+
+def deliveries(subscriptions: Sequence[Subscription], schema: str, value: Value) -> list[Delivery]:
+    """Who gets a canonical event, in order. A family's event is delivered as its arm."""
+    found: list[Delivery] = []
+    for line in subscriptions:
+        workflow = line.workflow
+        arm_schema, arm_value = schema, value
+        if schema == line.event == workflow.family:
+            arm = next(event for event in workflow.events if event.tag == value["$tag"])
+            arm_schema, arm_value = arm.name, value["$value"]
+        elif schema not in line.takes:
+            continue
+        path = line.takes[arm_schema]
+        key = None if path is None else _at(arm_value, path)
+        id = run_id(workflow.name, key, keyed=workflow.keyed)
+        found.append(Delivery(workflow.name, key, id, arm_schema, arm_value))
+    return found
+
+
+def _at(value: Value, path: str) -> Value:
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def _bad(where: str, message: str) -> DefinitionError:
+    return DefinitionError(f"{where}: {message}", code="ROUTING_INVALID", where=where)

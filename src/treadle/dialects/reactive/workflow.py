@@ -1,0 +1,245 @@
+"""A workflow: a pure, typed step function with everything it declares.
+
+The decorator derives the interface (schemas of state, events and key, the effects it may ask for) and a
+digest of interface, `version=` and the source text of the step function. Helpers that the function calls
+are not in the digest: raise `version=` when they change what it does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value, digest, digest_bytes
+
+from .effects import Effect, TimerEffect
+from .names import (
+    FRAME_SCHEMA,
+    RECEIPT_SCHEMA,
+    REJECTED_SCHEMA,
+    TIMER_EFFECT,
+    check_name,
+    family_name,
+)
+from .shapes import Record, Shape, Variant
+from .step import Context, Output
+from .types import shape_of
+
+Determinism = Literal["strict", "checked", "decision_log"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """An event that a workflow takes: its schema's name, its shape, and its tag in the family."""
+
+    name: str
+    shape: Record
+    tag: str
+
+
+class Workflow:
+    """A step function and its declarations. Call it as the function it decorates."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[..., Output[Any]],
+        *,
+        state: Any,
+        events: Sequence[Any],
+        effects: Sequence[Effect | TimerEffect],
+        key: str | None = None,
+        terminal: Callable[[Any], bool] | None = None,
+        rejected: bool = True,
+        frames: bool = False,
+        family: str | None = None,
+        determinism: Determinism = "checked",
+        version: str | int | None = None,
+    ) -> None:
+        self.name = check_name(name, "workflow")
+        self.step, self.terminal, self.version = step, terminal, version
+        self.rejected, self.frames = rejected, frames
+        if determinism not in get_args(Determinism):
+            raise self._bad(f"determinism is strict, checked or decision_log, not {determinism!r}")
+        self.determinism: Determinism = determinism
+        self.family = check_name(family or family_name(name), "event family")
+        self.state = self._schema(state, "state")
+        self.events = self._events(events)
+        self.by_schema = {event.name: event for event in self.events}
+        self.effects = self._effects(effects)
+        self.emits = frozenset(effect.name for effect in effects)
+        self.key_path = key
+        self.key = self._key_shape(key)
+        self.takes_context = self._takes_context()
+        self.source = _source_digest(step)
+        self.terminal_source = None if terminal is None else _source_digest(terminal)
+
+    def __call__(self, state: Any, event: Any, ctx: Context | None = None) -> Output[Any]:
+        return self.step(state, event, ctx) if self.takes_context else self.step(state, event)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    @property
+    def keyed(self) -> bool:
+        return self.key is not None
+
+    def _bad(self, message: str, *, code: str = "WORKFLOW_INVALID") -> DefinitionError:
+        return DefinitionError(f"{self.name}: {message}", code=code, where=self.name)
+
+    def _schema(self, cls: Any, what: str) -> Record | Variant:
+        shape = shape_of(cls)
+        if shape is None:
+            raise self._bad(f"{what}: {cls!r} is not a class decorated with rx.schema")
+        return shape
+
+    def _events(self, events: Sequence[Any]) -> tuple[EventType, ...]:
+        found: list[EventType] = []
+        for cls in events:
+            shape = self._schema(cls, "events")
+            if not isinstance(shape, Record) or shape.schema is None:
+                raise self._bad(f"events: {cls!r} is not a record")
+            found.append(EventType(shape.schema, shape, shape.cls.__name__))
+        for what, names in (("schema", [e.name for e in found]), ("class name", [e.tag for e in found])):
+            if len({*names}) < len(names):
+                raise self._bad(f"events: the same {what} twice in {names}")
+        if not found:
+            raise self._bad("events: at least one event must be able to reach a workflow")
+        return tuple(found)
+
+    def _effects(self, effects: Sequence[Effect | TimerEffect]) -> dict[str, Effect]:
+        names = [getattr(effect, "name", None) for effect in effects]
+        if not all(isinstance(effect, Effect | TimerEffect) for effect in effects):
+            raise self._bad("effects: a list of rx.effect(...) and rx.timer; [] if there are none")
+        if len({*names}) < len(names):
+            raise self._bad(f"effects: the same effect twice in {names}")
+        return {effect.name: effect for effect in effects if isinstance(effect, Effect)}
+
+    def _key_shape(self, path: str | None) -> Shape | None:
+        if path is None:
+            return None
+        shapes = [shape_at(event.shape, path) for event in self.events]
+        for event, shape in zip(self.events, shapes, strict=True):
+            if shape is None:
+                raise self._bad(f"key: {event.name} has no field {path}", code="KEY_FIELD")
+            if shape.describe() != shapes[0].describe():  # type: ignore[union-attr]
+                raise self._bad(f"key: {path} has another type in {event.name}", code="KEY_FIELD")
+        key = shapes[0]
+        assert key is not None
+        if key.floats:
+            raise self._bad(
+                f"key: {self.events[0].tag}.{path} holds a float, which is no key", code="SCHEMA_TYPE"
+            )
+        return key
+
+    def _takes_context(self) -> bool:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        count = sum(p.kind in kinds for p in inspect.signature(self.step).parameters.values())
+        if count not in (2, 3):
+            raise self._bad("a step function takes (state, event) or (state, event, ctx)")
+        return count == 3
+
+    def node(self, module: str) -> dict[str, Any]:
+        """The workflow as it stands in a manifest."""
+        value: dict[str, Any] = {
+            "$kind": "defworkflow",
+            "name": self.name,
+            "state": self.state.describe()["ref"],
+            "event": self.family,
+            "effects_emitted": sorted(self.emits),
+            "determinism": self.determinism,
+            "impl": {"module": module, "entrypoint": self.step.__name__},
+        }
+        if self.takes_context:
+            value["context"] = "sys/WorkflowContext@1"
+        if self.key is not None:
+            value["key_schema"] = self.key.describe()
+        return value
+
+    def family_node(self) -> dict[str, Any]:
+        arms: dict[str, Value] = {event.tag: {"ref": event.name} for event in self.events}
+        for wanted, tag, name in (
+            (bool(self.emits), "Receipt", RECEIPT_SCHEMA),
+            (self.rejected and bool(self.emits), "Rejected", REJECTED_SCHEMA),
+            (self.frames, "Frame", FRAME_SCHEMA),
+        ):
+            if wanted:
+                arms[f"sys.{tag}"] = {"ref": name}
+        return {"$kind": "defschema", "name": self.family, "type": {"variant": arms}}
+
+    @property
+    def code_digest(self) -> str:
+        """What the workflow does, as far as it can be seen: its source, its version."""
+        return digest({"source": self.source, "terminal": self.terminal_source, "version": self.version})
+
+    def declares(self, effect: str) -> bool:
+        return effect in self.emits
+
+    @property
+    def uses_timer(self) -> bool:
+        return TIMER_EFFECT in self.emits
+
+
+def shape_at(shape: Shape, path: str) -> Shape | None:
+    """The shape of a field, `a.b` reaching into nested records."""
+    for name in path.split("."):
+        if not isinstance(shape, Record) or name not in shape.fields:
+            return None
+        shape = shape.fields[name]
+    return shape
+
+
+def _source_digest(function: Callable[..., Any]) -> str:
+    try:
+        return digest_bytes(textwrap.dedent(inspect.getsource(function)).encode())
+    except (OSError, TypeError):  # typed at a prompt, or built by exec: its compiled form has to do
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return digest_bytes(repr(type(function)).encode())
+        return digest_bytes(code.co_code + repr((code.co_names, _constants(code.co_consts))).encode())
+
+
+def _constants(constants: tuple[Any, ...]) -> list[str]:
+    """Constants as text, nested code as its own bytes: their repr would hold addresses."""
+    return [
+        f"{c.co_code.hex()}{_constants(c.co_consts)}" if hasattr(c, "co_code") else repr(c) for c in constants
+    ]
+
+
+def workflow(
+    name: str,
+    *,
+    state: Any,
+    events: Sequence[Any],
+    effects: Sequence[Effect | TimerEffect],
+    key: str | None = None,
+    terminal: Callable[[Any], bool] | None = None,
+    rejected: bool = True,
+    frames: bool = False,
+    family: str | None = None,
+    determinism: Determinism = "checked",
+    version: str | int | None = None,
+) -> Callable[[Callable[..., Output[Any]]], Workflow]:
+    """Makes a step function a workflow. `effects` must be given; [] says that it asks for nothing."""
+
+    def decorate(step: Callable[..., Output[Any]]) -> Workflow:
+        return Workflow(
+            name,
+            step,
+            state=state,
+            events=events,
+            effects=effects,
+            key=key,
+            terminal=terminal,
+            rejected=rejected,
+            frames=frames,
+            family=family,
+            determinism=determinism,
+            version=version,
+        )
+
+    return decorate
