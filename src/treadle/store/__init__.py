@@ -1,1 +1,1 @@
-"""."""
+"""Stores: journals, snapshots, blobs and projections behind one protocol."""

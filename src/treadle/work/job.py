@@ -70,3 +70,12 @@ class Job(Protocol):
 
 
 Performer = Callable[[Job], Awaitable[Done]]
+
+# Whether work of this intent never suspends its coroutine (plain functions), so that a worker
+# thread can run it without an event loop. Told the intent and the loaded definition.
+Threaded = Callable[[OpenIntent, Any], bool]
+
+
+class StaysOpen(Exception):
+    """Raised by a performer that cannot do this work here: what it needs is not registered. The
+    intent stays open, a diagnostic says why, and an engine that has it will do it."""

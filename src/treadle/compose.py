@@ -1,0 +1,93 @@
+"""What the engine is made of: which dialects, which performers for which intents.
+
+Everything is imported when it is first needed, so that `import treadle` and short commands stay
+fast, and a missing extra only matters to those who use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.lang.definition import Definition, Dialect
+from treadle.lang.problems import Problem
+from treadle.store.protocol import DefinitionRow
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+DIALECTS = ("playbook", "agent", "process", "reactive")
+
+
+class Dialects(Mapping[str, Dialect]):
+    """The dialects of one engine, each imported on first use."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Dialect] = {}
+
+    def __getitem__(self, name: str) -> Dialect:
+        if name not in self._loaded:
+            if name not in DIALECTS:
+                raise KeyError(name)
+            self._loaded[name] = import_module(f"treadle.dialects.{name}").DIALECT
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, dialect: Dialect) -> None:
+        """For tests and plug-ins: a dialect of one's own."""
+        self._loaded[name] = dialect
+
+    def __contains__(self, name: object) -> bool:
+        return name in DIALECTS or name in self._loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*DIALECTS, *(name for name in self._loaded if name not in DIALECTS)])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def register_performers(engine: Engine) -> None:
+    """Which performer does which kind of intent."""
+
+
+def register(engine: Engine, plugin: Any) -> None:
+    engine.tools.register(plugin)
+
+
+def attach(dialect: Dialect, definition: Definition) -> None:
+    """Hands live code to the machine that needs it (a reactive application)."""
+    dialect.machine.attach(definition.code)  # type: ignore[attr-defined]
+
+
+def run_options(
+    row: DefinitionRow,
+    *,
+    model: str | None,
+    secrets: str | None,
+    offline: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Settings recorded with a run, so that whoever drives it on uses the same: names and absolute
+    paths, never values."""
+    options: dict[str, Any] = {}
+    if model is not None:
+        provider, sign, argument = model.partition(":")
+        if provider == "scripted" and sign:
+            model = f"{provider}:{Path(argument).resolve()}"
+        options["model"] = model
+    if secrets is not None:
+        options["secrets"] = str(Path(secrets).resolve())
+    if offline:
+        options["offline"] = True
+    if dry_run:
+        options["dry_run"] = True
+    if row.file is not None:
+        options["base"] = str(Path(row.file).resolve().parent)
+    return options
+
+
+def as_problem(error: TreadleError, file: str) -> Problem:
+    return Problem("error", error.code, error.message, file=file)

@@ -1,0 +1,112 @@
+"""From a file, a folder or a Python object to definitions; the dialect is found by shape."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import digest
+from treadle.lang.definition import Definition, Dialect
+from treadle.lang.problems import Problems
+from treadle.lang.text import Document, parse
+
+SUFFIXES = (".yaml", ".yml", ".json")
+_SHAPES = """a `workflow:` list is a playbook, `nodes:` with `edges:` an agent workflow, `dialect: process` (or `steps:` \
+with `tasks:`) a process, FILE.py:NAME a builder or an application"""
+
+
+def dialect_of(document: Document, dialects: Mapping[str, Dialect]) -> Dialect:
+    value = document.value
+    if isinstance(value, dict) and isinstance(name := value.get("dialect"), str):
+        if name in dialects:
+            return dialects[name]
+        problems = Problems(document)
+        problems.error(
+            "UNKNOWN_DIALECT", ("dialect",), f"no dialect {name!r}", hint=f"one of {', '.join(dialects)}"
+        )
+        problems.raise_errors()
+    for dialect in dialects.values():
+        if dialect.recognises(value):
+            return dialect
+    problems = Problems(document)
+    problems.error("UNKNOWN_SHAPE", (), "this is no workflow that Treadle knows", hint=_SHAPES)
+    problems.raise_errors()
+    raise AssertionError("raise_errors raised")
+
+
+def compile_text(
+    text: str, dialects: Mapping[str, Dialect], *, file: str | None = None, strict: bool = False
+) -> tuple[Definition | None, Problems]:
+    document = parse(text, file=file)
+    return dialect_of(document, dialects).compile(document, strict=strict)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DefinitionError(f"there is no file {path}", code="FILE_NOT_FOUND", where=str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(
+            f"cannot read {path}: {error}", code="FILE_UNREADABLE", where=str(path)
+        ) from error
+
+
+def files_in(target: str) -> Iterator[Path]:
+    """The definition files of a folder, or the file itself."""
+    path = Path(target)
+    if path.is_dir():
+        yield from sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+    else:
+        yield path
+
+
+def split_target(target: str) -> tuple[Path, str | None]:
+    """`FILE.py:NAME` in its two parts."""
+    file, sign, name = target.rpartition(":")
+    return (Path(file), name) if sign and file.endswith(".py") else (Path(target), None)
+
+
+def load_python(path: Path, name: str | None) -> list[Any]:
+    """The builders and applications of a Python file: the named one, or all of them."""
+    if not path.exists():
+        raise DefinitionError(f"there is no file {path}", code="FILE_NOT_FOUND", where=str(path))
+    module_name = f"treadle_file_{path.stem}_{digest(str(path.resolve()))[7:19]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except DefinitionError:
+        raise
+    except Exception as error:
+        message = f"{path} cannot be imported: {type(error).__name__}: {error}"
+        raise DefinitionError(message, code="PYTHON_IMPORT", where=str(path)) from error
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+    if name is not None:
+        if not hasattr(module, name):
+            raise DefinitionError(f"{path} has no {name!r}", code="PYTHON_NAME", where=str(path))
+        return [getattr(module, name)]
+    return [
+        v for v in vars(module).values() if hasattr(v, "__treadle_definitions__") and not isinstance(v, type)
+    ]
+
+
+def definitions_of(value: Any, *, file: str | None) -> list[Definition]:
+    """What a Python object (a process builder, a reactive application) says it is."""
+    make = getattr(value, "__treadle_definitions__", None)
+    if make is None or isinstance(value, type):
+        raise DefinitionError(
+            f"{type(value).__name__} is no workflow: pass a file, a folder, a process or an application",
+            code="NOT_A_WORKFLOW",
+        )
+    found: list[Definition] = make(file=file)
+    return found

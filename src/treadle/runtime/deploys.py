@@ -1,0 +1,122 @@
+"""Deploying: a definition claims name@version, or says why it is unavailable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from treadle.kernel.errors import DefinitionError, VersionTaken
+from treadle.lang.definition import Definition, Dialect
+from treadle.store.protocol import DefinitionRow, Reads, VersionRow
+
+from .core import Core
+from .registry import latest
+
+UNVERSIONED = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """A deploy as data: it may have to travel to the process that owns the store."""
+
+    row: DefinitionRow
+    reasons: list[str]
+    children: list[str]
+    strict: bool
+
+    def to_value(self) -> dict[str, Any]:
+        row: dict[str, Any] = msgspec.to_builtins(self.row, builtin_types=(bytes,))
+        return {"row": row, "reasons": self.reasons, "children": self.children, "strict": self.strict}
+
+    @staticmethod
+    def from_value(value: dict[str, Any]) -> Deploy:
+        return Deploy(DefinitionRow(**value["row"]), value["reasons"], value["children"], value["strict"])
+
+
+def row_of(definition: Definition) -> DefinitionRow:
+    return DefinitionRow(
+        digest=definition.digest,
+        dialect=definition.dialect,
+        name=definition.name,
+        version=definition.version,
+        path=definition.path,
+        file=definition.file,
+        body=definition.body,
+    )
+
+
+def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
+    """What deploying a definition asks for. A dialect may name the workflows it needs."""
+    children = getattr(dialect, "children", None)
+    loaded = dialect.machine.load(definition.body) if children else None
+    return Deploy(row_of(definition), [], list(children(loaded)) if children else [], validation == "strict")
+
+
+def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
+    """Runs on the core thread. Redeploying the same content changes nothing; other content under
+    a taken version is refused. A definition without a version gets the next number by itself."""
+    row, now = deploy.row, core.clock.now_ns()
+    taken = core.store.versions(row.name)
+    missing = [name for name in deploy.children if not _known(core, name, row)]
+    reasons = [*deploy.reasons, *(f"the workflow {name} is not deployed" for name in missing)]
+    if missing and deploy.strict:
+        raise DefinitionError(
+            f"{row.name} needs {', '.join(missing)}, which is not deployed; deploy it first",
+            code="CHILD_NOT_DEPLOYED",
+            where=row.file,
+            details={"missing": missing},
+        )
+    same = next((v for v in taken if v.digest == row.digest), None)
+    if row.version is not None:
+        clash = next((v for v in taken if v.version == row.version and v.digest != row.digest), None)
+        if clash is not None:
+            raise VersionTaken(
+                f"{row.name}@{row.version} is deployed with other content; raise its version", where=row.file
+            )
+        version = row.version
+    elif same is not None and same == latest(taken):
+        version = same.version
+    else:
+        version = str(1 + max((int(v.version) for v in taken if v.version.isdigit()), default=0))
+    status = "unavailable" if reasons else "available"
+    core.batch.definitions.append(msgspec.structs.replace(row, created_ns=now))
+    core.batch.versions.append(
+        VersionRow(
+            name=row.name,
+            version=version,
+            digest=row.digest,
+            path=row.path,
+            status=status,
+            reasons=reasons,
+            created_ns=now,
+        )
+    )
+    core.registry.pending.pop(row.digest, None)
+    return {"name": row.name, "version": version, "digest": row.digest, "status": status, "reasons": reasons}
+
+
+def _known(core: Core, name: str, row: DefinitionRow) -> bool:
+    bare, _, version = name.partition("@")
+    if bare == row.name:
+        return True
+    return any(not version or found.version == version for found in core.store.versions(bare))
+
+
+def listed(reads: Reads) -> list[dict[str, Any]]:
+    """`treadle definitions`."""
+    found = []
+    for version in reads.versions():
+        row = reads.definition(version.digest)
+        found.append(
+            {
+                "name": version.name,
+                "version": version.version,
+                "dialect": row.dialect if row is not None else None,
+                "digest": version.digest,
+                "status": version.status,
+                "reasons": version.reasons,
+            }
+        )
+    return found

@@ -1,0 +1,232 @@
+"""A run as people see it: the run document, its events, its journal. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from treadle.kernel.errors import RunNotFound, TreadleError
+from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
+from treadle.kernel.run import RunState, Stored
+from treadle.kernel.values import Value, decode_trusted
+from treadle.lang.duration import instant_text
+from treadle.store.protocol import Reads, RunRow
+
+from .core import numbered
+from .effects import child_id
+from .hot import BlobCache, load_state, open_work
+from .registry import Loaded, Registry
+
+PAGE = 500
+
+
+def row_of(reads: Reads, id: str) -> RunRow:
+    row = reads.run(id)
+    if row is None:
+        raise RunNotFound(f"there is no run {id!r}; `treadle list` shows what is there")
+    return row
+
+
+def _at(at_ns: int | None) -> str | None:
+    return None if at_ns is None else instant_text(at_ns)
+
+
+def state_at(reads: Reads, registry: Registry, id: str, *, at: int | None = None) -> tuple[RunState, Loaded]:
+    """Time travel: a run as it was at a record."""
+    row = row_of(reads, id)
+    state = load_state(row, reads, registry, BlobCache(reads), until_seq=at)
+    return state, registry.load(state.definition)
+
+
+def show(
+    reads: Reads, registry: Registry, id: str, *, engine: bool = False, at: int | None = None
+) -> dict[str, Any]:
+    """The run document of INTERFACES §1."""
+    row = row_of(reads, id)
+    state, loaded = state_at(reads, registry, id, at=at)
+    view = loaded.machine.view(loaded.definition, state.state)
+    first = reads.record(row.no, 1)
+    started = first.record()["event"] if first is not None else {}
+    extra = view.pop("waiting_for", [])
+    detail = view.pop("engine", {})
+    stats = {"steps": state.seq, "intents": state.intents, "retries": state.retries, **view.pop("stats", {})}
+    ended = state.status in TERMINAL
+    document: dict[str, Any] = {
+        "id": state.id,
+        "workflow": state.workflow,
+        "version": state.version,
+        "digest": state.definition,
+        "dialect": state.dialect,
+        "key": state.key,
+        "status": state.status,
+        "input": started.get("input"),
+        "result": state.result,
+        "error": state.error,
+        "reference": state.reference,
+        "started_at": _at(state.started_ns),
+        "ended_at": _at(state.ended_ns),
+        "version_no": state.seq,
+        "waiting_for": [] if ended else [*waits(state.open), *extra],
+        "state": view.pop("state"),
+        "parent": state.parent,
+        "children": [child.id for child in reversed(reads.runs(parent=state.id, limit=10_000))],
+        "stats": stats,
+        "retain_until": _at(row.retain_ns),
+        **view,
+    }
+    if state.continued_from is not None:
+        document["continued_from"] = state.continued_from
+    if started.get("forked_from"):
+        document["forked_from"] = {"run": started["forked_from"]["run"], "seq": started["forked_from"]["seq"]}
+    if engine:
+        document["engine"] = _engine(reads, row, state, detail)
+    return document
+
+
+def waits(open_: dict[str, OpenIntent]) -> list[dict[str, Any]]:
+    return [
+        {"kind": kind_shown(intent.kind), "id": intent.id, "name": intent.name, "due": _at(intent.due_ns)}
+        for intent in open_.values()
+    ]
+
+
+def kind_shown(kind: str) -> str:
+    return "child" if kind == "start" else kind
+
+
+def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) -> dict[str, Any]:
+    children = []
+    for intent in state.open.values():
+        if intent.kind == "child":
+            child = reads.run(child_id(state.id, intent.id))
+            children.append(
+                {
+                    "id": child_id(state.id, intent.id),
+                    "name": intent.params.get("workflow"),
+                    "version": child.version if child else None,
+                    "reference": child.reference if child else None,
+                    "into": intent.params.get("into"),
+                }
+            )
+    last = reads.record(row.no, state.seq)
+    return {
+        "waits": [
+            {"kind": i.kind, "token": i.id, "path": i.params.get("path") or i.ref, "due": _at(i.due_ns)}
+            for i in state.open.values()
+        ],
+        "resume_pointer": None,
+        "frames": [],
+        "timers": [{"token": t.intent, "due": _at(t.due_ns)} for t in reads.timers_of(row.no)],
+        "last_event": None if last is None else {"seq": state.seq, "kind": last.record()["kind"]},
+        "retain_until": _at(row.retain_ns),
+        **detail,
+        "children": children or detail.get("children", []),
+    }
+
+
+def record_events(stored: Stored, last_no: int) -> list[dict[str, Any]]:
+    """A record's events, numbered: what happened inside the work first, then what was decided."""
+    record = stored.record()
+    inner = record["event"].get("events", []) if record["kind"] == "receipt" else []
+    found = [*inner, *record.get("events", [])]
+    return numbered(found, last_no - len(found) + 1, stored.seq, record["at"])
+
+
+def events(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, Any]]:
+    """A run's events in order of their numbers: the journal's and those beside it, merged, paged."""
+    beside = _frames(reads, row.no, after)
+    frame = next(beside, None)
+    seq = 0
+    while page := reads.journal_page(row.no, after_seq=seq, limit=PAGE):
+        for stored, last_no in page:
+            seq = stored.seq
+            if last_no <= after:
+                continue
+            for event in record_events(stored, last_no):
+                if event["seq"] <= after:
+                    continue
+                while frame is not None and frame["seq"] < event["seq"]:
+                    yield frame
+                    frame = next(beside, None)
+                yield event
+    while frame is not None:
+        yield frame
+        frame = next(beside, None)
+
+
+def _frames(reads: Reads, run: int, after: int) -> Iterator[dict[str, Any]]:
+    while page := reads.frames(run, after=after, limit=PAGE):
+        for number, at_ns, body in page:
+            after = number
+            yield {"seq": number, "at": instant_text(at_ns), "record": None, **decode_trusted(body)}
+
+
+def journal(reads: Reads, row: RunRow) -> Iterator[dict[str, Any]]:
+    seq = 0
+    while page := reads.journal_page(row.no, after_seq=seq, limit=PAGE):
+        for stored, _ in page:
+            seq = stored.seq
+            record = stored.record()
+            yield {**record, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
+
+
+def list_row(row: RunRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "workflow": row.workflow,
+        "version": row.version,
+        "dialect": row.dialect,
+        "status": row.status,
+        "reference": row.reference,
+        "parent": row.parent,
+        "started_at": _at(row.started_ns),
+        "ended_at": _at(row.ended_ns),
+        "error": row.error,
+    }
+
+
+def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Any]:
+    """Decides a whole journal again: equal, or the first difference."""
+    row = row_of(reads, id)
+    try:
+        load_state(row, reads, registry, BlobCache(reads), genesis=True)
+    except TreadleError as error:
+        if error.cls != "consistency":
+            raise
+        details = {name: error.details.get(name) for name in ("seq", "expected", "got")}
+        return {"id": id, "equal": False, **details, "error": error.to_value()}
+    return {"id": id, "equal": True}
+
+
+def moves(reads: Reads, row: RunRow, *, timers: bool, unavailable: frozenset[str] = frozenset()) -> bool:
+    """Whether a run, or something it waits for, goes on without people and outside signals."""
+    if row.status in TERMINAL:
+        return False
+    found = open_work(row, reads)
+    if row.working and not any(intent.kind not in ENGINE_KINDS for intent in found.values()):
+        return True
+    for intent in found.values():
+        if intent.kind not in ENGINE_KINDS:
+            if intent.id not in unavailable:
+                return True
+        elif (intent.kind == "timer" and timers) or intent.kind == "start":
+            return True
+        elif intent.kind == "child":
+            child = reads.run(child_id(row.id, intent.id))
+            if (
+                child is None
+                or child.status in TERMINAL
+                or moves(reads, child, timers=timers, unavailable=unavailable)
+            ):
+                return True
+    return False
+
+
+def root_of(reads: Reads, row: RunRow) -> RunRow:
+    while row.parent is not None and (parent := reads.run(row.parent)) is not None:
+        row = parent
+    return row
+
+
+def as_value(value: Value) -> Value:
+    return value

@@ -1,0 +1,219 @@
+"""What follows from a step: rows for timers and tasks, messages to other runs, work for workers.
+
+Everything here only adds to the batch at hand. Messages between runs of one owner are put into the
+other run's mailbox and usually stepped in the same batch, so that a child which does not wait
+starts, runs and reports within one commit; what does not fit is committed as an inbox row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import RUN_DEPTH_MAX
+from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
+from treadle.kernel.run import Step
+from treadle.store.protocol import TaskRow, TimerRow
+
+from .hot import Hot
+from .ports import Item, NewRun, Work
+
+if TYPE_CHECKING:
+    from .core import Core
+
+
+def child_id(parent: str, intent: str) -> str:
+    return f"{parent}.{intent[:12]}"
+
+
+def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
+    if step.settled is not None:
+        status = item.event.status if isinstance(item.event, Receipt) else "ok"
+        by = getattr(item.event, "by", None)
+        _close(
+            core, hot, step.settled, {"ok": "completed", "timeout": "expired"}.get(status, "cancelled"), by
+        )
+    for intent in step.cancelled:
+        _close(core, hot, intent, "cancelled", None)
+        if intent.kind == "child":
+            _send(
+                core,
+                child_id(hot.state.id, intent.id),
+                Cancel(reason="its parent no longer waits"),
+                f"cancel:{intent.id}",
+            )
+        elif intent.kind not in ENGINE_KINDS:
+            core.revoked.append(intent.id)
+    for intent in step.opened:
+        _open(core, hot, intent)
+    if step.ended and hot.state.parent_intent is not None and hot.state.parent is not None:
+        _send(core, hot.state.parent, _report(hot), f"end:{hot.state.parent_intent}:{step.seq}")
+    if step.seq == 1 and item.reply is not None and hot.state.parent_intent is None:
+        run, intent_id = item.reply
+        _send(core, run, Receipt(intent=intent_id, value={"run": hot.state.id}), f"started:{intent_id}")
+
+
+def refused(core: Core, item: Item, error: TreadleError) -> None:
+    """A child that could not be started is a receipt like any other."""
+    if item.reply is not None:
+        run, intent_id = item.reply
+        _send(
+            core,
+            run,
+            Receipt(intent=intent_id, status="error", error=error.to_value()),
+            f"refused:{intent_id}",
+        )
+
+
+def deadline(core: Core, row: TimerRow) -> None:
+    error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
+    core.post(Item(row.run_id, Receipt(intent=row.intent, status="timeout", error=error)))
+    core.revoked.append(row.intent)
+
+
+def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
+    core.post(Item(run, event, derived=True, notes={"message": key}, **more))
+
+
+def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
+    state = hot.state
+    if intent.due_ns is not None and intent.id in state.open:
+        core.batch.timers[intent.id] = TimerRow(intent.id, hot.no, intent.due_ns, intent.kind == "timer")
+        core.arm(intent.due_ns)
+    match intent.kind:
+        case "timer" | "signal":
+            return
+        case "task":
+            core.batch.tasks_new[intent.id] = _task(core, hot, intent)
+        case "child" | "start":
+            _start_child(core, hot, intent)
+        case "deliver":
+            params = intent.params
+            create = NewRun(state.dialect, params["workflow"], None, params["definition"], params.get("key"))
+            event = Domain(
+                schema=params["event"]["schema"], value=params["event"].get("value"), source=intent.id
+            )
+            _send(core, params["run"], event, f"deliver:{intent.id}", create=create)
+        case _:
+            core.dispatched.append(
+                Work(
+                    state.id,
+                    state.workflow,
+                    state.dialect,
+                    state.definition,
+                    state.options,
+                    intent,
+                    hot.definition,
+                )
+            )
+
+
+def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | None) -> None:
+    batch = core.batch
+    if intent.due_ns is not None:
+        core.fired(intent.id)
+        if batch.timers.pop(intent.id, None) is None:
+            batch.timers_done.append(intent.id)
+    if intent.kind == "task":
+        close_task(core, intent.id, outcome, by)
+    if intent.kind not in ENGINE_KINDS:
+        batch.checkpoints.pop(intent.id, None)
+        if intent.id in hot.checkpoints:
+            hot.checkpoints.discard(intent.id)
+            batch.checkpoints_done.append(intent.id)
+
+
+def close_task(core: Core, id: str, outcome: str, by: str | None) -> None:
+    task = find_task(core, id)
+    if task is None:
+        return
+    task.status = outcome
+    note(core, task, outcome, by)
+
+
+def find_task(core: Core, id: str) -> TaskRow | None:
+    """A task's row, to be changed in place: the batch's own if it holds one."""
+    return core.batch.tasks_new.get(id) or core.batch.tasks_changed.get(id) or core.store.task(id)
+
+
+def note(core: Core, task: TaskRow, what: str, by: str | None, **more: Any) -> None:
+    """Adds to a task's history and puts its row into the batch."""
+    entry: dict[str, Any] = {"at_ns": core.clock.now_ns(), "event": what, **more}
+    if by is not None:
+        entry["by"] = by
+    task.history = [*task.history, entry]
+    if task.id not in core.batch.tasks_new:
+        core.batch.tasks_changed[task.id] = task
+
+
+def _task(core: Core, hot: Hot, intent: OpenIntent) -> TaskRow:
+    params, now = intent.params, core.clock.now_ns()
+    task = TaskRow(
+        no=core.next_task_no,
+        id=intent.id,
+        run=hot.no,
+        run_id=hot.state.id,
+        workflow=hot.state.workflow,
+        name=intent.name,
+        type=params.get("type"),
+        roles=list(params.get("roles") or []),
+        payload=params.get("payload"),
+        schema=params.get("schema"),
+        reference=params.get("reference", hot.state.reference),
+        created_ns=now,
+        due_ns=intent.due_ns,
+        history=[{"at_ns": now, "event": "created"}],
+    )
+    core.next_task_no += 1
+    return task
+
+
+def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
+    state, params = hot.state, intent.params
+    waits = intent.kind == "child"
+    reply = (state.id, intent.id) if intent.id in state.open else None
+    try:
+        if state.depth + 1 > RUN_DEPTH_MAX and waits:
+            raise TreadleError(
+                f"runs are nested deeper than {RUN_DEPTH_MAX}", cls="user", code="RUN_TOO_DEEP"
+            )
+        options = {**state.options, **(params.get("options") or {})}
+        row = core.registry.find(str(params["workflow"]), base=options.get("base"))
+        input = core.registry.prepare(row, params.get("input"), options)
+    except TreadleError as error:
+        if reply is not None:
+            receipt = Receipt(intent=intent.id, status="error", error=error.to_value())
+            _send(core, state.id, receipt, f"refused:{intent.id}")
+        return
+    event = Started(
+        definition=row.digest,
+        input=input,
+        seed=core.entropy(16),
+        machine=core.registry.load(row.digest).machine.version,
+        reference=params.get("reference"),
+        parent=state.id if waits else None,
+        parent_intent=intent.id if waits else None,
+        depth=state.depth + 1 if waits else 0,
+        options=options,
+        continued_from=None if waits else state.id,
+    )
+    create = NewRun(row.dialect, row.name, row.version, row.digest)
+    _send(core, child_id(state.id, intent.id), event, f"start:{intent.id}", create=create, reply=reply)
+
+
+def _report(hot: Hot) -> Receipt:
+    state = hot.state
+    assert state.parent_intent is not None
+    about = {"run": state.id, "workflow": state.workflow, "version": state.version}
+    if state.status in ("completed", "partial"):
+        return Receipt(intent=state.parent_intent, value={**about, "result": state.result})
+    error = state.error or {"class": "user", "code": "RUN_FAILED", "message": f"{state.id} {state.status}"}
+    wrapped = {
+        "class": error.get("class", "user"),
+        "code": "CHILD_FAILED" if state.status == "failed" else "CHILD_CANCELLED",
+        "message": f"{state.workflow} ({state.id}) {state.status}: {error.get('message', '')}",
+        "where": state.id,
+        "details": {**about, "error": error, "result": state.result},
+    }
+    status: Any = "error" if state.status == "failed" else "cancelled"
+    return Receipt(intent=state.parent_intent, status=status, error=wrapped)

@@ -1,0 +1,180 @@
+"""Runs in memory: a bounded cache over the store.
+
+Loading is the last snapshot plus a replay of the tail, so a run costs nothing while nobody needs
+it. Eviction only drops: whatever is here is also durable, except for the batch at hand, whose runs
+are pinned until it is committed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.kernel.errors import JournalCorrupt, ReplayDiffers
+from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import OpenIntent
+from treadle.kernel.run import Blobs, RunState, opened_by, replay, restore, snapshot_of
+from treadle.kernel.values import Value, decode_trusted
+from treadle.store.protocol import Reads, RunRow
+
+from .registry import Registry
+
+
+@dataclass(slots=True)
+class Hot:
+    """A run ready to be stepped. `row` is its row as last written; `batch` the commit it is part of."""
+
+    state: RunState
+    no: int
+    event_no: int
+    machine: Machine
+    definition: Any
+    row: RunRow
+    checkpoints: set[str]
+    batch: int = 0
+
+
+class BlobCache:
+    """Payloads by digest, decoded; bounded by their encoded size."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._values: OrderedDict[str, tuple[int, Value]] = OrderedDict()
+        self._size = 0
+        self.staged: dict[str, bytes] = {}
+
+    def __call__(self, digest: str) -> Value:
+        if found := self._values.get(digest):
+            self._values.move_to_end(digest)
+            return found[1]
+        body = self.staged.get(digest) or self._reads.blob(digest)
+        value = decode_trusted(body)
+        self._values[digest] = (len(body), value)
+        self._size += len(body)
+        while self._size > BLOB_CACHE_BYTES_MAX and len(self._values) > 1:
+            _, (size, _) = self._values.popitem(last=False)
+            self._size -= size
+        return value
+
+
+def fresh_state(row: RunRow) -> RunState:
+    return RunState(
+        id=row.id,
+        dialect=row.dialect,
+        workflow=row.workflow,
+        version=row.version,
+        definition=row.definition,
+        key=row.cell_key,
+    )
+
+
+def load_state(
+    row: RunRow,
+    reads: Reads,
+    registry: Registry,
+    blobs: Blobs,
+    *,
+    until_seq: int | None = None,
+    genesis: bool = False,
+) -> RunState:
+    """A run as it was at a record (the last one by default): the nearest snapshot, then the tail
+    decided again. With `genesis`, every record is decided again, and every snapshot compared."""
+    cut = reads.snapshot(row.no, until_seq=1 if genesis else until_seq)
+    if cut is not None:
+        state = restore(cut[1])
+    else:
+        first = reads.record(row.no, 1)
+        if first is None:
+            raise JournalCorrupt(f"{row.id}: the run has no records")
+        state = fresh_state(row)
+        state.move(first.record()["event"]["definition"])
+    machine = registry.load(state.definition).machine
+    cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
+    for stored in reads.journal(row.no, after_seq=state.seq, until_seq=until_seq):
+        replay(state, machine, lambda digest: registry.load(digest).definition, [stored], blobs=blobs)
+        if state.seq in cuts:
+            _compare(row, state, reads)
+    return state
+
+
+def _compare(row: RunRow, state: RunState, reads: Reads) -> None:
+    found = reads.snapshot(row.no, until_seq=state.seq)
+    if found is not None and found[1] != snapshot_of(state):
+        raise ReplayDiffers(
+            f"{row.id}: the state at record {state.seq} differs from its snapshot",
+            where=f"{row.id}#{state.seq}",
+            details={"seq": state.seq, "expected": restore(found[1]).state, "got": state.state},
+        )
+
+
+class HotRuns:
+    def __init__(self, reads: Reads, registry: Registry, blobs: BlobCache, *, limit: int) -> None:
+        self._reads = reads
+        self._registry = registry
+        self._blobs = blobs
+        self._limit = limit
+        self._runs: OrderedDict[str, Hot] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, id: str) -> Hot | None:
+        """The run, loaded if need be; None if there is no such run."""
+        if found := self._runs.get(id):
+            self._runs.move_to_end(id)
+            return found
+        row = self._reads.run(id)
+        if row is None:
+            return None
+        state = load_state(row, self._reads, self._registry, self._blobs)
+        loaded = self._registry.load(state.definition)
+        event_no, checkpoints = self._reads.last_event_no(row.no), set(self._reads.checkpoints(row.no))
+        hot = Hot(state, row.no, event_no, loaded.machine, loaded.definition, row, checkpoints)
+        self._runs[id] = hot
+        return hot
+
+    def peek(self, id: str) -> Hot | None:
+        return self._runs.get(id)
+
+    def add(self, hot: Hot) -> None:
+        self._runs[hot.state.id] = hot
+
+    def drop(self, id: str) -> None:
+        self._runs.pop(id, None)
+
+    def drop_all(self) -> None:
+        self._runs.clear()
+
+    def evict(self) -> None:
+        """Called between batches, when everything here is durable."""
+        while len(self._runs) > self._limit:
+            self._runs.popitem(last=False)
+
+
+def open_work(row: RunRow, reads: Reads) -> dict[str, OpenIntent]:
+    """A run's open intents by id, found without running its machine: ids first, then only the few
+    records that opened something still open."""
+    cut = reads.snapshot(row.no)
+    open_ = dict(restore(cut[1]).open) if cut is not None else {}
+    opened_at: dict[str, int] = {}
+    for seq, opens, closes in reads.open_ids(row.no, after_seq=cut[0] if cut else 0):
+        for intent in split_ids(closes):
+            opened_at.pop(intent, None)
+            open_.pop(intent, None)
+        for intent in split_ids(opens):
+            opened_at[intent] = seq
+    for seq in sorted(set(opened_at.values())):
+        stored = reads.record(row.no, seq)
+        assert stored is not None, "the record was there a moment ago"
+        open_.update((i.id, i) for i in opened_by(stored.record()) if i.id in opened_at)
+    return open_
+
+
+def join_ids(ids: list[str]) -> bytes | None:
+    return bytes.fromhex("".join(ids)) if ids else None
+
+
+def split_ids(ids: bytes | None) -> list[str]:
+    return [ids[at : at + 16].hex() for at in range(0, len(ids), 16)] if ids else []

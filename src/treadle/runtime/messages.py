@@ -1,0 +1,48 @@
+"""Messages that wait in the inbox table: from other processes, and from runs whose message did not
+fit into the batch that sent it. Keyed, so that a message sent twice is one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.model import event_from_value, event_value
+from treadle.kernel.values import decode_trusted, encode
+
+from .ports import Item, NewRun
+
+
+def item_to_bytes(item: Item) -> bytes:
+    value: dict[str, Any] = {"run": item.run}
+    if item.event is not None:
+        value["event"] = {"kind": item.event.kind, **event_value(item.event)}
+    if item.create is not None:
+        new = item.create
+        value["create"] = [new.dialect, new.workflow, new.version, new.definition, new.key]
+    if item.expected_version is not None:
+        value["expected_version"] = item.expected_version
+    if item.submission is not None:
+        value["submission"] = list(item.submission)
+    if item.reply is not None:
+        value["reply"] = list(item.reply)
+    if "op" in item.notes:
+        value["op"] = item.notes["op"]
+    return encode(value)
+
+
+def item_from_bytes(body: bytes, key: str) -> Item:
+    value: dict[str, Any] = decode_trusted(body)
+    event = None
+    if "event" in value:
+        fields = dict(value["event"])
+        event = event_from_value(fields.pop("kind"), fields)
+    submission, reply = value.get("submission"), value.get("reply")
+    return Item(
+        value["run"],
+        event,
+        create=NewRun(*value["create"]) if "create" in value else None,
+        expected_version=value.get("expected_version"),
+        submission=(submission[0], submission[1]) if submission else None,
+        reply=(reply[0], reply[1]) if reply else None,
+        inbox=key,
+        notes={"op": value["op"]} if "op" in value else {},
+    )

@@ -1,0 +1,91 @@
+"""What the core needs from outside, and what it hands out: small protocols, plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Event, OpenIntent
+from treadle.kernel.values import Value
+
+
+class Clock(Protocol):
+    def now_ns(self) -> int: ...
+
+
+class SystemClock:
+    def now_ns(self) -> int:
+        return time.time_ns()
+
+
+# Called with the outcome of a command once it is durable: (value, None) or (None, error).
+Ack = Callable[[Any, TreadleError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An opened intent for a worker. The same work may be handed out again after a crash."""
+
+    run: str
+    workflow: str
+    dialect: str
+    definition: str
+    options: Mapping[str, Any]
+    intent: OpenIntent
+    # What the run's machine made of its definition; None if that is not possible here.
+    loaded: Any = None
+    checkpoint: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a commit changed about one run, for those who watch it."""
+
+    run: str
+    status: str
+    ended: bool
+    events: list[dict[str, Any]]
+
+
+class Port(Protocol):
+    """The outside, as the core sees it. Called on the core thread, after the commit."""
+
+    def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None: ...
+    def dispatch(self, works: list[Work]) -> None: ...
+    def revoke(self, intents: list[str]) -> None: ...
+    def publish_news(self, news: list[News]) -> None: ...
+    def wants_news(self, run: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """How to make a run that is not there yet."""
+
+    dialect: str
+    workflow: str
+    version: str | None
+    definition: str
+    key: Value = None
+
+
+@dataclass(slots=True)
+class Item:
+    """One event on its way to a run.
+
+    `derived` items were made by a step of the batch at hand: if that commit fails they are made
+    again by the retried step, so they are dropped. `reply` is where a start that fails reports.
+    """
+
+    run: str
+    event: Event | None
+    ack: Ack | None = None
+    create: NewRun | None = None
+    expected_version: int | None = None
+    submission: tuple[str, str] | None = None
+    inbox: str | None = None
+    reply: tuple[str, str] | None = None
+    derived: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)

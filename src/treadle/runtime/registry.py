@@ -1,0 +1,106 @@
+"""Definitions: loaded once by digest, found by name, version or path.
+
+Runs are pinned to a digest. `name` alone means the latest available version in semantic order;
+`name@version` the exact one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.kernel.errors import UnknownWorkflow, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.values import Value
+from treadle.store.protocol import DefinitionRow, Reads, VersionRow
+
+LOADED_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A definition ready to run."""
+
+    row: DefinitionRow
+    machine: Machine
+    definition: Any
+
+
+def version_key(version: str) -> tuple[Any, ...]:
+    """Semantic version order; what is not a number sorts as text, a pre-release before its release."""
+    core, _, pre = version.partition("-")
+    numbers = tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"[.+]", core)
+    )
+    return (numbers, (1,) if not pre else (0, pre))
+
+
+class Registry:
+    def __init__(self, machine_of: Callable[[str], Machine], reads: Reads) -> None:
+        self._machine_of = machine_of
+        self._reads = reads
+        self._loaded: OrderedDict[str, Loaded] = OrderedDict()
+        # Definitions that are not in the store yet: written with the first run that needs them.
+        self.pending: dict[str, DefinitionRow] = {}
+        # Set by the composition root: a workflow named by file, and a dialect's check of inputs.
+        self.find_file: Callable[[str, str | None], DefinitionRow | None] = lambda workflow, base: None
+        self.check_input: Callable[[Loaded, Value, dict[str, Any]], Value] = lambda loaded, input, options: (
+            input
+        )
+
+    def load(self, digest: str) -> Loaded:
+        if found := self._loaded.get(digest):
+            self._loaded.move_to_end(digest)
+            return found
+        row = self.pending.get(digest) or self._reads.definition(digest)
+        if row is None:
+            raise UnknownWorkflow(f"the definition {digest} is not in the store")
+        machine = self._machine_of(row.dialect)
+        loaded = self._loaded[digest] = Loaded(row, machine, machine.load(row.body))
+        while len(self._loaded) > LOADED_MAX:
+            self._loaded.popitem(last=False)
+        return loaded
+
+    def find(self, workflow: str, *, base: str | None = None) -> DefinitionRow:
+        """A child's definition: a file beside its caller, else what is deployed under the name."""
+        return self.find_file(workflow, base) or self.resolve(workflow)
+
+    def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
+        return self.check_input(self.load(row.digest), input, options)
+
+    def forget(self, digest: str) -> None:
+        self._loaded.pop(digest, None)
+
+    def resolve(self, workflow: str) -> DefinitionRow:
+        """The definition behind `sha256:…`, `name@version`, `name` or a playbook's path."""
+        if workflow.startswith("sha256:"):
+            return self.load(workflow).row
+        name, _, version = workflow.partition("@")
+        found = [row for row in self._reads.versions(name) if not version or row.version == version]
+        if not found and not version:
+            found = self._reads.versions(path=workflow)
+        usable = [row for row in found if row.status == "available"]
+        if not usable:
+            if found:
+                reasons = "; ".join(found[-1].reasons) or "it did not validate"
+                raise Unsupported(
+                    f"{workflow} is deployed but unavailable: {reasons}", code="WORKFLOW_UNAVAILABLE"
+                )
+            raise UnknownWorkflow(f"no workflow {workflow!r} is deployed; deploy it, or name a file")
+        return self.load(latest(usable).digest).row
+
+
+def latest(rows: list[VersionRow]) -> VersionRow:
+    return max(rows, key=lambda row: (version_key(row.version), row.created_ns))
+
+
+def machines_of(dialects: Mapping[str, Machine]) -> Callable[[str], Machine]:
+    def machine_of(dialect: str) -> Machine:
+        if dialect not in dialects:
+            raise Unsupported(f"no dialect {dialect!r} is installed")
+        return dialects[dialect]
+
+    return machine_of

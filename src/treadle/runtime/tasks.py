@@ -1,0 +1,181 @@
+"""The inbox of human tasks: who may do what to which task.
+
+A task is an open intent; its row is a projection of it. Completing a task is a receipt: a second
+one is stale. Claim, release, assign and comment change the row only, they are no commits of the
+run. Holders of one of the task's roles (or of `admin`) may claim and comment; the assignee (or an
+admin) may release and complete; anything else is refused, changes nothing, and is audited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
+from treadle.kernel.model import Receipt
+from treadle.kernel.values import Value
+from treadle.lang.duration import instant_text
+from treadle.store.protocol import TaskRow
+
+from . import effects
+from .core import HANDED_ON, Core
+from .ports import Ack, Item
+
+OPEN = ("open", "claimed")
+ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts. On an embedded store the caller says so; a server takes it from the token."""
+
+    user: str | None = None
+    roles: tuple[str, ...] = ()
+
+    @property
+    def admin(self) -> bool:
+        return ADMIN in self.roles
+
+    def holds(self, task: TaskRow) -> bool:
+        return self.admin or not task.roles or any(role in task.roles for role in self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation on one task, as data: it also travels through the inbox of another process."""
+
+    name: str
+    task: str
+    actor: Actor
+    to: str | None = None
+    text: str | None = None
+    data: Value = None
+    expected_version: int | None = None
+
+    def to_value(self) -> dict[str, Any]:
+        value = {
+            name: getattr(self, name) for name in ("name", "task", "to", "text", "data", "expected_version")
+        }
+        return {**value, "user": self.actor.user, "roles": list(self.actor.roles)}
+
+    @staticmethod
+    def from_value(value: dict[str, Any]) -> Operation:
+        fields = dict(value)
+        actor = Actor(fields.pop("user"), tuple(fields.pop("roles")))
+        return Operation(actor=actor, **fields)
+
+
+def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
+    """Runs on the core thread. Raises a TreadleError that changes nothing."""
+    task = effects.find_task(core, operation.task)
+    if task is None:
+        raise NotWaiting(
+            f"there is no task {operation.task!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND"
+        )
+    actor = operation.actor
+    match operation.name:
+        case "claim":
+            _require_open(task)
+            _require(core, task, actor, "claim", actor.user is not None and actor.holds(task))
+            if task.assignee not in (None, actor.user) and not actor.admin:
+                raise _refused(core, task, actor, "claim", f"it is claimed by {task.assignee}")
+            task.assignee, task.status = actor.user, "claimed"
+            effects.note(core, task, "claimed", actor.user)
+        case "release":
+            _require_open(task)
+            _require(core, task, actor, "release", _is_assignee(task, actor))
+            task.assignee, task.status = None, "open"
+            effects.note(core, task, "released", actor.user)
+        case "assign":
+            _require_open(task)
+            _require(core, task, actor, "assign", _is_assignee(task, actor))
+            task.assignee, task.status = operation.to, "claimed"
+            effects.note(core, task, "assigned", actor.user, to=operation.to)
+        case "comment":
+            allowed = actor.holds(task) or _is_assignee(task, actor)
+            _require(core, task, actor, "comment", actor.user is not None and allowed)
+            effects.note(core, task, "commented", actor.user, text=operation.text)
+        case "complete":
+            return _complete(core, task, operation, ack)
+        case _:
+            raise InputInvalid(f"{operation.name!r} is not an operation on tasks")
+    return task_value(task)
+
+
+def _complete(core: Core, task: TaskRow, operation: Operation, ack: Ack | None) -> Any:
+    actor = operation.actor
+    if task.status in OPEN:
+        # Completing an unclaimed task claims it on the way, for those who may claim it.
+        allowed = _is_assignee(task, actor) or (task.assignee is None and actor.holds(task))
+        _require(core, task, actor, "complete", allowed)
+        _check_schema(task, operation.data)
+    receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
+    core.post(Item(task.run_id, receipt, ack=ack, expected_version=operation.expected_version))
+    return HANDED_ON
+
+
+def _is_assignee(task: TaskRow, actor: Actor) -> bool:
+    return actor.admin or (actor.user is not None and task.assignee == actor.user)
+
+
+def _require_open(task: TaskRow) -> None:
+    if task.status not in OPEN:
+        raise NotWaiting(
+            f"the task {task.name} is {task.status}", code="TASK_CLOSED", details={"task": task.id}
+        )
+
+
+def _require(core: Core, task: TaskRow, actor: Actor, what: str, allowed: bool) -> None:
+    if not allowed:
+        needs = f"it takes one of the roles {', '.join(task.roles)}" if task.roles else "it takes a user"
+        if task.assignee is not None and what != "claim":
+            needs = f"it is {task.assignee}'s"
+        raise _refused(core, task, actor, what, needs)
+
+
+def _refused(core: Core, task: TaskRow, actor: Actor, what: str, why: str) -> TreadleError:
+    who = actor.user or "nobody"
+    details = {"task": task.id, "user": actor.user, "roles": list(actor.roles), "operation": what}
+    core.diagnose(task.run_id, "task.refused", details)
+    return Forbidden(f"{who} may not {what} the task {task.name}: {why}", details=details)
+
+
+def _check_schema(task: TaskRow, data: Value) -> None:
+    if task.schema is None:
+        return
+    from jsonschema import Draft202012Validator
+
+    errors = sorted(
+        Draft202012Validator(task.schema).iter_errors(data), key=lambda e: [str(p) for p in e.path]
+    )
+    if errors:
+        found = [
+            {"field": ".".join(str(part) for part in e.path) or "$", "message": e.message} for e in errors
+        ]
+        summary = "; ".join(f"{e['field']}: {e['message']}" for e in found)
+        raise InputInvalid(
+            f"the answer does not fit the task {task.name}: {summary}", details={"errors": found}
+        )
+
+
+def task_value(task: TaskRow) -> dict[str, Any]:
+    """A task row as people see it."""
+    return {
+        "id": task.id,
+        "run": task.run_id,
+        "workflow": task.workflow,
+        "name": task.name,
+        "type": task.type,
+        "roles": task.roles,
+        "payload": task.payload,
+        "schema": task.schema,
+        "reference": task.reference,
+        "status": task.status,
+        "assignee": task.assignee,
+        "created_at": instant_text(task.created_ns),
+        "due": None if task.due_ns is None else instant_text(task.due_ns),
+        "history": [
+            {"at": instant_text(e["at_ns"]), **{k: v for k, v in e.items() if k != "at_ns"}}
+            for e in task.history
+        ],
+    }

@@ -1,0 +1,140 @@
+"""The core's thread: it owns the store's connection, and the core lives and dies on it.
+
+As owner it turns the core. While another process owns the store it is a guest: commands become
+inbox rows, and it takes over as soon as the owner is gone (the lock is freed by its death).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.limits import OWNER_POLL_MS
+from treadle.store.owner import OwnerLock
+from treadle.store.protocol import Store
+
+from .core import Command, Core
+from .messages import item_to_bytes
+from .ports import Item, Port
+
+_IDLE_CHECKPOINT_TURNS = 40
+
+
+class CoreThread(threading.Thread):
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        make_core: Callable[[Store], Core],
+        port: Port,
+        lock: OwnerLock | None,
+        *,
+        on_stop: Callable[[BaseException | None], None],
+    ) -> None:
+        super().__init__(name="treadle-core", daemon=True)
+        self._open_store = open_store
+        self._make_core = make_core
+        self._port = port
+        self._lock = lock
+        self._on_stop = on_stop
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._stopping = threading.Event()
+        self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.core: Core | None = None
+
+    @property
+    def owns(self) -> bool:
+        return self.core is not None
+
+    def submit(self, command: Command) -> None:
+        core = self.core
+        if core is not None:
+            core.submit(command)
+        else:
+            self._commands.put(command)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.submit(Item("", None))
+
+    def run(self) -> None:
+        failure: BaseException | None = None
+        store: Store | None = None
+        try:
+            store = self._open_store()
+            if self._lock is None or self._lock.acquire():
+                self._become_owner(store)
+            self.opened.put(None)
+            if self.core is None:
+                self._visit(store)
+            if self.core is not None:
+                self._turn(self.core)
+        except BaseException as error:
+            failure = error
+            self.opened.put(error)
+        finally:
+            if store is not None:
+                store.close()
+            if self._lock is not None:
+                self._lock.release()
+            self._on_stop(failure)
+
+    def _become_owner(self, store: Store) -> None:
+        store.own()
+        core = self._make_core(store)
+        self.core = core
+        while True:
+            try:
+                core.submit(self._commands.get_nowait())
+            except Empty:
+                return
+
+    def _turn(self, core: Core) -> None:
+        idle = 0
+        poll_ns = OWNER_POLL_MS * 1_000_000 if self._lock is not None else None
+        while not self._stopping.is_set():
+            if core.turn():
+                idle = 0
+                continue
+            wait = core.wait_ns()
+            if poll_ns is not None:
+                wait = poll_ns if wait is None else min(wait, poll_ns)
+            core.take(None if wait is None else max(wait, 0) / 1e9)
+            if poll_ns is not None:
+                core.poll()
+                idle += 1
+                if idle == _IDLE_CHECKPOINT_TURNS:
+                    core.store.idle()
+        while core.turn():
+            pass
+
+    def _visit(self, store: Store) -> None:
+        """Guest of another owner: hand commands over, watch for the owner's death."""
+        assert self._lock is not None
+        while not self._stopping.is_set():
+            try:
+                self._hand_over(store, self._commands.get(timeout=OWNER_POLL_MS / 1000))
+            except Empty:
+                if self._lock.acquire():
+                    self._become_owner(store)
+                    return
+
+    def _hand_over(self, store: Store, command: Command) -> None:
+        ack = getattr(command, "ack", None)
+        value: Any = None
+        error: TreadleError | None = None
+        if isinstance(command, Item) and (command.event is not None or command.notes):
+            key = str(command.notes.get("message") or f"{command.run}:{id(command):x}")
+            try:
+                store.post([(key, item_to_bytes(command))])
+                value = {"run": command.run, "posted": key}
+            except TreadleError as found:
+                error = found
+        elif not isinstance(command, Item):
+            error = Unsupported(
+                "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
+            )
+        if ack is not None:
+            self._port.answer([(ack, value, error)])

@@ -1,0 +1,69 @@
+"""Large payloads as files beside the database, named by their digest.
+
+A file is written under a temporary name, synced, renamed, and its folder synced, before the commit
+that refers to it: a reference never outlives its payload. Reading verifies size and digest, so a
+damaged file is an error, never wrong data. In memory there are no files: the table holds it all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreFull, StoreReadOnly
+from treadle.kernel.values import digest_bytes
+
+
+class BlobFiles:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, digest: str) -> Path:
+        name = digest.removeprefix("sha256:")
+        return self._folder / name[:2] / name[2:]
+
+    def write(self, digest: str, body: bytes) -> None:
+        path = self.path(digest)
+        if path.exists() and path.stat().st_size == len(body):
+            return
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            self._sync(path.parent)
+        except PermissionError as error:
+            raise StoreReadOnly(f"cannot write {path}: {error.strerror}") from error
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreFull(f"cannot write {path}: {error.strerror}") from error
+
+    def read(self, digest: str, size: int) -> bytes:
+        try:
+            body = self.path(digest).read_bytes()
+        except FileNotFoundError as error:
+            raise BlobMissing(f"{digest}: its file {self.path(digest)} is gone") from error
+        if len(body) != size or digest_bytes(body) != digest:
+            raise BlobCorrupt(f"{digest}: the file {self.path(digest)} does not hold it any more")
+        return body
+
+    def remove(self, digest: str) -> None:
+        self.path(digest).unlink(missing_ok=True)
+
+    def digests(self) -> Iterator[str]:
+        if self._folder.is_dir():
+            for path in self._folder.glob("??/*"):
+                if path.suffix != ".tmp":
+                    yield f"sha256:{path.parent.name}{path.name}"
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

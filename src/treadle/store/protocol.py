@@ -1,0 +1,234 @@
+"""What the runtime needs of a store, and the rows that pass between them.
+
+A store is synchronous: it is called on the core thread only (readers have connections of their
+own). `commit` is the one way to write during normal work: a whole `Batch`, in one transaction,
+durable when it returns. Anything else leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from treadle.kernel.run import Stored
+from treadle.kernel.values import Value
+
+
+class RunRow(msgspec.Struct, kw_only=True):
+    no: int
+    id: str
+    dialect: str
+    workflow: str
+    version: str | None
+    definition: str
+    cell_key: Value = None
+    parent: str | None = None
+    parent_intent: str | None = None
+    continued_from: str | None = None
+    reference: str | None = None
+    status: str = "running"
+    working: bool = False
+    started_ns: int = 0
+    updated_ns: int = 0
+    ended_ns: int | None = None
+    retain_ns: int | None = None
+    seq: int = 0
+    error: dict[str, Any] | None = None
+
+
+class TaskRow(msgspec.Struct, kw_only=True):
+    no: int = 0
+    id: str
+    run: int
+    run_id: str
+    workflow: str
+    name: str
+    type: str | None = None
+    roles: list[str] = []
+    payload: Value = None
+    schema: Value = None
+    reference: str | None = None
+    status: str = "open"
+    assignee: str | None = None
+    created_ns: int = 0
+    due_ns: int | None = None
+    history: list[dict[str, Any]] = []
+
+
+class TimerRow(msgspec.Struct, frozen=True):
+    """`fires` is whether the intent is a timer; otherwise this is its deadline."""
+
+    intent: str
+    run: int
+    due_ns: int
+    fires: bool
+    run_id: str = ""
+
+
+class DefinitionRow(msgspec.Struct, kw_only=True):
+    digest: str
+    dialect: str
+    name: str
+    version: str | None
+    path: str | None = None
+    file: str | None = None
+    body: Value = None
+    created_ns: int = 0
+
+
+class VersionRow(msgspec.Struct, kw_only=True):
+    """`name@version`: what deploying claims."""
+
+    name: str
+    version: str
+    digest: str
+    path: str | None = None
+    status: str = "available"
+    reasons: list[str] = []
+    created_ns: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """Everything one commit writes. Rows are plain tuples: this is the hot path."""
+
+    # (run, seq, event_no, opens, closes, digest, body)
+    records: list[tuple[int, int, int, bytes | None, bytes | None, bytes, bytes]] = field(
+        default_factory=list
+    )
+    runs_new: dict[int, RunRow] = field(default_factory=dict)
+    runs_changed: dict[int, RunRow] = field(default_factory=dict)
+    # (run, seq, body)
+    snapshots: list[tuple[int, int, bytes]] = field(default_factory=list)
+    timers: dict[str, TimerRow] = field(default_factory=dict)
+    timers_done: list[str] = field(default_factory=list)
+    tasks_new: dict[str, TaskRow] = field(default_factory=dict)
+    tasks_changed: dict[str, TaskRow] = field(default_factory=dict)
+    inbox: list[tuple[str, bytes]] = field(default_factory=list)
+    inbox_done: list[str] = field(default_factory=list)
+    # intent -> (run, body)
+    checkpoints: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    checkpoints_done: list[str] = field(default_factory=list)
+    # (run, event_no, at_ns, body)
+    frames: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    # (run id, at_ns, code, body)
+    diagnostics: list[tuple[str, int, str, bytes]] = field(default_factory=list)
+    # (scope, id, at_ns, body)
+    submissions: list[tuple[str, str, int, bytes]] = field(default_factory=list)
+    # digest -> bytes
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    # (run, digest)
+    blob_refs: list[tuple[int, str]] = field(default_factory=list)
+    definitions: list[DefinitionRow] = field(default_factory=list)
+    versions: list[VersionRow] = field(default_factory=list)
+    # (kind, id, at_ns, body or None to remove)
+    documents: list[tuple[str, str, int, bytes | None]] = field(default_factory=list)
+    runs_removed: list[int] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not any(getattr(self, name) for name in self.__slots__)
+
+
+class Reads(Protocol):
+    """Questions; each is one indexed query (or a page of one)."""
+
+    def run(self, id: str) -> RunRow | None: ...
+    def run_by_no(self, no: int) -> RunRow | None: ...
+    def runs(
+        self,
+        *,
+        status: Sequence[str] = (),
+        workflow: str | None = None,
+        reference: str | None = None,
+        since_ns: int | None = None,
+        search: str | None = None,
+        parent: str | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]: ...
+    def working(self, *, after_no: int, limit: int) -> list[RunRow]: ...
+    def run_count(self) -> dict[str, int]: ...
+    def last_run_no(self) -> int: ...
+    def last_task_no(self) -> int: ...
+
+    def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]: ...
+    def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]: ...
+    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]: ...
+    def record(self, run: int, seq: int) -> Stored | None: ...
+    def last_event_no(self, run: int) -> int: ...
+    def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None: ...
+    def snapshot_seqs(self, run: int) -> list[int]: ...
+    def frames(self, run: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, bytes]]: ...
+
+    def timers_due(self, now_ns: int, limit: int) -> list[TimerRow]: ...
+    def timer_next(self) -> int | None: ...
+    def timers_of(self, run: int) -> list[TimerRow]: ...
+
+    def task(self, id: str) -> TaskRow | None: ...
+    def tasks(
+        self,
+        *,
+        role: str | None = None,
+        assignee: str | None = None,
+        status: Sequence[str] = (),
+        reference: str | None = None,
+        run: str | None = None,
+        after_no: int = 0,
+        limit: int = 100,
+    ) -> list[TaskRow]: ...
+
+    def inbox(self, limit: int) -> list[tuple[str, bytes]]: ...
+    def inbox_has(self, key: str) -> bool: ...
+    def checkpoints(self, run: int) -> dict[str, Value]: ...
+    def diagnostics(self, run: str | None = None, *, limit: int = 1000) -> list[dict[str, Any]]: ...
+    def submission(self, scope: str, id: str) -> Value | None: ...
+
+    def blob(self, digest: str) -> bytes: ...
+    def has_blob(self, digest: str) -> bool: ...
+
+    def definition(self, digest: str) -> DefinitionRow | None: ...
+    def versions(self, name: str | None = None, *, path: str | None = None) -> list[VersionRow]: ...
+    def document(self, kind: str, id: str) -> Value | None: ...
+    def documents(self, kind: str) -> list[tuple[str, Value]]: ...
+    def retained(self, now_ns: int, limit: int) -> list[RunRow]: ...
+
+
+class Store(Reads, Protocol):
+    """Reads, plus the writes of the one owner and the inbox of everybody else."""
+
+    def own(self) -> int:
+        """Takes ownership: the new epoch. Every earlier owner's commits fail from now on."""
+        ...
+
+    def commit(self, batch: Batch) -> None: ...
+
+    def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Writes inbox rows without owning the store; durable when it returns."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether another connection has written since the last call."""
+        ...
+
+    def reader(self) -> Reads | None:
+        """Reads on a connection of their own, for other threads; None if there is but one."""
+        ...
+
+    def sweep(self, *, keep: Iterable[str] = ()) -> int:
+        """Removes blobs that no run refers to, except `keep`; how many."""
+        ...
+
+    def check(self) -> list[str]:
+        """What is wrong with the stored bytes; empty when all is well."""
+        ...
+
+    def idle(self) -> None:
+        """Called when there is nothing to do: a time for checkpoints."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,363 @@
+"""The questions a store answers, once for all SQL engines. Each is one indexed query or a page."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from treadle.kernel.errors import BlobCorrupt, BlobMissing
+from treadle.kernel.run import Stored
+from treadle.kernel.values import Value, decode_trusted, digest_bytes
+
+from .blobs import BlobFiles
+from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow
+
+RUN_COLUMNS = (
+    "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
+    "status, working, started_ns, updated_ns, ended_ns, retain_ns, seq, error"
+)
+TASK_COLUMNS = (
+    "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
+    "created_ns, due_ns, history"
+)
+
+
+class SqlDialect(Protocol):
+    """Everything in which two SQL engines may differ. If it is not here, it is shared."""
+
+    name: str
+
+    @property
+    def shared(self) -> bool: ...
+    def connect(self, *, readonly: bool = False) -> Any: ...
+    def migrate(self, connection: Any, migrations: list[tuple[int, str]]) -> None: ...
+    def data_version(self, connection: Any) -> int: ...
+    def checkpoint(self, connection: Any) -> None: ...
+    def integrity(self, connection: Any) -> list[str]: ...
+    def errors(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+def _run(row: Sequence[Any]) -> RunRow:
+    return RunRow(
+        no=row[0],
+        id=row[1],
+        dialect=row[2],
+        workflow=row[3],
+        version=row[4],
+        definition=row[5],
+        cell_key=None if row[6] is None else decode_trusted(row[6]),
+        parent=row[7],
+        parent_intent=row[8],
+        continued_from=row[9],
+        reference=row[10],
+        status=row[11],
+        working=bool(row[12]),
+        started_ns=row[13],
+        updated_ns=row[14],
+        ended_ns=row[15],
+        retain_ns=row[16],
+        seq=row[17],
+        error=None if row[18] is None else decode_trusted(row[18]),
+    )
+
+
+def _task(row: Sequence[Any]) -> TaskRow:
+    return TaskRow(
+        no=row[0],
+        id=row[1],
+        run=row[2],
+        run_id=row[3],
+        workflow=row[4],
+        name=row[5],
+        type=row[6],
+        roles=json.loads(row[7]),
+        payload=None if row[8] is None else decode_trusted(row[8]),
+        schema=None if row[9] is None else decode_trusted(row[9]),
+        reference=row[10],
+        status=row[11],
+        assignee=row[12],
+        created_ns=row[13],
+        due_ns=row[14],
+        history=decode_trusted(row[15]),
+    )
+
+
+class SqlReads:
+    """Reads on one connection. Not for two threads at once."""
+
+    def __init__(self, dialect: SqlDialect, connection: Any, files: BlobFiles | None) -> None:
+        self._dialect = dialect
+        self._connection = connection
+        self._files = files
+
+    def _all(self, query: str, *parameters: Any) -> list[Any]:
+        with self._dialect.errors():
+            found: list[Any] = self._connection.execute(query, parameters).fetchall()
+            return found
+
+    def _one(self, query: str, *parameters: Any) -> Any:
+        with self._dialect.errors():
+            return self._connection.execute(query, parameters).fetchone()
+
+    # --- runs ---
+
+    def run(self, id: str) -> RunRow | None:
+        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?", id)
+        return None if row is None else _run(row)
+
+    def run_by_no(self, no: int) -> RunRow | None:
+        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE no = ?", no)
+        return None if row is None else _run(row)
+
+    def runs(
+        self,
+        *,
+        status: Sequence[str] = (),
+        workflow: str | None = None,
+        reference: str | None = None,
+        since_ns: int | None = None,
+        search: str | None = None,
+        parent: str | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        clauses: list[tuple[str, list[Any]]] = []
+        if status:
+            clauses.append((f"status IN ({', '.join('?' * len(status))})", list(status)))
+        if workflow is not None:
+            clauses.append(("workflow = ?", [workflow]))
+        if reference is not None:
+            clauses.append(("reference = ?", [reference]))
+        if since_ns is not None:
+            clauses.append(("started_ns >= ?", [since_ns]))
+        if parent is not None:
+            clauses.append(("parent = ?", [parent]))
+        if before_no is not None:
+            clauses.append(("no < ?", [before_no]))
+        if search:
+            like = "%" + search.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+            clauses.append(
+                (
+                    "(id LIKE ? ESCAPE '!' OR workflow LIKE ? ESCAPE '!' OR reference LIKE ? ESCAPE '!')",
+                    [like] * 3,
+                )
+            )
+        where = " WHERE " + " AND ".join(text for text, _ in clauses) if clauses else ""
+        values = [value for _, found in clauses for value in found]
+        query = f"SELECT {RUN_COLUMNS} FROM runs{where} ORDER BY no DESC LIMIT ?"
+        return [_run(row) for row in self._all(query, *values, limit)]
+
+    def working(self, *, after_no: int, limit: int) -> list[RunRow]:
+        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE working = 1 AND no > ? ORDER BY no LIMIT ?"
+        return [_run(row) for row in self._all(query, after_no, limit)]
+
+    def run_count(self) -> dict[str, int]:
+        return dict(self._all("SELECT status, count(*) FROM runs GROUP BY status"))
+
+    def last_run_no(self) -> int:
+        return int(self._one("SELECT coalesce(max(no), 0) FROM runs")[0])
+
+    def last_task_no(self) -> int:
+        return int(self._one("SELECT coalesce(max(no), 0) FROM tasks")[0])
+
+    def retained(self, now_ns: int, limit: int) -> list[RunRow]:
+        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE retain_ns <= ? ORDER BY retain_ns LIMIT ?"
+        return [_run(row) for row in self._all(query, now_ns, limit)]
+
+    # --- journals ---
+
+    def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
+        query = "SELECT seq, body, digest FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        until = 2**62 if until_seq is None else until_seq
+        return [Stored(*row) for row in self._all(query, run, after_seq, until)]
+
+    def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
+        """Records with the number of the run's last event after each."""
+        query = (
+            "SELECT seq, body, digest, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+        )
+        return [(Stored(row[0], row[1], row[2]), row[3]) for row in self._all(query, run, after_seq, limit)]
+
+    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
+        return self._all(
+            "SELECT seq, opens, closes FROM journal WHERE run = ? AND seq > ? ORDER BY seq", run, after_seq
+        )
+
+    def record(self, run: int, seq: int) -> Stored | None:
+        row = self._one("SELECT seq, body, digest FROM journal WHERE run = ? AND seq = ?", run, seq)
+        return None if row is None else Stored(*row)
+
+    def last_event_no(self, run: int) -> int:
+        query = """SELECT max(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
+                              coalesce((SELECT max(event_no) FROM frames WHERE run = ?), 0))"""
+        return int(self._one(query, run, run)[0])
+
+    def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
+        until = 2**62 if until_seq is None else until_seq
+        row = self._one(
+            "SELECT seq, body FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", run, until
+        )
+        return None if row is None else (row[0], row[1])
+
+    def snapshot_seqs(self, run: int) -> list[int]:
+        return [row[0] for row in self._all("SELECT seq FROM snapshots WHERE run = ? ORDER BY seq", run)]
+
+    def frames(self, run: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, bytes]]:
+        query = "SELECT event_no, at_ns, body FROM frames WHERE run = ? AND event_no > ? ORDER BY event_no LIMIT ?"
+        return self._all(query, run, after, limit)
+
+    # --- timers, tasks, messages ---
+
+    def timers_due(self, now_ns: int, limit: int) -> list[TimerRow]:
+        query = """SELECT t.intent, t.run, t.due_ns, t.fires, r.id FROM timers t JOIN runs r ON r.no = t.run
+                   WHERE t.due_ns <= ? ORDER BY t.due_ns, t.intent LIMIT ?"""
+        return [
+            TimerRow(row[0], row[1], row[2], bool(row[3]), row[4]) for row in self._all(query, now_ns, limit)
+        ]
+
+    def timer_next(self) -> int | None:
+        found: int | None = self._one("SELECT min(due_ns) FROM timers")[0]
+        return found
+
+    def timers_of(self, run: int) -> list[TimerRow]:
+        rows = self._all(
+            "SELECT intent, run, due_ns, fires FROM timers WHERE run = ? ORDER BY due_ns, intent", run
+        )
+        return [TimerRow(row[0], row[1], row[2], bool(row[3])) for row in rows]
+
+    def task(self, id: str) -> TaskRow | None:
+        row = self._one(f"SELECT {TASK_COLUMNS} FROM tasks WHERE id = ?", id)
+        return None if row is None else _task(row)
+
+    def tasks(
+        self,
+        *,
+        role: str | None = None,
+        assignee: str | None = None,
+        status: Sequence[str] = (),
+        reference: str | None = None,
+        run: str | None = None,
+        after_no: int = 0,
+        limit: int = 100,
+    ) -> list[TaskRow]:
+        columns = ", ".join(f"t.{name}" for name in TASK_COLUMNS.split(", "))
+        marks = ", ".join("?" * len(status))
+        clauses, values = ["t.no > ?"], [after_no]
+        source = "tasks t"
+        parameters: list[Any] = list(values)
+        if role is not None:
+            source = "task_roles r JOIN tasks t ON t.no = r.task"
+            clauses.append("r.role = ?")
+            parameters.append(role)
+            if status:
+                clauses.append(f"r.status IN ({marks})")
+                parameters += status
+        elif status:
+            clauses.append(f"t.status IN ({marks})")
+            parameters += status
+        if assignee is not None:
+            clauses.append("t.assignee = ?")
+            parameters.append(assignee)
+        if reference is not None:
+            clauses.append("t.reference = ?")
+            parameters.append(reference)
+        if run is not None:
+            clauses.append("t.run = (SELECT no FROM runs WHERE id = ?)")
+            parameters.append(run)
+        order = "r.task" if role is not None else "t.no"
+        query = f"SELECT {columns} FROM {source} WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"
+        return [_task(row) for row in self._all(query, *parameters, limit)]
+
+    def inbox(self, limit: int) -> list[tuple[str, bytes]]:
+        return self._all("SELECT key, body FROM inbox ORDER BY no LIMIT ?", limit)
+
+    def inbox_has(self, key: str) -> bool:
+        return self._one("SELECT 1 FROM inbox WHERE key = ?", key) is not None
+
+    def checkpoints(self, run: int) -> dict[str, Value]:
+        rows = self._all("SELECT intent, body FROM checkpoints WHERE run = ?", run)
+        return {intent: decode_trusted(body) for intent, body in rows}
+
+    def diagnostics(self, run: str | None = None, *, limit: int = 1000) -> list[dict[str, Any]]:
+        where, values = ("WHERE run = ?", [run]) if run is not None else ("", [])
+        rows = self._all(
+            f"SELECT run, at_ns, code, body FROM diagnostics {where} ORDER BY no DESC LIMIT ?", *values, limit
+        )
+        return [
+            {"run": r, "at_ns": at, "code": code, **decode_trusted(body)}
+            for r, at, code, body in reversed(rows)
+        ]
+
+    def submission(self, scope: str, id: str) -> Value | None:
+        row = self._one("SELECT body FROM submissions WHERE scope = ? AND id = ?", scope, id)
+        return None if row is None else decode_trusted(row[0])
+
+    # --- blobs, definitions, documents ---
+
+    def blob(self, digest: str) -> bytes:
+        row = self._one("SELECT size, body FROM blobs WHERE digest = ?", digest)
+        if row is None:
+            raise BlobMissing(f"{digest} is not in the store: it expired or was never written")
+        size, body = row
+        if body is None:
+            assert self._files is not None
+            return self._files.read(digest, size)
+        if len(body) != size or digest_bytes(body) != digest:
+            raise BlobCorrupt(f"{digest}: the stored bytes do not match it")
+        return bytes(body)
+
+    def has_blob(self, digest: str) -> bool:
+        return self._one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None
+
+    def definition(self, digest: str) -> DefinitionRow | None:
+        query = "SELECT digest, dialect, name, version, path, file, body, created_ns FROM definitions WHERE digest = ?"
+        row = self._one(query, digest)
+        if row is None:
+            return None
+        return DefinitionRow(
+            digest=row[0],
+            dialect=row[1],
+            name=row[2],
+            version=row[3],
+            path=row[4],
+            file=row[5],
+            body=decode_trusted(row[6]),
+            created_ns=row[7],
+        )
+
+    def versions(self, name: str | None = None, *, path: str | None = None) -> list[VersionRow]:
+        clauses, values = [], []
+        if name is not None:
+            clauses.append("name = ?")
+            values.append(name)
+        if path is not None:
+            clauses.append("path = ?")
+            values.append(path)
+        where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+        query = f"SELECT name, version, digest, path, status, reasons, created_ns FROM versions {where} ORDER BY name, created_ns"
+        return [
+            VersionRow(
+                name=row[0],
+                version=row[1],
+                digest=row[2],
+                path=row[3],
+                status=row[4],
+                reasons=json.loads(row[5]),
+                created_ns=row[6],
+            )
+            for row in self._all(query, *values)
+        ]
+
+    def document(self, kind: str, id: str) -> Value | None:
+        row = self._one("SELECT body FROM documents WHERE kind = ? AND id = ?", kind, id)
+        return None if row is None else decode_trusted(row[0])
+
+    def documents(self, kind: str) -> list[tuple[str, Value]]:
+        rows = self._all("SELECT id, body FROM documents WHERE kind = ? ORDER BY id", kind)
+        return [(id, decode_trusted(body)) for id, body in rows]
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        for table in ("runs", "journal", "snapshots", "timers", "tasks", "inbox", "blobs"):
+            yield table, int(self._one(f"SELECT count(*) FROM {table}")[0])

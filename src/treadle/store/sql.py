@@ -1,0 +1,336 @@
+"""One SQL store for every engine; the dialect object holds only the differences.
+
+`commit` writes a batch in one transaction with a few large statements, checks the owner's epoch
+inside it, and is durable when it returns. Whatever fails, fails whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
+from treadle.kernel.values import Value, encode
+
+from .blobs import BlobFiles
+from .protocol import Batch, Reads, RunRow, TaskRow
+from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlDialect, SqlReads
+from .sqlite import SqliteDialect
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every schema step, numbered by its file name."""
+    folder = resources.files("treadle.store") / "migrations"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [(int(f.name[:4]), f.read_text()) for f in files]
+
+
+def open_sqlite(path: Path | None) -> SqlStore:
+    """A store in a file, or in memory without a path."""
+    files = None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
+    return SqlStore(SqliteDialect(path), files)
+
+
+def _marks(columns: str) -> str:
+    return ", ".join("?" * len(columns.split(", ")))
+
+
+_INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({_marks(RUN_COLUMNS)})"
+_UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
+                 retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
+_INSERT_RECORD = (
+    "INSERT INTO journal (run, seq, event_no, opens, closes, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({_marks(TASK_COLUMNS)})"
+_UPDATE_TASK = (
+    """UPDATE tasks SET roles = ?, status = ?, assignee = ?, due_ns = ?, history = ? WHERE no = ?"""
+)
+_UPSERT_CHECKPOINT = """INSERT INTO checkpoints (intent, run, body) VALUES (?, ?, ?)
+                        ON CONFLICT (intent) DO UPDATE SET body = excluded.body"""
+_UPSERT_DOCUMENT = """INSERT INTO documents (kind, id, at_ns, body) VALUES (?, ?, ?, ?)
+                      ON CONFLICT (kind, id) DO UPDATE SET at_ns = excluded.at_ns, body = excluded.body"""
+_INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version, path, file, body, created_ns)
+                        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"""
+_UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
+                     ON CONFLICT (name, version) DO UPDATE SET status = excluded.status, reasons = excluded.reasons"""
+_RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
+
+
+def _optional(value: Value) -> bytes | None:
+    return None if value is None else encode(value)
+
+
+def _run_row(run: RunRow) -> tuple[Any, ...]:
+    return (
+        run.no,
+        run.id,
+        run.dialect,
+        run.workflow,
+        run.version,
+        run.definition,
+        _optional(run.cell_key),
+        run.parent,
+        run.parent_intent,
+        run.continued_from,
+        run.reference,
+        run.status,
+        int(run.working),
+        run.started_ns,
+        run.updated_ns,
+        run.ended_ns,
+        run.retain_ns,
+        run.seq,
+        _optional(run.error),
+    )
+
+
+def _task_row(task: TaskRow) -> tuple[Any, ...]:
+    return (
+        task.no,
+        task.id,
+        task.run,
+        task.run_id,
+        task.workflow,
+        task.name,
+        task.type,
+        json.dumps(task.roles),
+        _optional(task.payload),
+        _optional(task.schema),
+        task.reference,
+        task.status,
+        task.assignee,
+        task.created_ns,
+        task.due_ns,
+        encode(task.history),
+    )
+
+
+class SqlStore(SqlReads):
+    """The store on the thread that owns its connection."""
+
+    def __init__(self, dialect: SqlDialect, files: BlobFiles | None) -> None:
+        connection = dialect.connect()
+        super().__init__(dialect, connection, files)
+        try:
+            dialect.migrate(connection, migrations())
+        except BaseException:
+            connection.close()
+            raise
+        self._epoch: int | None = None
+        self._data_version = dialect.data_version(connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def reader(self) -> Reads | None:
+        if not self._dialect.shared:
+            return None
+        return SqlReads(self._dialect, self._dialect.connect(readonly=True), self._files)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        with self._dialect.errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def own(self) -> int:
+        with self._transaction() as tx:
+            row = tx.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+            epoch = int(row[0]) + 1 if row else 1
+            tx.execute(
+                "INSERT INTO meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (str(epoch),),
+            )
+        self._epoch = epoch
+        return epoch
+
+    def commit(self, batch: Batch) -> None:
+        # Files first: a reference must never be durable before what it refers to.
+        if self._files is not None:
+            for digest, body in batch.blobs.items():
+                if len(body) > BLOB_INLINE_BYTES_MAX:
+                    self._files.write(digest, body)
+        with self._transaction() as tx:
+            self._check_epoch(tx)
+            self._write_runs(tx, batch)
+            if batch.records:
+                tx.executemany(_INSERT_RECORD, batch.records)
+            if batch.snapshots:
+                tx.executemany("INSERT INTO snapshots (run, seq, body) VALUES (?, ?, ?)", batch.snapshots)
+            self._write_waits(tx, batch)
+            self._write_progress(tx, batch)
+            self._write_content(tx, batch)
+            if batch.runs_removed:
+                self._remove_runs(tx, batch.runs_removed)
+
+    def _check_epoch(self, tx: Any) -> None:
+        found = tx.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        if found is None or int(found[0]) != self._epoch:
+            raise OwnershipLost(
+                f"this engine owned epoch {self._epoch}; the store is at {found and found[0]}"
+            )
+
+    def _write_runs(self, tx: Any, batch: Batch) -> None:
+        if batch.runs_new:
+            tx.executemany(_INSERT_RUN, [_run_row(run) for run in batch.runs_new.values()])
+        if batch.runs_changed:
+            rows = [
+                (
+                    run.definition,
+                    run.version,
+                    run.reference,
+                    run.status,
+                    int(run.working),
+                    run.updated_ns,
+                    run.ended_ns,
+                    run.retain_ns,
+                    run.seq,
+                    _optional(run.error),
+                    run.no,
+                )
+                for run in batch.runs_changed.values()
+            ]
+            tx.executemany(_UPDATE_RUN, rows)
+
+    def _write_waits(self, tx: Any, batch: Batch) -> None:
+        if batch.timers_done:
+            tx.executemany("DELETE FROM timers WHERE intent = ?", [(intent,) for intent in batch.timers_done])
+        if batch.timers:
+            rows = [(t.intent, t.run, t.due_ns, int(t.fires)) for t in batch.timers.values()]
+            tx.executemany("INSERT INTO timers (intent, run, due_ns, fires) VALUES (?, ?, ?, ?)", rows)
+        if batch.tasks_new:
+            tx.executemany(_INSERT_TASK, [_task_row(task) for task in batch.tasks_new.values()])
+            self._write_roles(tx, list(batch.tasks_new.values()))
+        if batch.tasks_changed:
+            changed = list(batch.tasks_changed.values())
+            rows_changed = [
+                (json.dumps(t.roles), t.status, t.assignee, t.due_ns, encode(t.history), t.no)
+                for t in changed
+            ]
+            tx.executemany(_UPDATE_TASK, rows_changed)
+            tx.executemany("DELETE FROM task_roles WHERE task = ?", [(task.no,) for task in changed])
+            self._write_roles(tx, changed)
+        if batch.inbox_done:
+            tx.executemany("DELETE FROM inbox WHERE key = ?", [(key,) for key in batch.inbox_done])
+        if batch.inbox:
+            tx.executemany("INSERT INTO inbox (key, body) VALUES (?, ?)", batch.inbox)
+
+    @staticmethod
+    def _write_roles(tx: Any, tasks: list[TaskRow]) -> None:
+        rows = [(role, task.status, task.no) for task in tasks for role in dict.fromkeys(task.roles)]
+        if rows:
+            tx.executemany("INSERT INTO task_roles (role, status, task) VALUES (?, ?, ?)", rows)
+
+    def _write_progress(self, tx: Any, batch: Batch) -> None:
+        if batch.checkpoints:
+            rows = [(intent, run, body) for intent, (run, body) in batch.checkpoints.items()]
+            tx.executemany(_UPSERT_CHECKPOINT, rows)
+        if batch.checkpoints_done:
+            tx.executemany("DELETE FROM checkpoints WHERE intent = ?", [(i,) for i in batch.checkpoints_done])
+        if batch.frames:
+            tx.executemany(
+                "INSERT INTO frames (run, event_no, at_ns, body) VALUES (?, ?, ?, ?)", batch.frames
+            )
+        if batch.diagnostics:
+            tx.executemany(
+                "INSERT INTO diagnostics (run, at_ns, code, body) VALUES (?, ?, ?, ?)", batch.diagnostics
+            )
+        if batch.submissions:
+            tx.executemany(
+                "INSERT INTO submissions (scope, id, at_ns, body) VALUES (?, ?, ?, ?)", batch.submissions
+            )
+
+    def _write_content(self, tx: Any, batch: Batch) -> None:
+        if batch.blobs:
+            inline = BLOB_INLINE_BYTES_MAX if self._files is not None else 2**62
+            rows = [
+                (d, len(body), 0, body if len(body) <= inline else None) for d, body in batch.blobs.items()
+            ]
+            query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
+            tx.executemany(query, rows)
+        if batch.blob_refs:
+            query = "INSERT INTO blob_refs (run, digest) VALUES (?, ?) ON CONFLICT (run, digest) DO NOTHING"
+            tx.executemany(query, batch.blob_refs)
+        for row in batch.definitions:
+            body = encode(row.body)
+            tx.execute(
+                _INSERT_DEFINITION,
+                (row.digest, row.dialect, row.name, row.version, row.path, row.file, body, row.created_ns),
+            )
+        for version in batch.versions:
+            reasons = json.dumps(version.reasons)
+            tx.execute(
+                _UPSERT_VERSION,
+                (
+                    version.name,
+                    version.version,
+                    version.digest,
+                    version.path,
+                    version.status,
+                    reasons,
+                    version.created_ns,
+                ),
+            )
+        for kind, id, at_ns, document in batch.documents:
+            if document is None:
+                tx.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (kind, id))
+            else:
+                tx.execute(_UPSERT_DOCUMENT, (kind, id, at_ns, document))
+
+    @staticmethod
+    def _remove_runs(tx: Any, numbers: list[int]) -> None:
+        rows = [(no,) for no in numbers]
+        tx.executemany("DELETE FROM task_roles WHERE task IN (SELECT no FROM tasks WHERE run = ?)", rows)
+        tx.executemany(
+            "DELETE FROM submissions WHERE scope = 'run:' || (SELECT id FROM runs WHERE no = ?)", rows
+        )
+        for table in _RUN_TABLES:
+            tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
+        tx.executemany("DELETE FROM runs WHERE no = ?", rows)
+
+    def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        with self._transaction() as tx:
+            query = "INSERT INTO inbox (key, body) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
+            tx.executemany(query, list(messages))
+
+    def changed(self) -> bool:
+        if not self._dialect.shared:
+            return False
+        with self._dialect.errors():
+            version = self._dialect.data_version(self._connection)
+        changed = version != self._data_version
+        self._data_version = version
+        return changed
+
+    def sweep(self, *, keep: Iterable[str] = ()) -> int:
+        """Blobs are removed in two steps: the row in a transaction, then the file. A crash between
+        them leaves a file without a row, which the next sweep finds."""
+        kept = set(keep)
+        query = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs) ORDER BY digest"
+        loose = [row[0] for row in self._all(query) if row[0] not in kept]
+        with self._transaction() as tx:
+            self._check_epoch(tx)
+            tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
+        if self._files is not None:
+            for digest in sorted(self._files.digests()):
+                if not self.has_blob(digest):
+                    self._files.remove(digest)
+        return len(loose)
+
+    def check(self) -> list[str]:
+        with self._dialect.errors():
+            return self._dialect.integrity(self._connection)
+
+    def idle(self) -> None:
+        self._dialect.checkpoint(self._connection)

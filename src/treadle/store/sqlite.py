@@ -1,0 +1,168 @@
+"""SQLite: everything in which it differs from other SQL engines, and nothing else.
+
+WAL with `synchronous=FULL`: a commit is on disk when it returns, readers never wait for the
+writer. Every write transaction begins IMMEDIATE, so a busy store is noticed at the start and
+waited for (SQLite's busy handler), never in the middle. Errors become ours, with a remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from treadle.kernel.errors import (
+    AppendConflict,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnavailable,
+    TreadleError,
+)
+from treadle.kernel.limits import STORE_BUSY_MS_MAX
+
+APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
+_WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+_PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
+
+
+class SqliteDialect:
+    """How SqlStore talks to SQLite."""
+
+    name = "sqlite"
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    @property
+    def shared(self) -> bool:
+        """Whether other connections can see the database."""
+        return self.path is not None
+
+    def connect(self, *, readonly: bool = False) -> sqlite3.Connection:
+        with self.errors():
+            if self.path is None:
+                connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            else:
+                self._refuse_foreign()
+                mode = "ro" if readonly else "rwc"
+                uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+                connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+            connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
+            if not readonly:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
+                connection.execute("PRAGMA wal_autocheckpoint=4000")
+            connection.execute("PRAGMA mmap_size=0")
+            connection.execute("PRAGMA cache_size=-32768")
+            return connection
+
+    def _refuse_foreign(self) -> None:
+        """Looks before it writes: a file that is not ours, or newer than us, stays as it is."""
+        assert self.path is not None
+        if not self.path.parent.is_dir():
+            raise StoreUnavailable(
+                f"the folder {self.path.parent} does not exist; create it, or choose another --store"
+            )
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return
+        probe = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            application = probe.execute("PRAGMA application_id").fetchone()[0]
+            tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        finally:
+            probe.close()
+        if application != APPLICATION_ID and tables:
+            raise StoreCorrupt(f"{self.path} is a database of another program; choose another --store")
+
+    def schema_version(self, connection: sqlite3.Connection) -> int:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def migrate(self, connection: sqlite3.Connection, migrations: list[tuple[int, str]]) -> None:
+        """Runs what is missing, under the write lock, each step whole or not at all."""
+        with self.errors():
+            newest = migrations[-1][0]
+            if (found := self.schema_version(connection)) > newest:
+                raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
+            if found == newest:
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                found = self.schema_version(connection)
+                for number, script in migrations:
+                    if number > found:
+                        for statement in _statements(script):
+                            connection.execute(statement)
+                        connection.execute(f"PRAGMA user_version={number}")
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def data_version(self, connection: sqlite3.Connection) -> int:
+        return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def checkpoint(self, connection: sqlite3.Connection) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def integrity(self, connection: sqlite3.Connection) -> list[str]:
+        rows = connection.execute("PRAGMA quick_check").fetchall()
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+    def size(self) -> int | None:
+        return self.path.stat().st_size if self.path is not None and self.path.exists() else None
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns SQLite's errors into ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+
+    def translate(self, error: sqlite3.Error) -> TreadleError:
+        name = str(getattr(error, "sqlite_errorname", ""))
+        place = str(self.path) if self.path else "memory:"
+        table: list[tuple[str, Any]] = [
+            ("SQLITE_BUSY", StoreBusy()),
+            ("SQLITE_LOCKED", StoreBusy()),
+            ("SQLITE_FULL", StoreFull(f"no room left for {place}; nothing was lost, make room and go on")),
+            (
+                "SQLITE_IOERR_WRITE",
+                StoreFull(f"{place} cannot grow (disk full, quota or size limit); nothing was lost"),
+            ),
+            (
+                "SQLITE_READONLY",
+                StoreReadOnly(f"{place} or its folder cannot be written; check its permissions"),
+            ),
+            (
+                "SQLITE_CANTOPEN",
+                StoreUnavailable(f"cannot open {place}; check that its folder exists and is writable"),
+            ),
+            ("SQLITE_NOTADB", StoreCorrupt(f"{place} is not a database; choose another --store")),
+            (
+                "SQLITE_CORRUPT",
+                StoreCorrupt(f"{place} is damaged; restore it from a backup, see `treadle doctor`"),
+            ),
+        ]
+        if name in _PRIMARY:
+            return AppendConflict(str(error))
+        for prefix, translated in table:
+            if name.startswith(prefix):
+                found: TreadleError = translated
+                return found
+        return StoreUnavailable(f"{place}: {error} ({name or type(error).__name__})")
+
+
+def _statements(script: str) -> list[str]:
+    """A script's statements. Ours hold no semicolon inside one."""
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]

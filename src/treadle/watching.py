@@ -1,0 +1,149 @@
+"""Those who watch runs: handles that wait for an end, followers of events, observers.
+
+A watch is only a wake-up: whoever is woken reads the store, so nothing depends on a message being
+delivered. Observers get the events themselves, in order, after the commit; what they raise is
+logged and swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from treadle.runtime.ports import News
+
+log = logging.getLogger("treadle.observer")
+
+Observer = Callable[[dict[str, Any]], Any]
+EventsAfter = Callable[[str, int], Awaitable[list[dict[str, Any]]]]
+
+# For guests of another process, whose commits send no news here.
+POLL_S = 0.1
+
+
+class Watch:
+    """Wakes when a run changes. A watch on "" wakes when any run does."""
+
+    def __init__(self, watching: Watching, run: str) -> None:
+        self._watching = watching
+        self.run = run
+        self._woken = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Watch:
+        self._watching.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._watching.remove(self)
+
+    def wake(self, failure: BaseException | None = None) -> None:
+        self._failure = failure or self._failure
+        self._woken.set()
+
+    async def changed(self, poll_s: float = POLL_S) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(poll_s):
+                await self._woken.wait()
+        self._woken.clear()
+        if self._failure is not None:
+            raise self._failure
+
+
+class Watching:
+    def __init__(self, events_after: EventsAfter) -> None:
+        self._events_after = events_after
+        self._watches: dict[str, list[Watch]] = {}
+        self._observers: list[_Observing] = []
+
+    def wants(self, run: str) -> bool:
+        """Asked on the core thread: whether anybody would hear news of this run."""
+        return bool(self._observers) or run in self._watches or "" in self._watches
+
+    def watch(self, run: str) -> Watch:
+        return Watch(self, run)
+
+    def add(self, watch: Watch) -> None:
+        self._watches.setdefault(watch.run, []).append(watch)
+
+    def remove(self, watch: Watch) -> None:
+        watches = self._watches[watch.run]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[watch.run]
+
+    def observe(self, observer: Observer, *, after: int) -> None:
+        self._observers.append(_Observing(observer, after, self._events_after))
+
+    def tell(self, news: list[News]) -> None:
+        for observing in self._observers:
+            observing.tell(news)
+        for watch in self._watches.get("", ()):
+            watch.wake()
+        for item in news:
+            for watch in self._watches.get(item.run, ()):
+                watch.wake()
+
+    async def drain(self) -> None:
+        """Waits until every observer has been told everything so far."""
+        for observing in self._observers:
+            await observing.drain()
+
+    def close(self, failure: BaseException | None) -> None:
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake(failure)
+
+
+class _Observing:
+    """One observer: its events in order, even if it is slow or asynchronous. A run's first news is
+    completed from the store, so that an observer that comes back with `after` misses nothing."""
+
+    def __init__(self, observer: Observer, after: int, events_after: EventsAfter) -> None:
+        self._observer = observer
+        self._after = after
+        self._events_after = events_after
+        self._seen: dict[str, int] = {}
+        self._queue: asyncio.Queue[News] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, news: list[News]) -> None:
+        for item in news:
+            self._queue.put_nowait(item)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def drain(self) -> None:
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        while not self._queue.empty():
+            news = self._queue.get_nowait()
+            events = news.events
+            if news.run not in self._seen:
+                self._seen[news.run] = self._after
+                if events and events[0]["seq"] > self._after + 1:
+                    last = events[-1]["seq"]
+                    events = [e for e in await self._events_after(news.run, self._after) if e["seq"] <= last]
+            for event in events:
+                if event["seq"] > self._seen[news.run]:
+                    self._seen[news.run] = event["seq"]
+                    await self._call({"run": news.run, **event})
+            if news.ended:
+                self._seen.pop(news.run, None)
+
+    async def _call(self, event: dict[str, Any]) -> None:
+        try:
+            answer = self._observer(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            log.exception("an observer failed on %s", event.get("type"))

@@ -1,0 +1,321 @@
+"""The worker inside the engine's process.
+
+Two lanes. Coroutines run as tasks on the engine's event loop; work that is known never to suspend
+(plain functions) runs on threads, driven by hand, because a hop through the loop costs more than
+the work. Either way one intent is one `perform(job)`, its result one receipt.
+
+Promises: at most `concurrency` jobs at once in each lane; a revoked job is cancelled at once (a
+thread cannot be killed: its late receipt is stale, and counted); nothing leaves the worker before
+secrets are redacted; a value too large for the journal leaves as a reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import OpenIntent, Receipt, make_reference
+from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode, to_value
+from treadle.runtime.core import CheckpointSaved, Command, FrameSent
+from treadle.runtime.ports import Item, SystemClock, Work
+
+from .bus import LocalBus
+from .job import Done, Performer, StaysOpen, Threaded
+
+log = logging.getLogger("treadle.worker")
+
+
+class Vault(Protocol):
+    """Secrets, as the worker needs them."""
+
+    async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
+
+    def redact(self, value: Value) -> Value: ...
+
+
+class WorkerJob:
+    """One intent in this worker's hands; see `job.Job`."""
+
+    def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
+        self._worker = worker
+        self._threaded = threaded
+        self._frames = 0
+        self._blobs: dict[str, bytes] = {}
+        self.run = work.run
+        self.workflow = work.workflow
+        self.definition = work.definition
+        self.intent = work.intent
+        self.options = work.options
+        self.checkpoint = work.checkpoint
+        self._loaded = work.loaded
+
+    @property
+    def idempotency_key(self) -> str:
+        return self.intent.idempotency_key or self.intent.id
+
+    async def progress(self, type: str, **data: Value) -> None:
+        self._frames += 1
+        clean = self._worker.vault.redact(to_value(data))
+        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, type, clean))
+
+    async def save(
+        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
+    ) -> None:
+        redact = self._worker.vault.redact
+        body, shown, blobs = redact(checkpoint), redact(events or []), dict(self._blobs)
+        if not durable:
+            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
+            return
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
+        if self._threaded:
+            done.result()
+        else:
+            await asyncio.wrap_future(done)
+
+    async def load_blob(self, reference: Mapping[str, Any]) -> Value:
+        digest = str(reference["checksum"])
+        body = self._blobs.get(digest)
+        if body is None and self._threaded:
+            body = self._worker.fetch_blob(digest)
+        elif body is None:
+            body = await asyncio.to_thread(self._worker.fetch_blob, digest)
+        return decode_trusted(body)
+
+    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        body = encode(self._worker.vault.redact(value))
+        digest = digest_bytes(body)
+        self._blobs[digest] = body
+        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+
+    async def load_definition(self) -> Any:
+        if self._loaded is None:
+            raise StaysOpen(f"the code of {self.workflow} is not loaded here")
+        return self._loaded
+
+    async def secret(self, name: str) -> str | dict[str, str]:
+        return await self._worker.vault.resolve(name, self.options)
+
+    def finish(self, done: Done) -> Item:
+        """The receipt: redacted, and by reference where it is large."""
+        redact = self._worker.vault.redact
+        value = redact(to_value(done.value))
+        if (body := encode(value)) and len(body) > PAYLOAD_INLINE_BYTES_MAX:
+            digest = digest_bytes(body)
+            self._blobs[digest] = body
+            value = make_reference(checksum=digest, size=len(body))
+        receipt = Receipt(
+            intent=self.intent.id,
+            status=done.status,
+            value=value,
+            error=redact(to_value(done.error)) if done.error is not None else None,
+            attempts=done.attempts,
+            events=redact(to_value(done.events)) if done.events else [],
+        )
+        return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})
+
+
+class Worker:
+    def __init__(
+        self,
+        submit: Callable[[Command], None],
+        vault: Vault,
+        fetch_blob: Callable[[str], bytes],
+        *,
+        concurrency: int = 256,
+        threads: int = 8,
+    ) -> None:
+        self.submit = submit
+        self.vault = vault
+        self.fetch_blob = fetch_blob
+        self.unknown: dict[str, str] = {}
+        self._concurrency = concurrency
+        self._thread_count = threads
+        self._performers: dict[str, tuple[Performer, Threaded | None]] = {}
+        self._resolve: Callable[[str], Performer | None] = lambda kind: None
+        clock = SystemClock()
+        self._coroutines = LocalBus(clock)
+        self._functions = LocalBus(clock)
+        self._tokens: SimpleQueue[bool] = SimpleQueue()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._heart: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    # --- what can be performed ---
+
+    def register(self, kind: str, performer: Performer, *, threaded: Threaded | None = None) -> None:
+        self._performers[kind] = (performer, threaded)
+
+    def register_fallback(self, resolve: Callable[[str], Performer | None]) -> None:
+        """Finds a performer for kinds that are not known by name (an application's effects)."""
+        self._resolve = resolve
+
+    # --- life ---
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heart = loop.create_task(self._beat())
+
+    async def stop(self) -> None:
+        """Stops without settling anything: what is open stays open and is done again later."""
+        self._stopping = True
+        for _ in self._threads:
+            self._tokens.put(False)
+        waiting = list(self._tasks.values())
+        if self._heart is not None:
+            waiting.append(self._heart)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, 1.0)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_DURATION_MS / 3000)
+            for bus in (self._coroutines, self._functions):
+                bus.renew("local")
+
+    # --- called on the core thread ---
+
+    def dispatch(self, works: list[Work]) -> None:
+        if self._stopping or self._loop is None:
+            return
+        plain: list[Work] = []
+        awaiting: list[Work] = []
+        for work in works:
+            (plain if self._is_threaded(work) else awaiting).append(work)
+        if plain:
+            self._functions.put(plain)
+            while len(self._threads) < min(self._thread_count, self._functions.waiting):
+                self._add_thread()
+            for _ in plain:
+                self._tokens.put(True)
+        if awaiting:
+            self._coroutines.put(awaiting)
+            self._soon(self._pump)
+
+    def revoke(self, intents: list[str]) -> None:
+        for intent in intents:
+            self._functions.done(intent)
+            self._coroutines.done(intent)
+        if any(intent in self._tasks for intent in intents):
+            self._soon(self._cancel, intents)
+
+    def _is_threaded(self, work: Work) -> bool:
+        entry = self._performers.get(work.intent.kind)
+        return entry is not None and entry[1] is not None and entry[1](work.intent, work.loaded)
+
+    def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closing: nothing is lost, it is all open
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    # --- the lane of coroutines ---
+
+    def _pump(self) -> None:
+        assert self._loop is not None
+        room = self._concurrency - len(self._tasks)
+        if room <= 0 or self._stopping:
+            return
+        for work in self._coroutines.take("local", room):
+            if work.intent.id in self._tasks:
+                continue
+            self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
+
+    def _cancel(self, intents: list[str]) -> None:
+        for intent in intents:
+            if task := self._tasks.get(intent):
+                task.cancel()
+
+    async def _run(self, work: Work) -> None:
+        job = WorkerJob(self, work, threaded=False)
+        try:
+            item = await self._perform(job)
+            if item is not None:
+                self.submit(item)
+        finally:
+            self._coroutines.done(work.intent.id)
+            self._tasks.pop(work.intent.id, None)
+            self._pump()
+
+    # --- the lane of plain functions ---
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(
+            target=self._serve, name=f"treadle-worker-{len(self._threads)}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        while self._tokens.get():
+            for work in self._functions.take("local", 1):
+                job = WorkerJob(self, work, threaded=True)
+                try:
+                    item = _drive(self._perform(job))
+                    if item is not None and not self._stopping:
+                        self.submit(item)
+                finally:
+                    self._functions.done(work.intent.id)
+
+    # --- both ---
+
+    async def _perform(self, job: WorkerJob) -> Item | None:
+        performer = self._performer(job.intent)
+        if performer is None:
+            return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
+        try:
+            done = await performer(job)
+            return job.finish(done)
+        except StaysOpen as error:
+            return self._stays_open(job, str(error))
+        except TreadleError as error:
+            return job.finish(Done(status="error", error=error.to_value()))
+        except Exception as error:
+            log.exception("the performer of %s failed", job.intent.kind)
+            wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
+            return job.finish(Done(status="error", error=wrapped.to_value()))
+
+    def _performer(self, intent: OpenIntent) -> Performer | None:
+        entry = self._performers.get(intent.kind)
+        return entry[0] if entry is not None else self._resolve(intent.kind)
+
+    def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
+        self.unknown[job.intent.id] = why
+        log.warning("%s: %s (%s) stays open: %s", job.run, job.intent.kind, job.intent.name, why)
+        data = {"intent": job.intent.id, "kind": job.intent.kind, "name": job.intent.name, "reason": why}
+        self.submit(FrameSent(job.run, job.intent.id, 0, "work.unavailable", data))
+        return None
+
+
+def _settle(future: concurrent.futures.Future[Any]) -> Callable[[Any, TreadleError | None], None]:
+    def ack(value: Any, error: TreadleError | None) -> None:
+        if future.set_running_or_notify_cancel():
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+    return ack
+
+
+def _drive(work: Coroutine[Any, Any, Item | None]) -> Item | None:
+    """Runs a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        found: Item | None = stop.value
+        return found
+    work.close()
+    raise RuntimeError("work that was declared never to wait did wait")
