@@ -1,0 +1,16 @@
+"""Business processes: human tasks, timers, signals, sub-workflows.
+
+    text or builder ─ normalise ─► canonical definition ─ program ─► blocks of operations
+    event ─ machine ─► turn (run to wait) ─ waits ─► intents, and receipts back
+
+`syntax`, `functions` and `expressions` are the expression language; `export` turns a canonical
+definition back into what people write.
+"""
+
+from __future__ import annotations
+
+from .dialect import ProcessDialect
+
+DIALECT = ProcessDialect()
+
+__all__ = ["DIALECT", "ProcessDialect"]

@@ -1,0 +1,117 @@
+"""A canonical definition back into what people write. Importing the result gives the same digest.
+
+YAML is written for our own reader (YAML 1.2 core): any text that could be read as something else
+is quoted, which PyYAML's own dumper, made for YAML 1.1, would not always do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from treadle.kernel.errors import Unsupported
+from treadle.kernel.values import Value
+
+from .export_python import python_source
+from .expressions import is_expression
+from .normalise import RETENTION_DEFAULT
+from .syntax import unparse
+
+FORMATS = ("yaml", "json", "python")
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
+_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
+_TOP = ("dialect", "name", "version", "title", "description", "start", "retention", "tasks", "steps")
+
+
+def export(body: dict[str, Any], format: str, *, canonical: bool = False) -> str:
+    """The text of a definition in one of `FORMATS`; canonical keeps trees and defaults as they are."""
+    # Sorted or in a fixed order throughout, so that a definition from the store exports alike.
+    value = _sorted({"dialect": "process", **body}) if canonical else readable(body)
+    match format:
+        case "yaml":
+            text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+            return text
+        case "json":
+            return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        case "python" if not canonical:
+            return python_source(body)
+    raise Unsupported(f"{format} is not a format to export to; choose one of {', '.join(FORMATS)}")
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:
+        return super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    plain = _PLAIN.match(text) and text.lower() not in _WORDS
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+
+
+_Dumper.add_representer(str, _text)
+
+
+def readable(body: dict[str, Any]) -> dict[str, Value]:
+    """The document a person would have written for this body."""
+    value: dict[str, Value] = {"dialect": "process", **body}
+    if value["retention"] == RETENTION_DEFAULT:
+        del value["retention"]
+    value["tasks"] = {name: _step_fields(body["tasks"][name]) for name in sorted(body["tasks"])}
+    if not value["tasks"]:
+        del value["tasks"]
+    value["steps"] = _block(body["steps"])
+    if "start" in body:
+        value["start"] = _template(body["start"])
+    return {key: value[key] for key in _TOP if key in value}
+
+
+def _block(steps: list[dict[str, Any]]) -> list[Value]:
+    return [_step(step) for step in steps]
+
+
+def _step(step: dict[str, Any]) -> dict[str, Value]:
+    if "if" in step:
+        out = {"if": _template(step["if"]), "then": _block(step["then"])}
+        return {**out, "else": _block(step["else"])} if step["else"] else out
+    kind, value = next(iter(step.items()))
+    match kind:
+        case "fork":
+            return {"fork": {branch["branch"]: _block(branch["do"]) for branch in value}}
+        case "repeat" | "call" | "await" | "child":
+            return {kind: _step_fields(value)}
+        case _:
+            return {kind: _template(value)}
+
+
+_FIRST = ("transport", "workflow", "signal", "each", "in", "while", "until", "max", "roles")
+
+
+def _step_fields(value: dict[str, Any]) -> dict[str, Value]:
+    """The fields of a step: what it is first, what it leads to last."""
+    last = sorted(key for key in value if key.startswith("on_") or key == "do")
+    middle = sorted(key for key in value if key not in _FIRST and key not in last)
+    keys = [key for key in _FIRST if key in value] + middle + last
+    return {key: _block(value[key]) if key in last else _template(value[key]) for key in keys}
+
+
+def _sorted(value: Value) -> Value:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(part) for part in value] if isinstance(value, list) else value
+
+
+def _template(value: Value) -> Value:
+    if is_expression(value):
+        return {"$": unparse(value["$"])}
+    if isinstance(value, dict):
+        return {key: _template(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_template(part) for part in value]
+    return value

@@ -1,0 +1,74 @@
+"""The machine of processes: events in, decisions out. The work is done by `turn` and `waits`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from treadle.kernel.errors import ExpressionError, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
+from treadle.kernel.values import Value
+
+from . import waits
+from .program import Program, load
+from .turn import MAIN, Turn, fresh
+from .views import view
+
+
+class ProcessMachine(Machine):
+    """Run-to-wait: one record per event, however many steps it leads to."""
+
+    dialect: ClassVar[str] = "process"
+    version: ClassVar[int] = 1
+
+    def load(self, body: Value) -> Program:
+        return load(body)
+
+    def start(self, definition: Program, event: Started, ctx: Context) -> Decision:
+        turn = Turn(definition, fresh(event.input), ctx)
+        turn.reference = event.reference
+        turn.queue.append(MAIN)
+        return self._decided(turn, event)
+
+    def step(self, definition: Program, state: Value, event: Event, ctx: Context) -> Decision:
+        turn = Turn(definition, state, ctx)
+        match event:
+            case Receipt():
+                assert ctx.intent is not None
+                try:
+                    waits.receive(turn, event, ctx.intent)
+                except ExpressionError as error:
+                    turn.broken(turn.threads[ctx.intent.ref.partition("/")[0]]["wait"]["path"], error)
+            case Continue():
+                turn.queue.extend(state.pop("ready", []))
+            case Retry():
+                waits.retry_stalled(turn, event)
+            case Patch():
+                _patch(turn, event)
+            case _:
+                raise Unsupported(f"a process takes no event of kind {event.kind!r}")
+        return self._decided(turn, event)
+
+    def _decided(self, turn: Turn, event: Event) -> Decision:
+        last: dict[str, Any] = {"seq": turn.ctx.seq, "kind": event.kind}
+        if turn.ctx.intent is not None:
+            last["intent"] = turn.ctx.intent.id
+            last["of"] = turn.ctx.intent.kind
+        turn.data["last"] = last
+        return turn.run()
+
+    def kinds(self, definition: Program) -> frozenset[str]:
+        return frozenset({"call"})
+
+    def view(self, definition: Program, state: Value) -> dict[str, Any]:
+        return view(definition, state)
+
+
+def _patch(turn: Turn, event: Patch) -> None:
+    """A person corrects business data: `total=5` and `state.total=5` both mean state.total."""
+    for target in sorted(event.data):
+        path = target.removeprefix("state.").split(".")
+        if not all(path):
+            raise Unsupported(f"{target!r} is not a path into the state; write name or name.name")
+        turn.set_state(path, event.data[target])
+    turn.events.append({"type": "state.patched", "targets": sorted(event.data), "by": event.by})

@@ -1,0 +1,95 @@
+"""What an expression of a run can read: its business data, its place in loops, its error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.model import Context, is_reference
+from treadle.kernel.values import Value
+from treadle.lang.duration import instant_text
+
+from .program import Program
+
+Thread = dict[str, Any]
+
+
+class RunScope:
+    """The scope of one thread of a run. `reference` follows the run's within a slice."""
+
+    __slots__ = ("ctx", "data", "program", "reference", "thread")
+
+    def __init__(
+        self, program: Program, data: dict[str, Any], ctx: Context, thread: Thread, reference: str | None
+    ) -> None:
+        self.program = program
+        self.data = data
+        self.ctx = ctx
+        self.thread = thread
+        self.reference = reference
+
+    @property
+    def now_ns(self) -> int:
+        return self.ctx.now_ns
+
+    def resolve(self, reference: dict[str, Value]) -> Value:
+        return self.ctx.blob(reference)
+
+    def root(self, name: str) -> Value:
+        match name:
+            case "state":
+                return self.data["state"]
+            case "result":
+                return self.data["results"]
+            case "start":
+                return self.data["start"]
+            case "payload":
+                return self.thread["payload"]
+            case "error":
+                return self._error()
+            case "run":
+                return self._run()
+            case _:
+                return self._loop(name)
+
+    def whole(self, name: str) -> Value:
+        """A root passed on as a value. `state` and `result` are written to in place, so what is
+        passed on must be a copy, or a later write would show through it."""
+        value = self.root(name)
+        return dict(value) if name in ("state", "result") else value
+
+    def _frames(self) -> list[dict[str, Any]]:
+        """The frames around, innermost first, through forks up to the run's own."""
+        found: list[dict[str, Any]] = []
+        thread: Thread | None = self.thread
+        while thread is not None:
+            found.extend(reversed(thread["frames"]))
+            parent = thread.get("parent")
+            thread = self.data["threads"][parent] if parent is not None else None
+        return found
+
+    def _error(self) -> Value:
+        for frame in self._frames():
+            if "error" in frame:
+                return frame["error"]
+        return None
+
+    def _loop(self, name: str) -> Value:
+        for frame in self._frames():
+            loop = frame.get("name")
+            if loop is None:
+                continue
+            if name == loop:
+                items = frame["items"]
+                return (self.resolve(items) if is_reference(items) else items)[frame["round"]]
+            if name in ("item_index", f"{loop}_index"):
+                return frame["round"]
+        return None
+
+    def _run(self) -> dict[str, Value]:
+        return {
+            "id": self.ctx.run,
+            "workflow": self.program.name,
+            "version": self.program.version,
+            "reference": self.reference,
+            "started_at": instant_text(self.ctx.started_ns),
+        }

@@ -1,0 +1,45 @@
+"""Which fields a call may have, by transport.
+
+The transports named here are built in; their fields are checked. Any other transport is a tool or
+a function that somebody registered: its fields are its own business, and are passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+COMMON: Final = (
+    "transport",
+    "payload",
+    "into",
+    "timeout",
+    "deadline",
+    "retry",
+    "on_success",
+    "on_failure",
+    "on_timeout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """The address fields of a transport. One of each group in `required` must be there."""
+
+    required: tuple[tuple[str, ...], ...] = ()
+    optional: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(name for group in self.required for name in group) + self.optional
+
+
+BUILT_IN: Final[dict[str, Transport]] = {
+    "http": Transport((("url",),), ("method", "headers", "params")),
+    "graphql": Transport((("url",), ("query",)), ("variables", "operation", "headers")),
+    "nats": Transport((("subject",),), ("url", "headers")),
+    "python": Transport((("callable", "code"),), ("libs",)),
+}
+
+# Tools of playbooks, usable as transports wherever a worker has them.
+TOOLS: Final = frozenset({"noop", "shell", "postgres", "duckdb", "artifact", "transfer"})
