@@ -16,14 +16,14 @@ from treadle.lang.definition import Definition
 
 from . import routing
 from .effects import Effect
-from .names import CONTEXT_SCHEMA, FRAME_SCHEMA, RECEIPT_SCHEMA, REJECTED_SCHEMA
+from .manifest import check_manifest
 from .routing import Delivery
-from .shapes import Mapped, Option, Record, Sequence as SequenceShape, Shape, Variant, canonical, union_shape
+from .shapes import Mapped, Option, Record, Shape, Variant, canonical, union_shape
+from .shapes import Sequence as SequenceShape
 from .types import shape_of
 from .workflow import Workflow
 
 DIALECT_NAME = "reactive"
-_AMBIENT = frozenset({RECEIPT_SCHEMA, REJECTED_SCHEMA, FRAME_SCHEMA, CONTEXT_SCHEMA})
 
 
 class App:
@@ -66,7 +66,7 @@ class App:
         self.manifest = self._manifest()
         self.digest = digest(self.manifest)
         if manifest is not None:
-            check_manifest(self, manifest)
+            check_manifest(self.manifest, self.nodes, manifest)
 
     def __repr__(self) -> str:
         return f"<app {self.name} {self.digest}>"
@@ -120,7 +120,7 @@ class App:
         for name, effect in sorted(self.effects.items()):
             nodes[name] = effect.node()
         for workflow in self.workflows.values():
-            module = f"code/{workflow.name.split('/', 1)[1]}"
+            module = f"code/{workflow.name.replace('/', '.')}"
             runtime = {"python": {"artifact": {"source": {"root_hash": workflow.code_digest}}}}
             nodes[module] = {"$kind": "defmodule", "name": module, "runtime": runtime}
             nodes[workflow.name] = workflow.node(module)
@@ -189,41 +189,3 @@ class App:
     def route(self, schema: str, value: Value) -> list[Delivery]:
         """Who gets a canonical event, in the order of the subscriptions."""
         return routing.deliveries(self.subscriptions, schema, value)
-
-
-def check_manifest(app: App, manifest: Mapping[str, Any]) -> None:
-    """Compares a manifest written by hand with the code. Names alone are enough; a hash must be right."""
-    problems: list[dict[str, str]] = []
-    for unknown in [name for name in manifest if name not in (*app.manifest, "secrets", "name", "nodes")]:
-        problems.append({"path": unknown, "message": "unknown field"})
-    for part in ("schemas", "modules", "workflows", "effects"):
-        if part not in manifest:
-            continue
-        derived = {ref["name"]: ref["hash"] for ref in app.manifest[part]}
-        written: dict[str, str | None] = {}
-        for index, ref in enumerate(manifest[part]):
-            entry = {"name": ref} if isinstance(ref, str) else dict(ref)
-            name = entry.pop("name", None)
-            given = entry.pop("hash", None)
-            path = f"{part}[{index}]"
-            if entry or not isinstance(name, str):
-                problems.append({"path": path, "message": "a reference is {name, hash}"})
-            elif name not in derived and name not in _AMBIENT:
-                problems.append({"path": path, "message": f"the code has no {name}"})
-            elif given is not None and given != derived.get(name):
-                problems.append(
-                    {"path": path, "message": f"{name} has the hash {derived.get(name)} in the code"}
-                )
-            else:
-                written[name] = given
-        missing = [name for name in derived if name not in written]
-        if missing and part in ("workflows", "effects"):
-            problems.append({"path": part, "message": f"the code also has {', '.join(missing)}"})
-    if problems:
-        first = problems[0]
-        raise DefinitionError(
-            f"the manifest does not agree with the code: {first['path']}: {first['message']}",
-            code="MANIFEST_DIFFERS",
-            where=first["path"],
-            details={"problems": [{"severity": "error", "code": "MANIFEST_DIFFERS", **p} for p in problems]},
-        )

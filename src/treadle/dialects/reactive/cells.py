@@ -120,6 +120,11 @@ class Cells:
         self._resident = 0
         return self.root
 
+    def preview(self) -> str:
+        """The root that `materialise` would give, without changing anything."""
+        changes = {key: dirty.entry for key, dirty in self._delta.items()}
+        return CellIndex(_Overlay(self._blobs)).update(self.root, changes)
+
     def _spill(self, dirty: _Dirty, *, keep: bool = False) -> None:
         if dirty.body is not None and dirty.entry is not None:
             self._blobs.put(dirty.body)
@@ -144,3 +149,19 @@ class Cells:
         if digest_bytes(body) != entry.state:
             raise BlobCorrupt(f"the state {entry.state} does not match its digest")
         return body
+
+
+class _Overlay:
+    """Blobs that are put here stay here."""
+
+    def __init__(self, base: Blobs) -> None:
+        self._base = base
+        self._own: dict[str, bytes] = {}
+
+    def get(self, digest: str) -> bytes:
+        return self._own[digest] if digest in self._own else self._base.get(digest)
+
+    def put(self, body: bytes) -> str:
+        digest = digest_bytes(body)
+        self._own[digest] = body
+        return digest

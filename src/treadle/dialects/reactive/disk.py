@@ -52,6 +52,7 @@ class RunMeta:
     workflow: str
     key: Value
     definition: str
+    first: str
     records: list[Stored] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     status: str = "running"
@@ -94,7 +95,7 @@ class Tables:
             case ["definition", digest, body]:
                 self.definitions[digest] = body
             case ["run", id, workflow, key, definition]:
-                self.runs[id] = RunMeta(id, workflow, key, definition)
+                self.runs[id] = RunMeta(id, workflow, key, definition, definition)
             case ["record", id, seq, body, digest]:
                 self._record(self.runs[id], Stored(seq, body, digest))
             case ["accepted", id, item]:

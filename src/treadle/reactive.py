@@ -1,0 +1,45 @@
+"""Reactive workflows for their authors: `from treadle import reactive as rx`.
+
+A workflow is a pure step function over (state, event, ctx) that returns `rx.Output`. What it asks of the
+outside are declared effects, performed by executors once the step is durable. See docs/reactive.md.
+"""
+
+from __future__ import annotations
+
+from treadle.dialects.reactive import testing
+from treadle.dialects.reactive.app import App
+from treadle.dialects.reactive.effects import Call, Effect, Emission, TimerFired, effect, emit, timer
+from treadle.dialects.reactive.shapes import Secret
+from treadle.dialects.reactive.step import Context, Frame, Output, Receipt, Rejected, delete
+from treadle.dialects.reactive.types import Nat, schema
+from treadle.dialects.reactive.workflow import Workflow, workflow
+
+
+def secret(name: str, *, version: int = 1) -> Secret:
+    """Names a secret in an effect's params; only its executor gets the value."""
+    return Secret(name, version)
+
+
+__all__ = [
+    "App",
+    "Call",
+    "Context",
+    "Effect",
+    "Emission",
+    "Frame",
+    "Nat",
+    "Output",
+    "Receipt",
+    "Rejected",
+    "Secret",
+    "TimerFired",
+    "Workflow",
+    "delete",
+    "effect",
+    "emit",
+    "schema",
+    "secret",
+    "testing",
+    "timer",
+    "workflow",
+]
