@@ -1,0 +1,113 @@
+"""Connections that cannot be talked into reaching the inside: protection against SSRF.
+
+The check is made where the socket is opened, not on the address in the definition: so it holds for
+every hop of a redirect, for names that resolve to inside addresses, for odd spellings of numbers,
+and for names whose answer changes between check and use (we connect to the very address we checked).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import httpcore
+import httpx
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class InsideAddress(Exception):
+    """A connection to an address that is not public was refused."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is out in the world; addresses that carry another one are looked into."""
+    if isinstance(address, ipaddress.IPv6Address):
+        for inner in (address.ipv4_mapped, address.sixtofour, *(address.teredo or ())):
+            if inner is not None:
+                return is_public(inner)
+        if address in _NAT64:
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return address.is_global and not address.is_multicast
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Opens sockets to public addresses, and to the places the operator allows: `host`, `host:port`
+    or a network such as `10.1.0.0/16`."""
+
+    def __init__(self, allow: Iterable[str] = (), resolver: Resolve = resolve) -> None:
+        self._inner = httpcore.AnyIOBackend()
+        self._resolve = resolver
+        self._hosts: set[str] = set()
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for entry in allow:
+            try:
+                self._networks.append(ipaddress.ip_network(entry))
+            except ValueError:
+                self._hosts.add(entry.lower())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            found = await self._resolve(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError(f"{host}: {error}") from error
+        if host.lower() not in self._hosts and f"{host.lower()}:{port}" not in self._hosts:
+            for text in found:
+                self._check(host, ipaddress.ip_address(text.partition("%")[0]))
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        for text in found:
+            try:
+                return await self._inner.connect_tcp(text, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise InsideAddress(f"a connection to the socket {path} is not allowed here")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+    def _check(self, host: str, address: Address) -> None:
+        if is_public(address) or any(address in network for network in self._networks):
+            return
+        raise InsideAddress(
+            f"{host} leads to {address}, which is not a public address; "
+            "allow it with TREADLE_HTTP_ALLOW if the definition may reach it"
+        )
+
+
+class GuardedTransport(httpx.AsyncHTTPTransport):
+    """httpx over a `GuardedBackend`. Proxies are not used: one would connect in our place."""
+
+    def __init__(self, backend: GuardedBackend, *, verify: Any, limits: httpx.Limits) -> None:
+        super().__init__(verify=verify, http2=True, limits=limits, trust_env=False)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=httpx.create_ssl_context(verify=verify, trust_env=False),
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            http2=True,
+            network_backend=backend,
+        )

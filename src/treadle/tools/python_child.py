@@ -1,0 +1,287 @@
+"""The other side of the inline Python pool: runs one task after another in a process of its own.
+
+A stand-alone script (standard library only), started with any interpreter: frames of JSON, each
+with a 4-byte length, come in on stdin and go out on what was stdout; bytes travel as base64 under a
+key that is new for each call. What the code prints goes out as frames too; what C code or child
+processes print goes to stderr, whose tail the parent keeps to explain a crash.
+
+It protects the engine from the code, not the code from itself: names, environment, working folder
+and `sys.path` are fresh for each call, modules stay loaded (that is what makes it warm).
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import base64
+import contextlib
+import importlib
+import importlib.metadata
+import inspect
+import io
+import json
+import linecache
+import os
+import runpy
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+portable: Callable[[Any], Any] = runpy.run_path(os.path.join(_HERE, "..", "work", "portable.py"))["portable"]
+
+OUTPUT_BYTES_MAX = 1024 * 1024
+OUTPUT_CHUNK = 8192
+OUTPUT_INTERVAL_S = 0.1
+_WRAPPER = "__treadle_body__"
+
+
+class Channel:
+    """Frames out. Several threads of the code may print at once, hence the lock."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, frame: dict[str, Any], tag: str = "") -> None:
+        data = json.dumps(frame, default=lambda raw: {tag: base64.b64encode(raw).decode()}).encode()
+        with self._lock:
+            self._stream.write(struct.pack(">I", len(data)) + data)
+            self._stream.flush()
+
+
+class Output(io.TextIOBase):
+    """`sys.stdout` and `sys.stderr` of the code: batched into frames, bounded in size."""
+
+    def __init__(self, channel: Channel, stream: str) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._parts: list[str] = []
+        self._waiting = 0
+        self._left = OUTPUT_BYTES_MAX
+        self._sent_at = 0.0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        kept = text[: self._left]
+        self._left -= len(kept)
+        if kept:
+            self._parts.append(kept)
+            self._waiting += len(kept)
+            if self._left == 0:
+                self._parts.append("\n[the rest of the output was dropped]\n")
+            due = time.monotonic() - self._sent_at > OUTPUT_INTERVAL_S
+            if self._waiting >= OUTPUT_CHUNK or (due and "\n" in kept):
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        if self._parts:
+            text = "".join(self._parts).encode("utf-8", "replace").decode()
+            self._parts, self._waiting, self._sent_at = [], 0, time.monotonic()
+            self._channel.send({"out": text, "stream": self._stream})
+
+
+def execute(request: dict[str, Any]) -> Any:
+    """Runs the code of one request and gives its result: of a top-level `return`, else the variable
+    `result`, else of calling `main`."""
+    code, name, args = str(request["code"]), str(request["name"]), dict(request["args"])
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    context = {**request["context"], **args}
+    given = {**args, "args": args, "input_data": args, "context": context}
+    names = {"__name__": "__treadle__", "__file__": name, **import_libraries(request["libs"]), **given}
+    tree = ast.parse(code, name)
+    if returns_at_top(tree):
+        wrap(tree, [key for key in given if key.isidentifier()])
+        exec(compile(tree, name, "exec"), names)  # noqa: S102 - running the user's code is the task
+        return finish(names[_WRAPPER](**{key: given[key] for key in given if key.isidentifier()}))
+    before = names.get("result")
+    exec(compile(tree, name, "exec"), names)  # noqa: S102 - running the user's code is the task
+    result = names.get("result")
+    if result is before and callable(main := names.get("main")) and main is not given.get("main"):
+        return finish(main(**main_arguments(main, args, given)))
+    return finish(result)
+
+
+def finish(value: Any) -> Any:
+    """The plain value; a coroutine is run first."""
+
+    async def wait() -> Any:
+        return await value
+
+    return portable(asyncio.run(wait()) if inspect.isawaitable(value) else value)
+
+
+def returns_at_top(tree: ast.Module) -> bool:
+    """Whether a `return` stands outside any function, which plain Python does not allow."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def wrap(tree: ast.Module, parameters: list[str]) -> None:
+    """Puts the body into a function that takes the arguments, so that they can be assigned too."""
+    empty = ast.parse(f"def {_WRAPPER}({', '.join(parameters)}): return").body[0]
+    assert isinstance(empty, ast.FunctionDef)
+    empty.body = tree.body
+    tree.body = [empty]
+    ast.fix_missing_locations(tree)
+
+
+def main_arguments(main: Callable[..., Any], args: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `main` asks for by name. A lone parameter that no argument is named after
+    gets all of them as one mapping."""
+    parameters = inspect.signature(main).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return args
+    chosen = {key: given[key] for key in parameters if key in given}
+    missing = [key for key, p in parameters.items() if key not in chosen and p.default is p.empty]
+    if len(parameters) == 1 and missing:
+        return {missing[0]: args}
+    if missing:
+        raise TypeError(
+            f"main() wants {', '.join(missing)}; the task's args have {', '.join(args) or 'nothing'}"
+        )
+    return chosen
+
+
+def import_libraries(libs: dict[str, Any]) -> dict[str, Any]:
+    """`{pd: pandas, dt: {from: datetime, import: datetime}}` as names of the code."""
+    found = {}
+    for alias, what in libs.items():
+        if isinstance(what, dict):
+            module = importlib.import_module(str(what.get("from") or what["import"]))
+            found[alias] = getattr(module, str(what["import"])) if what.get("from") else module
+        else:
+            found[alias] = importlib.import_module(str(what))
+    return found
+
+
+def check_packages(packages: list[str]) -> None:
+    """Packages are never installed by a task; a missing one is named together with the remedy."""
+    missing = []
+    for package in packages:
+        try:
+            importlib.metadata.version(
+                package.split("[")[0].split("=")[0].split(">")[0].split("<")[0].strip()
+            )
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        command = f"{sys.executable} -m pip install {' '.join(missing)}"
+        raise ModuleNotFoundError(f"packages are missing: {', '.join(missing)}. Install them with: {command}")
+
+
+@contextlib.contextmanager
+def surroundings(request: dict[str, Any]) -> Iterator[None]:
+    """Environment, working folder, import path and memory limit of one call; restored after it."""
+    environment, folder, path = dict(os.environ), os.getcwd(), list(sys.path)
+    try:
+        limit_memory(request["memory_bytes"])
+        os.environ.update(request["env"])
+        if request["cwd"]:
+            os.chdir(request["cwd"])
+        sys.path[:0] = request["sys_path"]
+        # Last, so that a file beside the definition never hides a library.
+        sys.path.extend([request["cwd"]] if request["cwd"] else [])
+        check_packages(request["packages"])
+        yield
+    finally:
+        limit_memory(None)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        sys.path[:] = path
+
+
+def limit_memory(size: int | None) -> None:
+    """The soft limit of the address space. Not every system has it; those do without."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = hard if size is None else size if hard == resource.RLIM_INFINITY else min(size, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def own_traceback(error: BaseException, name: str) -> str:
+    """The traceback without the frames of this file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    return "".join([*head, *traceback.format_exception_only(error)])[-16_384:]
+
+
+def answer(request: dict[str, Any], channel: Channel) -> None:
+    """Runs one request, sends its output and then exactly one result or error."""
+    out, err = Output(channel, "stdout"), Output(channel, "stderr")
+    threads = threading.active_count()
+    reply: dict[str, Any]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with surroundings(request):
+                reply = {"result": execute(request)}
+        except SystemExit as error:
+            reply = {"result": None} if not error.code else failure(error, request)
+        except BaseException as error:
+            reply = failure(error, request)
+    out.flush()
+    err.flush()
+    # Threads that go on would print into the next call, so such a process is not used again.
+    reply["retire"] = threading.active_count() > threads
+    channel.send(reply, request["tag"])
+
+
+def failure(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
+    text = str(error) or ("the memory limit was reached" if isinstance(error, MemoryError) else "")
+    clean = text.encode("utf-8", "replace").decode()
+    return {
+        "error": type(error).__name__,
+        "message": clean[:16_384],
+        "traceback": own_traceback(error, request["name"]).encode("utf-8", "replace").decode(),
+    }
+
+
+def die_with_parent() -> None:
+    """On Linux the kernel ends this process with the engine, even one that was killed."""
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            pr_set_pdeathsig = 1
+            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "rb")
+    channel = Channel(os.fdopen(os.dup(1), "wb"))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while len(head := requests.read(4)) == 4:
+        (size,) = struct.unpack(">I", head)
+        data = json.loads(requests.read(size))
+        tag = data["tag"]
+
+        def revive(pairs: dict[str, Any], tag: str = tag) -> Any:
+            return base64.b64decode(pairs[tag]) if tag in pairs else pairs
+
+        data["args"] = json.loads(data["args"], object_hook=revive)
+        answer(data, channel)
+
+
+if __name__ == "__main__":
+    main()

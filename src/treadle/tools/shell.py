@@ -1,0 +1,207 @@
+"""`shell`: commands one after another, until one fails.
+
+Each command runs in a process group of its own, which is killed as a whole when the call is
+cancelled or out of time. Output is bounded: the first part is kept, the rest counted. Commands get
+the engine's environment without its secrets (`TREADLE_SECRET…`), and the call's idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+from treadle.work.tool import Outcome, ToolCall
+
+from .base import BadConfig, ToolBase, local_path, mapping, need, time_limit, timed_out
+from .pipes import ReadPipe
+
+OUTPUT_BYTES_MAX: Final = 1024 * 1024
+# How long to wait for output after a command ended, if something it left behind holds the pipe open.
+_DRAIN_S: Final = 0.5
+
+
+class ShellTool(ToolBase):
+    """Fields: cmds (list or text; also cmd, command), env, cwd, stdin, timeout_seconds, shell,
+    output_limit."""
+
+    kind = "shell"
+    idempotent = False
+    times_itself = True
+
+    async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        commands = need(config, "cmds", "cmd", "command", "commands")
+        commands = [str(c) for c in commands] if isinstance(commands, list) else [str(commands)]
+        shell = str(config.get("shell") or _default_shell())
+        folder = local_path(str(config["cwd"]), call) if config.get("cwd") else call.base
+        limit_s = time_limit(config, call)
+        runner = _Runner(
+            shell=shell,
+            cwd=None if folder is None else str(folder),
+            env=_environment(mapping(config, "env"), call),
+            stdin=None if config.get("stdin") is None else str(config["stdin"]).encode(),
+            output_max=_output_limit(config),
+            call=call,
+        )
+        started = time.monotonic()
+        done: list[dict[str, Any]] = []
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                for command in commands:
+                    done.append(runner.begin(command))
+                    await runner.run(done[-1])
+                    if done[-1]["returncode"] != 0:
+                        break
+        except TimeoutError:
+            if not timer.expired() or limit_s is None:
+                raise
+            return timed_out("timeout", limit_s, result=_result(done, started))
+        except FileNotFoundError as error:
+            return Outcome.failed("not_found", f"{error.strerror}: {error.filename}", code="NO_SUCH_FILE")
+        except OSError as error:
+            return Outcome.failed(
+                "client_error", f"the command cannot be started: {error}", code="NOT_STARTED"
+            )
+        return _outcome(done, started)
+
+    async def close(self) -> None:
+        """Commands end with their calls; nothing is kept between them."""
+
+
+class _Runner:
+    """Runs single commands with the settings of one task."""
+
+    def __init__(
+        self,
+        *,
+        shell: str,
+        cwd: str | None,
+        env: dict[str, str],
+        stdin: bytes | None,
+        output_max: int,
+        call: ToolCall,
+    ) -> None:
+        self._shell = shell
+        self._cwd = cwd
+        self._env = env
+        self._stdin = stdin
+        self._output_max = output_max
+        self._call = call
+
+    @staticmethod
+    def begin(command: str) -> dict[str, Any]:
+        return {"command": command, "returncode": None, "stdout": "", "stderr": "", "duration_ms": 0}
+
+    async def run(self, entry: dict[str, Any]) -> None:
+        """Fills `entry` while the command runs, so that a deadline finds what there was."""
+        started = time.monotonic()
+        out, err = await ReadPipe.open(), await ReadPipe.open()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(self._shell, "-c", entry["command"]),
+                stdin=asyncio.subprocess.DEVNULL if self._stdin is None else asyncio.subprocess.PIPE,
+                stdout=out.fd,
+                stderr=err.fd,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+            out.started()
+            err.started()
+            await self._follow(process, {"stdout": out.reader, "stderr": err.reader}, entry)
+        finally:
+            entry["duration_ms"] = round((time.monotonic() - started) * 1000)
+            out.close()
+            err.close()
+
+    async def _follow(
+        self,
+        process: asyncio.subprocess.Process,
+        streams: dict[str, asyncio.StreamReader],
+        entry: dict[str, Any],
+    ) -> None:
+        """Reads until the process is over; if it is not when we leave, its whole group is killed."""
+        helpers = [asyncio.create_task(self._read(stream, entry, name)) for name, stream in streams.items()]
+        feeder = None if process.stdin is None else asyncio.create_task(self._feed(process.stdin))
+        try:
+            entry["returncode"] = await process.wait()
+            await asyncio.wait(helpers, timeout=_DRAIN_S)
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            helpers += [] if feeder is None else [feeder]
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            await process.wait()
+
+    async def _read(self, stream: asyncio.StreamReader, entry: dict[str, Any], name: str) -> None:
+        kept, dropped = bytearray(), 0
+        while chunk := await stream.read(65536):
+            part = chunk[: self._output_max - len(kept)]
+            kept += part
+            dropped += len(chunk) - len(part)
+            entry[name] = kept.decode(errors="replace")
+            if part:
+                await self._call.progress("output", stream=name, text=part.decode(errors="replace"))
+            if dropped:
+                entry[f"{name}_dropped_bytes"] = dropped
+
+    async def _feed(self, stream: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError):
+                stream.write(self._stdin or b"")
+                await stream.drain()
+        finally:
+            stream.close()
+
+
+@cache
+def _default_shell() -> str:
+    """bash where there is one, because that is what people write; else the system's sh."""
+    return shutil.which("bash") or "/bin/sh"
+
+
+def _environment(extra: dict[str, Any], call: ToolCall) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TREADLE_SECRET")}
+    own = {"TREADLE_RUN": call.run, "TREADLE_IDEMPOTENCY_KEY": call.idempotency_key}
+    return {**inherited, **own, **{str(k): str(v) for k, v in extra.items()}}
+
+
+def _output_limit(config: dict[str, Any]) -> int:
+    try:
+        limit = int(config.get("output_limit") or OUTPUT_BYTES_MAX)
+    except (TypeError, ValueError):
+        limit = 0
+    if limit < 1:
+        raise BadConfig("the field 'output_limit' must be a number of bytes above zero")
+    return limit
+
+
+def _result(done: list[dict[str, Any]], started: float) -> dict[str, Any]:
+    last = done[-1]["returncode"] if done else 0
+    return {
+        "returncode": last,
+        "stdout": "".join(entry["stdout"] for entry in done),
+        "stderr": "".join(entry["stderr"] for entry in done),
+        "commands": done,
+        "duration_ms": round((time.monotonic() - started) * 1000),
+    }
+
+
+def _outcome(done: list[dict[str, Any]], started: float) -> Outcome:
+    result = _result(done, started)
+    code = result["returncode"]
+    if code == 0:
+        return Outcome(result=result)
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    words = (result["stderr"].strip() or result["stdout"].strip()).splitlines()
+    message = f"the command {how}: {words[-1][:500]}" if words else f"the command {how}"
+    details = {"command": done[-1]["command"], "returncode": code}
+    return Outcome.failed("exit_code", message, code=f"EXIT_{code}", details=details, result=result)

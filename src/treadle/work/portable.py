@@ -1,0 +1,123 @@
+"""Anything a library hands us, as a value of the data model.
+
+SQL drivers, user functions and inline Python return dates, decimals, tuples, numpy scalars. What
+has one obvious plain form gets it here (dates, decimals, uuids become text); what has none is
+refused with the path to it, as a `TypeError`.
+
+Standard library only, and no import of Treadle: the inline Python child loads this file by its
+path into whatever interpreter the user chose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import ipaddress
+import math
+import pathlib
+import uuid
+from typing import Any
+
+_INT_MIN = -(2**63)
+_INT_MAX = 2**64 - 1
+_DEPTH_MAX = 120
+
+_TEXT_FORM = (
+    decimal.Decimal,
+    uuid.UUID,
+    pathlib.PurePath,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+)
+
+
+def portable(value: Any, path: str = "$", depth: int = 0) -> Any:
+    """The value in plain form. Integers beyond 64 bits and numbers that are not finite become
+    text: they would not survive as numbers, and a text is better than a wrong number."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _clean(value)
+    if value is None or kind is bool or kind is bytes:
+        return value
+    if kind is int:
+        return value if _INT_MIN <= value <= _INT_MAX else str(value)
+    if kind is float:
+        return value if math.isfinite(value) else _not_finite(value)
+    if depth > _DEPTH_MAX:
+        raise TypeError(f"{path[:200]}: nested deeper than {_DEPTH_MAX} levels")
+    if isinstance(value, dict):
+        return {_key(key, path): portable(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return _other(value, path, depth)
+
+
+def _other(value: Any, path: str, depth: int) -> Any:
+    if isinstance(value, enum.Enum):
+        return portable(value.value, path, depth + 1)
+    if isinstance(value, str):
+        return _clean(str.__str__(value))
+    if isinstance(value, int | float):
+        return portable(int(value) if isinstance(value, int) else float(value), path, depth + 1)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return _duration(value)
+    if isinstance(value, _TEXT_FORM):
+        return str(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, set | frozenset):
+        return [portable(item, path, depth + 1) for item in sorted(value, key=repr)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return portable(fields, path, depth + 1)
+    if (names := getattr(type(value), "__struct_fields__", None)) is not None:  # msgspec
+        return portable({name: getattr(value, name) for name in names}, path, depth + 1)
+    for method in ("model_dump", "tolist"):  # pydantic; numpy
+        if callable(convert := getattr(value, method, None)) and not isinstance(value, type):
+            return portable(convert(), path, depth + 1)
+    raise TypeError(
+        f"{path}: a {type(value).__module__}.{type(value).__qualname__} has no plain form; "
+        "return numbers, text, lists, mappings or bytes"
+    )
+
+
+def _key(key: Any, path: str) -> str:
+    """Keys as JSON writes them."""
+    if isinstance(key, str):
+        return _clean(str.__str__(key))
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int | float | decimal.Decimal | uuid.UUID):
+        return str(key)
+    if isinstance(key, datetime.datetime | datetime.date | datetime.time):
+        return key.isoformat()
+    raise TypeError(f"{path}: the key {key!r} is not text")
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can carry: a lone surrogate becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _duration(value: datetime.timedelta) -> str:
+    """ISO 8601, exact to the microsecond."""
+    if value < datetime.timedelta(0):
+        return "-" + _duration(-value)
+    seconds = f"{value.seconds}.{value.microseconds:06d}".rstrip("0").rstrip(".")
+    return f"P{value.days}DT{seconds}S" if value.days else f"PT{seconds}S"

@@ -1,0 +1,148 @@
+"""No secret leaves the worker: every resolved value is replaced by `[redacted:NAME]`.
+
+One compiled matcher finds all known values at once, each also in the forms it takes on the way
+through other systems: JSON-escaped, URL-encoded, and base64 in its three alignments (a base64 text
+shows a value differently depending on how many bytes stand before it, modulo three).
+
+A value shorter than eight characters is only redacted if it was marked as secret: replacing every
+`abc` would hide more than it protects. Bytes are left alone; text, and keys that are text, are not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+from treadle.kernel.values import Value
+
+LENGTH_MIN: Final = 8
+_STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_URL_SAFE: Final = _STANDARD[:-2] + "-_"
+# Fields of a credential that say where to go or as whom, not how to get in. A database host that is
+# redacted takes every address in every result with it.
+_PLACES: Final = frozenset(
+    [
+        *("host", "hostname", "port", "database", "dbname", "schema", "sslmode", "region", "scheme"),
+        *("db_host", "db_port", "db_name", "db_user", "user", "username", "type", "kind", "token_type"),
+        *("expires_at", "scope", "header", "header_name"),
+    ]
+)
+
+
+class Redactor:
+    """Learns values, then cleans text and values of them. Cheap when nothing is known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._matcher: _Matcher | None = None
+        self._stale = False
+        self._lock = threading.Lock()
+
+    def add(self, name: str, value: str | Mapping[str, str], *, marked: bool = False) -> None:
+        """Learns a secret. Its fields are named `NAME.field`; a text of several lines is also known
+        line by line, because that is how logs show it."""
+        if isinstance(value, Mapping):
+            for field, part in value.items():
+                if marked or field.lower() not in _PLACES:
+                    self.add(f"{name}.{field}", part, marked=marked)
+            return
+        parts = [value, value.strip(), *(value.splitlines() if "\n" in value else ())]
+        for part in parts:
+            if part and (marked or len(part) >= LENGTH_MIN) and part not in self._known:
+                with self._lock:
+                    self._known[part] = name
+                    self._stale = True
+
+    def text(self, text: str) -> str:
+        """The text without any known secret."""
+        matcher = self._current()
+        return text if matcher is None else matcher.text(text)
+
+    def value(self, value: Value) -> Value:
+        """The value with every text in it cleaned; the same object if nothing was found."""
+        matcher = self._current()
+        return value if matcher is None else matcher.value(value)
+
+    def _current(self) -> _Matcher | None:
+        # A thread that sees the old state has been given no newer secret.
+        if self._stale:
+            with self._lock:
+                self._matcher = _Matcher(self._known)
+                self._stale = False
+        return self._matcher
+
+
+class _Matcher:
+    """All known values in one compiled pattern. Immutable, so any thread may use it."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        # Longest first: a secret that contains another one is replaced as a whole.
+        ordered = sorted(known.items(), key=lambda entry: (-len(entry[0]), entry[0]))
+        self._shown = {f"s{index}": f"[redacted:{name}]" for index, (_, name) in enumerate(ordered)}
+        groups = (f"(?P<s{index}>{'|'.join(_forms(value))})" for index, (value, _) in enumerate(ordered))
+        self._pattern = re.compile("|".join(groups))
+
+    def text(self, text: str) -> str:
+        return self._pattern.sub(lambda match: self._shown[match.lastgroup or ""], text)
+
+    def value(self, value: Value) -> Value:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            items = [self.value(item) for item in value]
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        if isinstance(value, dict):
+            pairs = [(key, item, self.text(key), self.value(item)) for key, item in value.items()]
+            if all(key is new_key and item is new for key, item, new_key, new in pairs):
+                return value
+            return {new_key: new for _, _, new_key, new in pairs}
+        return value
+
+
+def _forms(value: str) -> list[str]:
+    """Patterns for every way a value may be written, the plain one first."""
+    plain = {
+        value: None,
+        json.dumps(value)[1:-1]: None,
+        json.dumps(value, ensure_ascii=False)[1:-1]: None,
+        quote(value, safe=""): None,
+        quote(value): None,
+        quote_plus(value): None,
+    }
+    patterns = dict.fromkeys(re.escape(form) for form in plain)
+    for lower in (quote(value, safe=""), quote_plus(value)):
+        patterns.setdefault(re.escape(re.sub(r"%[0-9A-F]{2}", lambda m: m[0].lower(), lower)))
+    data = value.encode("utf-8", "surrogatepass")
+    for shift in range(3):
+        for alphabet in (_STANDARD, _URL_SAFE):
+            if pattern := _base64_pattern(data, shift, alphabet):
+                patterns.setdefault(pattern)
+    return list(patterns)
+
+
+def _base64_pattern(data: bytes, shift: int, alphabet: str) -> str | None:
+    """The base64 of `data` with `shift` unknown bytes before it and any after it. Where a character
+    also holds bits of a neighbour, all characters that can stand there are allowed."""
+    text = base64.b64encode(b"\0" * shift + data).decode().rstrip("=")
+    bits = (shift + len(data)) * 8
+    first, last = -(-shift * 8 // 6), bits // 6
+    if last - first < 4:
+        return None
+    codes = [_STANDARD.index(char) for char in text]
+    pattern = "".join(re.escape(alphabet[code]) for code in codes[first:last])
+    if known := (6 - shift * 8 % 6) % 6:  # low bits of the character before, high bits are unknown
+        low = codes[first - 1] & (1 << known) - 1
+        pattern = _choice(alphabet[(high << known) | low] for high in range(1 << 6 - known)) + pattern
+    if known := bits % 6:  # high bits of the character after, low bits are unknown
+        high = codes[last] >> 6 - known
+        pattern += _choice(alphabet[(high << 6 - known) | low] for low in range(1 << 6 - known))
+    return pattern
+
+
+def _choice(characters: Iterable[str]) -> str:
+    return "[" + re.escape("".join(characters)) + "]"

@@ -1,0 +1,270 @@
+"""Secrets on disk: plain files that people write, and the encrypted store that `treadle secret` keeps.
+
+A plain file is a dotenv file, or a YAML or JSON mapping of name to value or to fields. Values are
+read as they are written: `012345` stays a text with a leading zero.
+
+The store is one file beside the database. Each value is encrypted with AES-256-GCM, bound to its
+name; a reader of the file learns names only. The key is a file beside it (mode 0600), or the text
+in TREADLE_SECRET_KEY.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from treadle.kernel.errors import TreadleError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+Secret = str | dict[str, str]
+
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_CHECK: Final = "treadle secret store"
+_ENV_LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*?)\s*\Z", re.S)
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,199}\Z")
+
+
+class SecretsUnreadable(TreadleError):
+    """Secrets cannot be read: the file is broken, or the key is another one than it was written with."""
+
+    cls = "authorization"
+    code = "SECRETS_UNREADABLE"
+
+
+def parse_secrets(text: str, *, file: str = "<text>") -> dict[str, Secret]:
+    """Secrets by name, from a dotenv, YAML or JSON text. Errors never show a value."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if lines and _ENV_LINE.match(lines[0]) and not lines[0].lstrip().startswith(("{", '"')):
+        return dict(_parse_dotenv(text, file))
+    try:
+        # The base loader keeps every scalar as the text that stands there.
+        found = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise SecretsUnreadable(f"{file}: neither dotenv nor YAML nor JSON{line}") from None
+    if found in (None, ""):
+        return {}
+    if not isinstance(found, dict):
+        raise SecretsUnreadable(f"{file}: a mapping of name to value, or of name to fields, is expected")
+    return {str(name): as_secret(value, f"{file}: {name}") for name, value in found.items()}
+
+
+def as_secret(value: Any, where: str) -> Secret:
+    """A text, or fields of text; anything deeper is refused."""
+    if isinstance(value, Mapping):
+        fields = {str(field): as_secret(part, f"{where}.{field}") for field, part in value.items()}
+        for field, part in fields.items():
+            if not isinstance(part, str):
+                raise SecretsUnreadable(f"{where}.{field}: a field must be a text, not a mapping")
+        return {field: str(part) for field, part in fields.items()}
+    if isinstance(value, list) or value is None:
+        raise SecretsUnreadable(f"{where}: a text or a mapping of fields is expected")
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _parse_dotenv(text: str, file: str) -> Iterator[tuple[str, str]]:
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if (match := _ENV_LINE.match(line)) is None:
+            raise SecretsUnreadable(f"{file}, line {number}: NAME=value is expected")
+        name, value = match[1], match[2]
+        quote = value[:1]
+        if quote in ("'", '"'):
+            while not _closes(value, quote):
+                follow = next(lines, None)
+                if follow is None:
+                    raise SecretsUnreadable(f"{file}, line {number}: the quote is not closed")
+                value += "\n" + follow[1]
+            value = value[1 : value.rindex(quote)]
+            if quote == '"':
+                value = re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), value)
+        else:
+            value = re.sub(r"\s+#.*\Z", "", value)
+        yield name, value
+
+
+def _closes(value: str, quote: str) -> bool:
+    return (
+        re.match(r"'[^']*'\s*(#.*)?\Z" if quote == "'" else r'"(?:[^"\\]|\\.)*"\s*(#.*)?\Z', value, re.S)
+        is not None
+    )
+
+
+def read_secrets_file(path: Path) -> dict[str, Secret]:
+    try:
+        return parse_secrets(path.read_text("utf-8"), file=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SecretsUnreadable(f"the secrets file {path} cannot be read: {reason}") from None
+
+
+def secret_store_path(store_url: str) -> Path:
+    """Where the secrets of a store are kept: beside an SQLite file, else in the user's folder."""
+    parts = urlsplit(store_url)
+    if parts.scheme == "sqlite":
+        location = store_url.removeprefix("sqlite://").partition("?")[0]
+        return Path(location[1:] + ".secrets")
+    home = Path(os.environ.get("TREADLE_HOME") or Path.home() / ".treadle")
+    place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or ''}{parts.path}"
+    return home / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.secrets"
+
+
+class SecretStore:
+    """The encrypted store. Safe for several processes: writers lock, readers see whole files."""
+
+    def __init__(self, path: str | Path, *, key: str | None = None) -> None:
+        self.path = Path(path)
+        self.key_path = Path(str(self.path) + ".key")
+        self._key_text = key if key is not None else os.environ.get("TREADLE_SECRET_KEY") or None
+        self._seen: tuple[int, int, int] | None = None
+        self._document: dict[str, Any] = {"version": 1, "secrets": {}}
+        self._cipher: AESGCM | None = None
+
+    def names(self) -> list[str]:
+        return sorted(self._read()["secrets"])
+
+    def get(self, name: str) -> Secret | None:
+        document = self._read()
+        if (sealed := document["secrets"].get(name)) is None:
+            return None
+        opened = json.loads(self._open(document, name, sealed))
+        return opened if isinstance(opened, str) else {str(k): str(v) for k, v in opened.items()}
+
+    def set(self, name: str, value: str | Mapping[str, str]) -> None:
+        """Stores a secret, or replaces it."""
+        if not _NAME.match(name):
+            raise SecretsUnreadable(
+                f"{name!r} cannot name a secret; use letters, digits and _ . - @ /", code="SECRET_NAME"
+            )
+        plain = json.dumps(value if isinstance(value, str) else dict(value)).encode()
+        with self._writing() as document:
+            document["secrets"][name] = self._seal(document, name, plain)
+
+    def remove(self, name: str) -> bool:
+        """Whether there was one to remove."""
+        with self._writing() as document:
+            return document["secrets"].pop(name, None) is not None
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return {"version": 1, "secrets": {}}
+        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if seen != self._seen:
+            try:
+                document = json.loads(self.path.read_bytes())
+                if document["version"] != 1 or not isinstance(document["secrets"], dict):
+                    raise ValueError
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise SecretsUnreadable(
+                    f"{self.path} is not a Treadle secret store, or it is damaged"
+                ) from error
+            self._document, self._seen, self._cipher = document, seen, None
+        return self._document
+
+    @contextmanager
+    def _writing(self) -> Iterator[dict[str, Any]]:
+        """One writer at a time; the new file takes the old one's place in one move."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(str(self.path) + ".lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            document = json.loads(json.dumps(self._read()))
+            yield document
+            _write_private(self.path, json.dumps(document, indent=1, sort_keys=True).encode())
+
+    def _seal(self, document: dict[str, Any], name: str, plain: bytes) -> str:
+        cipher = self._ready(document, create=True)
+        nonce = os.urandom(_NONCE_BYTES)
+        return base64.b64encode(nonce + cipher.encrypt(nonce, plain, name.encode())).decode()
+
+    def _open(self, document: dict[str, Any], name: str, sealed: str) -> bytes:
+        return _decrypt(self._ready(document, create=False), name, sealed, self.path)
+
+    def _ready(self, document: dict[str, Any], *, create: bool) -> AESGCM:
+        """The cipher, proven to be the one the file was written with."""
+        if self._cipher is None or "check" not in document:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            cipher = AESGCM(self._key(document, create=create))
+            if "check" in document:
+                _decrypt(cipher, _CHECK, document["check"], self.path)
+            else:
+                nonce = os.urandom(_NONCE_BYTES)
+                document["check"] = base64.b64encode(
+                    nonce + cipher.encrypt(nonce, b"", _CHECK.encode())
+                ).decode()
+            self._cipher = cipher
+        return self._cipher
+
+    def _key(self, document: dict[str, Any], *, create: bool) -> bytes:
+        if self._key_text is not None:
+            if (raw := _raw_key(self._key_text)) is not None:
+                return raw
+            salt = base64.b64decode(document.setdefault("salt", base64.b64encode(os.urandom(16)).decode()))
+            return hashlib.scrypt(self._key_text.encode(), salt=salt, n=2**14, r=8, p=1, dklen=_KEY_BYTES)
+        if not self.key_path.exists() and create and "check" not in document:
+            _write_private(self.key_path, base64.b64encode(os.urandom(_KEY_BYTES)) + b"\n")
+        try:
+            raw = _raw_key(self.key_path.read_text("ascii"))
+        except (OSError, UnicodeDecodeError):
+            raw = None
+        if raw is None:
+            raise SecretsUnreadable(
+                f"the key of the secret store is missing: put it at {self.key_path} or into TREADLE_SECRET_KEY"
+            )
+        return raw
+
+
+def _raw_key(text: str) -> bytes | None:
+    """A key of 32 bytes in base64; any other text is a passphrase."""
+    try:
+        raw = base64.b64decode(text.strip().replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return raw if len(raw) == _KEY_BYTES else None
+
+
+def _decrypt(cipher: AESGCM, name: str, sealed: str, path: Path) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        data = base64.b64decode(sealed)
+        return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], name.encode())
+    except (InvalidTag, ValueError):
+        raise SecretsUnreadable(
+            f"{path} was written with another key, or it is damaged; check TREADLE_SECRET_KEY and {path}.key"
+        ) from None
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Writes a file that only its owner can read, whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

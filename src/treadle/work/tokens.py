@@ -1,0 +1,119 @@
+"""OAuth 2.0 tokens: fetched once, shared by all runs of a worker, renewed shortly before they expire.
+
+Client credentials, password and refresh grants against any token endpoint. A token is found by the
+request that fetches it, so two keychain entries that mean the same client share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from treadle.kernel.errors import SecretMissing
+from treadle.kernel.values import digest
+from treadle.lang.duration import instant_text
+
+RENEW_BEFORE_S: Final = 60.0
+TOKEN_LIFE_S_DEFAULT: Final = 3600.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class TokenRequest:
+    """What to ask the endpoint for. `renew_before_s` is the safety margin at the end of a life."""
+
+    endpoint: str
+    data: dict[str, str]
+    headers: dict[str, str]
+    method: str = "POST"
+    auto_renew: bool = True
+    renew_before_s: float = RENEW_BEFORE_S
+
+    def key(self) -> str:
+        return digest([self.endpoint, self.method, self.headers, self.data])
+
+
+@dataclass(slots=True, frozen=True)
+class Token:
+    fields: dict[str, str]
+    refresh_token: str | None
+    renew_at: float
+
+
+class Tokens:
+    """Tokens by request."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._kept: dict[str, Token] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, request: TokenRequest) -> dict[str, str]:
+        """`access_token` (also as `token`), `token_type`, `expires_at`. Callers that ask at the same
+        time wait for one fetch. Raises SecretMissing with what the endpoint said."""
+        key = request.key()
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            token, now = self._kept.get(key), self._clock()
+            if token is None or (request.auto_renew and now >= token.renew_at):
+                token = self._kept[key] = await _renew(request, token, now)
+            return dict(token.fields)
+
+
+async def _renew(request: TokenRequest, old: Token | None, now: float) -> Token:
+    """A new token: by the refresh token if there is one, else as the first time."""
+    if old is not None and old.refresh_token is not None:
+        who = {k: v for k, v in request.data.items() if k in ("client_id", "client_secret")}
+        refresh = {**who, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
+        # A refresh token can be revoked or used up; the first way still works, or says why not.
+        with suppress(SecretMissing):
+            return _token(request, await _fetch(request, refresh), now, old.refresh_token)
+    return _token(request, await _fetch(request, request.data), now, None)
+
+
+def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: str | None) -> Token:
+    text = str(answer["access_token"])
+    life_s = float(answer.get("expires_in") or TOKEN_LIFE_S_DEFAULT)
+    fields = {
+        "access_token": text,
+        "token": text,
+        "token_type": str(answer.get("token_type") or "Bearer"),
+        "expires_at": instant_text(int((now + life_s) * 1e9)),
+    }
+    # A token that lives shorter than the margin is still used for half its life.
+    renew_at = now + max(life_s - request.renew_before_s, life_s / 2)
+    return Token(fields, answer.get("refresh_token") or refresh, renew_at)
+
+
+async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
+    import httpx
+
+    headers = {"Accept": "application/json", **request.headers}
+    kind = next((v for k, v in headers.items() if k.lower() == "content-type"), "")
+    try:
+        async with httpx.AsyncClient(timeout=30) as client:
+            response = await client.request(
+                request.method,
+                request.endpoint,
+                headers=headers,
+                json=data if "json" in kind else None,
+                data=None if "json" in kind else data,
+            )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SecretMissing(
+            f"the token endpoint {request.endpoint} does not answer ({type(error).__name__}: {error})",
+            details={"retryable": True},
+        ) from error
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if response.is_success and isinstance(answer, dict) and answer.get("access_token"):
+        return answer
+    said = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else None
+    raise SecretMissing(
+        f"the token endpoint {request.endpoint} answered {response.status_code}: {said or 'no access_token'}",
+        details={"http_status": response.status_code, "retryable": response.status_code >= 500},
+    )
