@@ -39,8 +39,9 @@ from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping, tasks
-from treadle.runtime.core import Command, Core, Write
-from treadle.runtime.ports import Ack, Item, NewRun, News, SystemClock, Work
+from treadle.runtime.commands import Command, Write
+from treadle.runtime.core import Core
+from treadle.runtime.ports import Ack, Clock, Item, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Loaded, Registry
 from treadle.runtime.thread import CoreThread
 from treadle.store.owner import OwnerLock
@@ -59,6 +60,8 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 SWITCH_INTERVAL_S = 0.0005
+# How long a waiter trusts that it will be told; for guests of another process it is never told.
+END_POLL_S = 0.5
 
 
 class _LoopAck:
@@ -90,6 +93,7 @@ class Engine:
         work: bool = True,
         concurrency: int = 256,
         threads: int = 8,
+        clock: Clock | None = None,
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -106,6 +110,8 @@ class Engine:
         self.secrets = (
             secrets if isinstance(secrets, Secrets) else Secrets(secrets, store=_secret_store(self.path))
         )
+        # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
+        self.clock: Clock = clock or SystemClock()
         self._works = work
         self._hot_runs = hot_runs
         self._watching = Watching(self._events_after)
@@ -164,7 +170,7 @@ class Engine:
     def _make_core(self, store: Store) -> Core:
         registry = self._registry(store)
         registry.pending.update(self._known)
-        core = Core(store, registry, self, clock=SystemClock(), entropy=os.urandom, hot_max=self._hot_runs)
+        core = Core(store, registry, self, clock=self.clock, entropy=os.urandom, hot_max=self._hot_runs)
         core.operations = self._perform_operation
         return core
 
@@ -212,8 +218,8 @@ class Engine:
     def revoke(self, intents: list[str]) -> None:
         self.worker.revoke(intents)
 
-    def wants_news(self, run: str) -> bool:
-        return self._watching.wants(run)
+    def wants_news(self, run: str, ended: bool) -> bool:
+        return self._watching.wants(run, ended)
 
     def publish_news(self, news: list[News]) -> None:
         if self._loop is not None:
@@ -564,8 +570,8 @@ class Engine:
         raises is logged and swallowed."""
         self._watching.observe(observer, after=after)
 
-    def watch(self, run: str) -> Watch:
-        return self._watching.watch(run)
+    def watch(self, run: str, *, end: bool = False) -> Watch:
+        return self._watching.watch(run, end=end)
 
     async def _events_after(self, run: str, after: int) -> Rows:
         def ask(reads: Reads) -> Rows:
@@ -677,9 +683,9 @@ class Run:
     async def result(self, timeout: float | None = None) -> Value:
         """Waits for the end and returns the result; raises RunFailed if it did not complete."""
         async with asyncio.timeout(timeout):
-            with self.engine.watch(self.id) as watch:
+            with self.engine.watch(self.id, end=True) as watch:
                 while not await self._ended():
-                    await watch.changed()
+                    await watch.changed(poll_s=END_POLL_S)
         shown = await self.show()
         if shown["status"] in ("completed", "partial"):
             return shown["result"]

@@ -27,11 +27,12 @@ POLL_S = 0.1
 
 
 class Watch:
-    """Wakes when a run changes. A watch on "" wakes when any run does."""
+    """Wakes when a run changes, or only when it ends. A watch on "" wakes when any run changes."""
 
-    def __init__(self, watching: Watching, run: str) -> None:
+    def __init__(self, watching: Watching, run: str, *, end: bool) -> None:
         self._watching = watching
         self.run = run
+        self.end = end
         self._woken = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -63,20 +64,24 @@ class Watching:
         self._watches: dict[str, list[Watch]] = {}
         self._observers: list[_Observing] = []
 
-    def wants(self, run: str) -> bool:
+    def wants(self, run: str, ended: bool) -> bool:
         """Asked on the core thread: whether anybody would hear news of this run."""
-        return bool(self._observers) or run in self._watches or "" in self._watches
+        if self._observers or "" in self._watches:
+            return True
+        return any(ended or not watch.end for watch in self._watches.get(run, ()))
 
-    def watch(self, run: str) -> Watch:
-        return Watch(self, run)
+    def watch(self, run: str, *, end: bool = False) -> Watch:
+        return Watch(self, run, end=end)
 
     def add(self, watch: Watch) -> None:
-        self._watches.setdefault(watch.run, []).append(watch)
+        # Lists are replaced, never changed: the core thread looks at them too.
+        self._watches[watch.run] = [*self._watches.get(watch.run, ()), watch]
 
     def remove(self, watch: Watch) -> None:
-        watches = self._watches[watch.run]
-        watches.remove(watch)
-        if not watches:
+        left = [other for other in self._watches[watch.run] if other is not watch]
+        if left:
+            self._watches[watch.run] = left
+        else:
             del self._watches[watch.run]
 
     def observe(self, observer: Observer, *, after: int) -> None:
@@ -89,7 +94,8 @@ class Watching:
             watch.wake()
         for item in news:
             for watch in self._watches.get(item.run, ()):
-                watch.wake()
+                if item.ended or not watch.end:
+                    watch.wake()
 
     async def drain(self) -> None:
         """Waits until every observer has been told everything so far."""

@@ -8,6 +8,7 @@ record and applies it. Replaying a journal is doing the same again and comparing
 from __future__ import annotations
 
 from .errors import TreadleError
+from .history import replay
 from .machine import Machine
 from .model import (
     Apply,
@@ -28,7 +29,7 @@ from .model import (
     Signal,
     Started,
 )
-from .run import RunState, Step, advance, replay
+from .run import RunState, Step, advance
 from .values import Value, decode, digest, encode
 
 __all__ = [

@@ -1,8 +1,7 @@
-"""One run: advance it by an event, fold it from its journal, replay it.
+"""One run, taken one event further.
 
 `advance` is the whole kernel loop: call the machine, validate its decision, write the record,
-apply it. `replay` is `advance` again with recorded inputs, comparing bytes. `opened_by` reads open
-work off records without running any machine, so that recovery needs no definitions.
+apply it.
 
 A `RunState` on which `advance` raised must be dropped: machines change state in place.
 """
@@ -10,11 +9,11 @@ A `RunState` on which `advance` raised must be dropped: machines change state in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .errors import DecisionRefused, JournalCorrupt, KernelBug, LimitExceeded, ReplayDiffers, TreadleError
+from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError
 from .limits import (
     SIGNALS_BUFFERED_MAX,
     SNAPSHOT_TAIL_BYTES_MIN,
@@ -41,13 +40,12 @@ from .model import (
     Rejected,
     Signal,
     Started,
-    event_from_value,
+    Status,
     event_value,
 )
-from .values import Value, decode_trusted, encode
+from .values import Value, encode
 
 GENESIS: Final = bytes(32)
-SNAPSHOT_VERSION: Final = 1
 
 Blobs = Callable[[str], Value]
 
@@ -72,7 +70,7 @@ class RunState:
     reference: str | None = None
     seq: int = 0
     digest: bytes = GENESIS
-    status: str = "running"
+    status: Status = "running"
     state: Value = None
     result: Value = None
     error: dict[str, Any] | None = None
@@ -207,7 +205,7 @@ def advance(
     kind = seen.kind if type(seen) is Rejected else event.kind
     journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
     allowed = machine.kinds(definition)
-    return _admit(
+    return admit(
         run,
         kind,
         journaled,
@@ -237,7 +235,7 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
         _begin(run, event, max(at_ns, run.last_ns))
     decision = Decision(state=run.state, status="failed", error=error)
     journaled = {"kind": event.kind, **event_value(event)}
-    return _admit(
+    return admit(
         run,
         "fault",
         journaled,
@@ -282,9 +280,9 @@ def _buffer(run: RunState, event: Signal, at_ns: int) -> Step:
             f"{SIGNALS_BUFFERED_MAX} signals wait in {run.id} already; it consumes none of them"
         )
     run.signals.append(event_value(event))
-    decision = Decision(state=run.state, status=_as_status(run.status))
+    decision = Decision(state=run.state, status=run.status)
     decision.events = [{"type": "signal.received", "name": event.name, "buffered": True}]
-    return _admit(
+    return admit(
         run, "signal", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
     )
 
@@ -298,11 +296,7 @@ def _unbuffer(run: RunState, name: str, receipt: Receipt) -> None:
             return
 
 
-def _as_status(status: str) -> Any:
-    return status
-
-
-def _admit(
+def admit(
     run: RunState,
     kind: str,
     journaled: dict[str, Any],
@@ -434,195 +428,8 @@ def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:
     return found
 
 
-def _derived_status(run: RunState) -> str:
+def _derived_status(run: RunState) -> Status:
     for intent in run.open.values():
         if intent.kind not in ENGINE_KINDS:
             return "running"
     return "waiting"
-
-
-# --- folding and replay -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A record as the store gives it back."""
-
-    seq: int
-    body: bytes
-    digest: bytes
-
-    def record(self) -> dict[str, Any]:
-        value: dict[str, Any] = decode_trusted(self.body)
-        return value
-
-
-def snapshot(run: RunState) -> bytes:
-    """The canonical bytes of a run at its last record; `restore` is its inverse."""
-    run.tail_bytes, run.tail_records = 0, 0
-    body = encode(
-        {
-            "v": SNAPSHOT_VERSION,
-            "id": run.id,
-            "dialect": run.dialect,
-            "workflow": run.workflow,
-            "version": run.version,
-            "definition": run.definition,
-            "key": run.key,
-            "machine": run.machine,
-            "seed": run.seed,
-            "options": run.options,
-            "parent": run.parent,
-            "parent_intent": run.parent_intent,
-            "continued_from": run.continued_from,
-            "depth": run.depth,
-            "reference": run.reference,
-            "seq": run.seq,
-            "digest": run.digest,
-            "status": run.status,
-            "state": run.state,
-            "result": run.result,
-            "error": run.error,
-            "started_ns": run.started_ns,
-            "last_ns": run.last_ns,
-            "ended_ns": run.ended_ns,
-            "open": [{**i.to_value(), "seq": i.seq, "at_ns": i.at_ns} for i in run.open.values()],
-            "signals": run.signals,
-            "more": run.more,
-            "retries": run.retries,
-            "intents": run.intents,
-        }
-    )
-    run.snapshot_bytes = len(body)
-    return body
-
-
-def restore(body: bytes) -> RunState:
-    value: dict[str, Any] = decode_trusted(body)
-    if value.pop("v") != SNAPSHOT_VERSION:
-        raise JournalCorrupt("a snapshot of an unknown version")
-    value["open"] = {i["id"]: OpenIntent(**i) for i in value["open"]}
-    return RunState(**value, snapshot_bytes=len(body))
-
-
-def replay(
-    run: RunState,
-    machine: Machine,
-    definition_of: Callable[[str], Any],
-    records: Iterable[Stored],
-    *,
-    blobs: Blobs | None = None,
-) -> RunState:
-    """Folds records into a run by deciding each of them again. The first difference is an error."""
-    for stored in records:
-        if stored.seq != run.seq + 1:
-            raise JournalCorrupt(f"{run.id}: record {run.seq + 1} is missing")
-        if hashlib.sha256(run.digest + stored.body).digest() != stored.digest:
-            raise JournalCorrupt(f"{run.id}: the digest of record {stored.seq} does not match its bytes")
-        record = stored.record()
-        step = _again(run, machine, definition_of(run.definition), record, blobs)
-        if step.body != stored.body:
-            got = decode_trusted(step.body)
-            fields = [name for name in {**record, **got} if record.get(name) != got.get(name)]
-            raise ReplayDiffers(
-                f"{run.id}: record {stored.seq} was decided differently ({', '.join(fields)})",
-                where=f"{run.id}#{stored.seq}",
-                details={
-                    "seq": stored.seq,
-                    "expected": {name: record.get(name) for name in fields},
-                    "got": {name: got.get(name) for name in fields},
-                },
-            )
-    return run
-
-
-def _again(
-    run: RunState, machine: Machine, definition: Any, record: dict[str, Any], blobs: Blobs | None
-) -> Step:
-    kind, value, at_ns = record["kind"], record["event"], record["at"]
-    if kind == "fault":
-        value = dict(value)
-        event = event_from_value(value.pop("kind"), value)
-        # The step that failed must fail again; a copy is stepped because a failed step may have
-        # changed its state halfway.
-        probe = restore(snapshot_of(run))
-        try:
-            logged = {"fault": record["error"]}
-            advance(probe, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=logged)
-        except Exception as error:  # the same error is what replay expects
-            return fault(run, event, error_of(error), at_ns=at_ns)
-        return fault(
-            run, event, {"class": "internal", "code": "NO_FAULT", "message": "", "details": {}}, at_ns=at_ns
-        )
-    event = event_from_value(kind, value)
-    if isinstance(event, Started) and event.forked_from is not None:
-        raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")
-    try:
-        return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=record.get("log"))
-    except TreadleError as error:
-        raise ReplayDiffers(
-            f"{run.id}: record {record['seq']} was admitted, and is refused now: {error}",
-            where=f"{run.id}#{record['seq']}",
-            details={"seq": record["seq"], "expected": "admitted", "got": error.to_value()},
-        ) from error
-
-
-def snapshot_of(run: RunState) -> bytes:
-    """A snapshot for a copy, leaving the run's own bookkeeping as it is."""
-    kept = run.tail_bytes, run.tail_records, run.snapshot_bytes
-    body = snapshot(run)
-    run.tail_bytes, run.tail_records, run.snapshot_bytes = kept
-    return body
-
-
-def opened_by(record: dict[str, Any]) -> list[OpenIntent]:
-    """The intents a record opened, found without running a machine."""
-    if record["status"] in TERMINAL:
-        return []
-    return [
-        OpenIntent(**value, seq=record["seq"], at_ns=record["at"])
-        for value in record.get("opened", ())
-        if value["kind"] not in DETACHED_KINDS
-    ]
-
-
-def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int) -> tuple[RunState, Step]:
-    """A new run that goes on from another one's state. Its open intents are reissued under ids of
-    its own, so nothing that the source gets back can reach the fork, or the other way round."""
-    copy = restore(snapshot_of(source))
-    intents = [
-        Intent(kind=i.kind, params=i.params, ref=i.ref, due_ns=i.due_ns, idempotency_key=i.idempotency_key)
-        for i in copy.open.values()
-    ]
-    run = replace(
-        copy,
-        id=id,
-        definition=definition,
-        seq=0,
-        digest=GENESIS,
-        open={},
-        seed=seed,
-        parent=None,
-        parent_intent=None,
-        depth=0,
-        tail_bytes=0,
-        tail_records=0,
-        snapshot_bytes=0,
-        started_ns=at_ns,
-    )
-    origin = {"run": source.id, "seq": source.seq, "digest": source.digest}
-    event = Started(
-        seed=seed, machine=copy.machine, reference=copy.reference, options=copy.options, forked_from=origin
-    )
-    decision = Decision(
-        state=copy.state,
-        intents=intents,
-        status=_as_status(copy.status),
-        result=copy.result,
-        error=copy.error,
-    )
-    decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq}]
-    step = _admit(
-        run, "started", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
-    )
-    return run, step

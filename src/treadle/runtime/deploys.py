@@ -81,8 +81,8 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     else:
         version = str(1 + max((int(v.version) for v in taken if v.version.isdigit()), default=0))
     status = "unavailable" if reasons else "available"
-    core.batch.definitions.append(msgspec.structs.replace(row, created_ns=now))
-    core.batch.versions.append(
+    core.staged.batch.definitions.append(msgspec.structs.replace(row, created_ns=now))
+    core.staged.batch.versions.append(
         VersionRow(
             name=row.name,
             version=version,

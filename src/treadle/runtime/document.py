@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from treadle.kernel.errors import RunNotFound, TreadleError
+from treadle.kernel.history import Stored
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
-from treadle.kernel.run import RunState, Stored
+from treadle.kernel.run import RunState
 from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow

@@ -43,7 +43,7 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
                 f"cancel:{intent.id}",
             )
         elif intent.kind not in ENGINE_KINDS:
-            core.revoked.append(intent.id)
+            core.staged.revoked.append(intent.id)
     for intent in step.opened:
         _open(core, hot, intent)
     if step.ended and hot.state.parent_intent is not None and hot.state.parent is not None:
@@ -68,7 +68,7 @@ def refused(core: Core, item: Item, error: TreadleError) -> None:
 def deadline(core: Core, row: TimerRow) -> None:
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
     core.post(Item(row.run_id, Receipt(intent=row.intent, status="timeout", error=error)))
-    core.revoked.append(row.intent)
+    core.staged.revoked.append(row.intent)
 
 
 def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
@@ -78,13 +78,15 @@ def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
 def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
     state = hot.state
     if intent.due_ns is not None and intent.id in state.open:
-        core.batch.timers[intent.id] = TimerRow(intent.id, hot.no, intent.due_ns, intent.kind == "timer")
+        core.staged.batch.timers[intent.id] = TimerRow(
+            intent.id, hot.no, intent.due_ns, intent.kind == "timer"
+        )
         core.arm(intent.due_ns)
     match intent.kind:
         case "timer" | "signal":
             return
         case "task":
-            core.batch.tasks_new[intent.id] = _task(core, hot, intent)
+            core.staged.batch.tasks_new[intent.id] = _task(core, hot, intent)
         case "child" | "start":
             _start_child(core, hot, intent)
         case "deliver":
@@ -95,7 +97,7 @@ def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
             )
             _send(core, params["run"], event, f"deliver:{intent.id}", create=create)
         case _:
-            core.dispatched.append(
+            core.staged.dispatched.append(
                 Work(
                     state.id,
                     state.workflow,
@@ -109,7 +111,7 @@ def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
 
 
 def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | None) -> None:
-    batch = core.batch
+    batch = core.staged.batch
     if intent.due_ns is not None:
         core.fired(intent.id)
         if batch.timers.pop(intent.id, None) is None:
@@ -133,7 +135,9 @@ def close_task(core: Core, id: str, outcome: str, by: str | None) -> None:
 
 def find_task(core: Core, id: str) -> TaskRow | None:
     """A task's row, to be changed in place: the batch's own if it holds one."""
-    return core.batch.tasks_new.get(id) or core.batch.tasks_changed.get(id) or core.store.task(id)
+    return (
+        core.staged.batch.tasks_new.get(id) or core.staged.batch.tasks_changed.get(id) or core.store.task(id)
+    )
 
 
 def note(core: Core, task: TaskRow, what: str, by: str | None, **more: Any) -> None:
@@ -142,8 +146,8 @@ def note(core: Core, task: TaskRow, what: str, by: str | None, **more: Any) -> N
     if by is not None:
         entry["by"] = by
     task.history = [*task.history, entry]
-    if task.id not in core.batch.tasks_new:
-        core.batch.tasks_changed[task.id] = task
+    if task.id not in core.staged.batch.tasks_new:
+        core.staged.batch.tasks_changed[task.id] = task
 
 
 def _task(core: Core, hot: Hot, intent: OpenIntent) -> TaskRow:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from treadle.kernel.errors import JournalCorrupt, ReplayDiffers
+from treadle.kernel.history import opened_by, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
-from treadle.kernel.run import Blobs, RunState, opened_by, replay, restore, snapshot_of
+from treadle.kernel.run import Blobs, RunState
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads, RunRow
 

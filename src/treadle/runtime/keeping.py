@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from treadle.kernel.errors import RunExists, Unsupported
+from treadle.kernel.history import fork as fork_run
 from treadle.kernel.model import TERMINAL
-from treadle.kernel.run import fork as fork_run
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
 from .core import Core
@@ -50,9 +50,7 @@ def fork(
         cell_key=state.key,
     )
     core.next_run_no += 1
-    core.adopt(
-        Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step, notes={"forked": True}
-    )
+    core.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step)
     return {"run": new_id}
 
 
@@ -87,7 +85,7 @@ def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
     if not dry_run:
         for row in rows:
             core.hot.drop(row.id)
-            core.batch.runs_removed.append(row.no)
+            core.staged.batch.runs_removed.append(row.no)
     return len(rows)
 
 

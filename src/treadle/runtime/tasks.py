@@ -18,7 +18,8 @@ from treadle.lang.duration import instant_text
 from treadle.store.protocol import TaskRow
 
 from . import effects
-from .core import HANDED_ON, Core
+from .commands import HANDED_ON
+from .core import Core
 from .ports import Ack, Item
 
 OPEN = ("open", "claimed")

@@ -16,7 +16,8 @@ from treadle.kernel.limits import OWNER_POLL_MS
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Store
 
-from .core import Command, Core
+from .commands import Command
+from .core import Core
 from .messages import item_to_bytes
 from .ports import Item, Port
 

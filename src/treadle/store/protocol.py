@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from treadle.kernel.run import Stored
+from treadle.kernel.history import Stored
 from treadle.kernel.values import Value
 
 
@@ -167,6 +167,7 @@ class Reads(Protocol):
 
     def timers_due(self, now_ns: int, limit: int) -> list[TimerRow]: ...
     def timer_next(self) -> int | None: ...
+    def timer_after(self, now_ns: int) -> int | None: ...
     def timers_of(self, run: int) -> list[TimerRow]: ...
 
     def task(self, id: str) -> TaskRow | None: ...

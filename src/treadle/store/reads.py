@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing
-from treadle.kernel.run import Stored
+from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 
 from .blobs import BlobFiles
@@ -219,6 +219,10 @@ class SqlReads:
 
     def timer_next(self) -> int | None:
         found: int | None = self._one("SELECT min(due_ns) FROM timers")[0]
+        return found
+
+    def timer_after(self, now_ns: int) -> int | None:
+        found: int | None = self._one("SELECT min(due_ns) FROM timers WHERE due_ns > ?", now_ns)[0]
         return found
 
     def timers_of(self, run: int) -> list[TimerRow]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Event, OpenIntent, Patch, Receipt, Retry, Signal, Started
-from treadle.kernel.run import RunState, Stored, advance, error_of, fault, replay, restore, snapshot_of
+from treadle.kernel.run import RunState, advance, error_of, fault
 from treadle.kernel.values import Value, digest
 
 START_NS = 1_800_000_000 * 10**9

@@ -24,7 +24,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import OpenIntent, Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode, to_value
-from treadle.runtime.core import CheckpointSaved, Command, FrameSent
+from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
 
 from .bus import LocalBus

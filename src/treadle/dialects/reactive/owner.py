@@ -16,7 +16,8 @@ from typing import Any
 
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.model import Apply, Domain, Event, Frame, Patch, Receipt, Started
-from treadle.kernel.run import RunState, Step, advance, error_of, fault, replay, restore, snapshot_of
+from treadle.kernel.history import replay, restore, snapshot_of
+from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 
 from .app import App

@@ -1,0 +1,213 @@
+"""One event of one run: find the run, decide whether the event still counts, step, record.
+
+An event that is refused changes nothing and leaves a line in the diagnostics. An event that has
+happened (a receipt) cannot be refused: if its step fails, the failure is recorded and the run fails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import (
+    RunEnded,
+    RunExists,
+    RunNotFound,
+    StoreBusy,
+    StoreFull,
+    StoreUnavailable,
+    TreadleError,
+    VersionMismatch,
+)
+from treadle.kernel.model import REFUSABLE, Cancel, Event, Frame, Receipt, Rejected, Retry, Signal, Started
+from treadle.kernel.run import RunState, Step, advance, error_of, fault
+from treadle.kernel.values import digest
+from treadle.store.protocol import RunRow
+
+from . import effects
+from .hot import Hot, join_ids
+from .ports import Item
+
+if TYPE_CHECKING:
+    from .core import Core
+
+# The store did not answer: nothing is wrong with the event, it is tried again.
+PASSING = (StoreFull, StoreBusy, StoreUnavailable)
+
+
+def admit(core: Core, item: Item) -> bool:
+    """Admits one event; False if what is staged must be committed before it can be."""
+    if item.submission is not None and core.answered_before(item):
+        return True
+    core.staged.taken.append(item)
+    try:
+        hot = _find(core, item)
+    except PASSING:
+        raise
+    except TreadleError as error:
+        # Damaged, or its code is not at hand here: left as it is, its open work stays open.
+        core.quarantine(item, error)
+        return True
+    if hot is None:
+        core.refuse(item, RunNotFound(f"there is no run {item.run!r}; `treadle list` shows what is there"))
+        return True
+    event = item.event
+    if event is None:
+        core.owe(hot)
+        return True
+    if _is_stale(core, hot, item, event) or _is_barred(core, hot, item, event):
+        return True
+    at_ns = core.clock.now_ns()
+    if blobs := item.notes.get("blobs"):
+        core.stage_blobs(hot, blobs)
+    try:
+        step = advance(hot.state, hot.machine, hot.definition, event, at_ns=at_ns, blobs=core.blobs)
+    except PASSING:
+        raise
+    except Exception as error:
+        return _step_failed(core, hot, item, event, error, at_ns)
+    record(core, hot, step, item)
+    return True
+
+
+def _find(core: Core, item: Item) -> Hot | None:
+    hot = core.hot.peek(item.run)
+    if hot is None:
+        core.raise_if_unreadable(item.run)
+        hot = core.hot.get(item.run)
+    if hot is None and item.create is not None:
+        return _create(core, item)
+    return hot
+
+
+def _create(core: Core, item: Item) -> Hot:
+    assert item.create is not None
+    new = item.create
+    loaded = core.registry.load(new.definition)
+    now = core.clock.now_ns()
+    about: dict[str, Any] = {
+        "id": item.run,
+        "dialect": new.dialect,
+        "workflow": new.workflow,
+        "version": new.version,
+        "definition": new.definition,
+    }
+    row = RunRow(no=core.next_run_no, cell_key=new.key, started_ns=now, **about)
+    state = RunState(key=new.key, **about)
+    core.next_run_no += 1
+    hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row, set())
+    core.hot.add(hot)
+    if type(item.event) is not Started:
+        # A cell comes to life with its first event.
+        started = Started(definition=new.definition, seed=core.entropy(16), machine=loaded.machine.version)
+        step = advance(state, loaded.machine, loaded.definition, started, at_ns=now, blobs=core.blobs)
+        record(core, hot, step, Item(item.run, started, derived=True))
+    return hot
+
+
+def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
+    """What settles an intent that is not open, or steers a run that has ended, changes nothing."""
+    if isinstance(event, Receipt | Rejected | Frame):
+        if event.intent in hot.state.open:
+            return False
+        core.note_stale(hot, item, "receipt.stale", {"intent": event.intent})
+        return True
+    if hot.state.ended and hot.machine.final and isinstance(event, Signal | Cancel):
+        core.note_stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
+        return True
+    return False
+
+
+def _is_barred(core: Core, hot: Hot, item: Item, event: Event) -> bool:
+    if type(event) is Started and hot.state.seq > 0:
+        _start_again(core, hot, item, event)
+        return True
+    if item.expected_version is not None and item.expected_version != hot.state.seq:
+        expected, found = item.expected_version, hot.state.seq
+        message = f"{item.run} is at version {found}, not {expected}; look at it again, then decide"
+        core.refuse(item, VersionMismatch(message, details={"expected": expected, "found": found}))
+        return True
+    if hot.state.ended and hot.machine.final and not isinstance(event, Retry):
+        core.refuse(item, RunEnded(f"{item.run} is {hot.state.status}; it takes no {event.kind} any more"))
+        return True
+    return False
+
+
+def _start_again(core: Core, hot: Hot, item: Item, event: Started) -> None:
+    """The same id again: the same run, if definition and input are the same."""
+    body = next((row[6] for row in core.staged.batch.records if row[0] == hot.no and row[1] == 1), None)
+    was = core.first_event(hot.no, body)
+    if was["definition"] == event.definition and digest(was.get("input")) == digest(event.input):
+        core.answer(item, {"run": item.run, "existing": True})
+        return
+    core.refuse(
+        item, RunExists(f"a run {item.run!r} exists with another definition or input; choose another id")
+    )
+
+
+def _step_failed(core: Core, hot: Hot, item: Item, event: Event, error: Exception, at_ns: int) -> bool:
+    """A machine raised: its state may be half changed, so it is reloaded from what is durable."""
+    core.hot.drop(item.run)
+    if hot.batch == core.staged.number:
+        core.staged.taken.pop()
+        return False
+    if isinstance(event, REFUSABLE):
+        known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
+        core.refuse(item, known)
+        return True
+    again = core.hot.get(item.run)
+    assert again is not None, "the run was there a moment ago"
+    record(core, again, fault(again.state, event, error_of(error), at_ns=at_ns), item)
+    return True
+
+
+def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
+    """Stages an admitted step, with all that follows from it."""
+    state, staged = hot.state, core.staged
+    inner = item.event.events if type(item.event) is Receipt else []
+    first_no = hot.event_no + 1
+    hot.event_no += len(inner) + len(step.events)
+    hot.batch = staged.number
+    opens = join_ids([i.id for i in step.opened if i.id in state.open])
+    closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
+    staged.batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
+    staged.batch.bytes += len(step.body)
+    effects.apply(core, hot, step, item)
+    _write_row(core, hot, step)
+    if state.wants_snapshot() or "forked" in item.notes:
+        core.stage_snapshot(hot)
+    core.tell(hot, inner + step.events, first_no, step.seq, step.at_ns)
+    core.answer(item, {"run": state.id, "seq": step.seq, "status": step.status})
+    if item.submission is not None:
+        core.remember(item.submission, {"run": state.id, "seq": step.seq})
+    core.owe(hot)
+
+
+def _write_row(core: Core, hot: Hot, step: Step) -> None:
+    """The run's row changes only when what it says does."""
+    state, row, batch = hot.state, hot.row, core.staged.batch
+    working = state.working
+    if not (
+        step.status_changed
+        or row.working != working
+        or row.reference != state.reference
+        or row.definition != state.definition
+    ):
+        return
+    row.status, row.working, row.reference = state.status, working, state.reference
+    row.definition, row.version, row.seq, row.updated_ns = (
+        state.definition,
+        state.version,
+        step.seq,
+        step.at_ns,
+    )
+    row.ended_ns, row.error, row.retain_ns = state.ended_ns, state.error, None
+    if state.ended_ns is not None and hot.machine.final:
+        row.retain_ns = state.ended_ns + hot.machine.retention_ns(hot.definition)
+    if step.seq == 1:
+        row.parent, row.parent_intent = state.parent, state.parent_intent
+        row.continued_from, row.started_ns = state.continued_from, state.started_ns
+        batch.runs_new[row.no] = row
+        if pending := core.registry.pending.get(state.definition):
+            batch.definitions.append(pending)
+    elif row.no not in batch.runs_new:
+        batch.runs_changed[row.no] = row

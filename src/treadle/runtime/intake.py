@@ -1,0 +1,109 @@
+"""What comes to the core by itself: due timers, other processes' messages, work left by a crash.
+
+All three are found through indexes, a page at a time, so that neither a million sleeping runs nor
+a long inbox costs memory or delays the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import INBOX_PER_TURN_MAX, TIMERS_PER_TURN_MAX
+from treadle.kernel.model import ENGINE_KINDS, Receipt
+from treadle.store.protocol import RunRow
+
+from . import effects
+from .hot import open_work
+from .messages import item_from_bytes
+from .ports import Item, Work
+
+if TYPE_CHECKING:
+    from .core import Core
+
+RECOVER_PER_TURN = 250
+
+
+class Intake:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        # Timers and messages that are in a mailbox already; their rows go with the commit.
+        self.firing: set[str] = set()
+        self.reading: set[str] = set()
+        self.inbox_dirty = True
+        self._next_due_ns: int | None = 0
+        self._recovered_no: int | None = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._recovered_no is not None or self.inbox_dirty
+
+    def next_due_ns(self) -> int | None:
+        return self._next_due_ns
+
+    def arm(self, due_ns: int) -> None:
+        if self._next_due_ns is None or due_ns < self._next_due_ns:
+            self._next_due_ns = due_ns
+
+    def gather(self, now_ns: int) -> None:
+        self._recover()
+        self._read_inbox()
+        self._fire_timers(now_ns)
+
+    def _fire_timers(self, now_ns: int) -> None:
+        if self._next_due_ns is None or now_ns < self._next_due_ns:
+            return
+        rows = self._core.store.timers_due(now_ns, TIMERS_PER_TURN_MAX + len(self.firing))
+        fresh = [row for row in rows if row.intent not in self.firing]
+        for row in fresh:
+            self.firing.add(row.intent)
+            if row.fires:
+                self._core.post(Item(row.run_id, Receipt(intent=row.intent)))
+            else:
+                effects.deadline(self._core, row)
+        # While fired timers wait for their commit their rows are still there: ask again after it.
+        self._next_due_ns = now_ns if fresh else self._core.store.timer_after(now_ns)
+
+    def _read_inbox(self) -> None:
+        if not self.inbox_dirty:
+            return
+        found = self._core.store.inbox(INBOX_PER_TURN_MAX + len(self.reading))
+        rows = [row for row in found if row[0] not in self.reading]
+        for key, body in rows:
+            self.reading.add(key)
+            try:
+                self._core.post(item_from_bytes(body, key))
+            except (TreadleError, KeyError, TypeError, ValueError) as error:
+                self._core.diagnose("", "inbox.unreadable", {"key": key, "error": str(error)})
+                self._core.staged.batch.inbox_done.append(key)
+        self.inbox_dirty = bool(rows)
+
+    def _recover(self) -> None:
+        """Hands open work out again under the same ids ("ensure started")."""
+        if self._recovered_no is None:
+            return
+        rows = self._core.store.working(after_no=self._recovered_no, limit=RECOVER_PER_TURN)
+        for row in rows:
+            if self._core.hot.peek(row.id) is None and not self._dispatch_again(row):
+                # No worker holds anything, so the run owes itself an event: load it and see.
+                self._core.post(Item(row.id, None))
+        self._recovered_no = rows[-1].no if len(rows) == RECOVER_PER_TURN else None
+
+    def _dispatch_again(self, row: RunRow) -> bool:
+        core = self._core
+        intents = [i for i in open_work(row, core.store).values() if i.kind not in ENGINE_KINDS]
+        if not intents:
+            return False
+        first = core.store.record(row.no, 1)
+        options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
+        checkpoints = core.store.checkpoints(row.no)
+        try:
+            loaded = core.registry.load(row.definition).definition
+        except TreadleError:
+            loaded = None
+        for intent in intents:
+            saved = checkpoints.get(intent.id)
+            core.staged.dispatched.append(
+                Work(row.id, row.workflow, row.dialect, row.definition, options, intent, loaded, saved)
+            )
+        return True

@@ -1,0 +1,39 @@
+"""Everything that belongs to one commit: the rows it writes, and what may happen once it is durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from treadle.kernel.values import Value
+from treadle.store.protocol import Batch
+
+from .commands import Progress, Write
+from .ports import Ack, Item, News, Work
+
+
+@dataclass(slots=True)
+class Staged:
+    number: int
+    batch: Batch = field(default_factory=Batch)
+    # What the commit holds, to be put back if it fails.
+    taken: list[Item] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    # What follows from it, to be done if it does not.
+    answers: list[tuple[Ack, Any, TreadleError | None]] = field(default_factory=list)
+    dispatched: list[Work] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+    news: dict[str, News] = field(default_factory=dict)
+    # Submissions answered in this commit: (scope, id) -> answer.
+    submitted: dict[tuple[str, str], Value] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return self.batch.empty and not self.answers and not self.dispatched and not self.revoked
+
+    @property
+    def full(self) -> bool:
+        return len(self.batch.records) >= BATCH_RECORDS_MAX or self.batch.bytes >= BATCH_BYTES_MAX
