@@ -1,1 +1,26 @@
-"""What tests of workflows need: a driver without an engine, a virtual clock, scripted models."""
+"""What tests of workflows need: a driver without an engine, a virtual clock, scripted models, replay.
+
+Nothing here is imported by the engine. Names are loaded on first use, so that the pytest plug-in
+costs a test session nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .clock import VirtualClock
+    from .driver import Driver
+    from .replaying import assert_replays
+
+__all__ = ["Driver", "VirtualClock", "assert_replays"]
+
+_HOMES = {"Driver": "driver", "VirtualClock": "clock", "assert_replays": "replaying"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
