@@ -60,7 +60,7 @@ class Watch:
 
 class Watching:
     def __init__(self, events_after: EventsAfter) -> None:
-        self._events_after = events_after
+        self.events_after = events_after
         self._watches: dict[str, list[Watch]] = {}
         self._observers: list[_Observing] = []
 
@@ -85,7 +85,7 @@ class Watching:
             del self._watches[watch.run]
 
     def observe(self, observer: Observer, *, after: int) -> None:
-        self._observers.append(_Observing(observer, after, self._events_after))
+        self._observers.append(_Observing(observer, after, self.events_after))
 
     def tell(self, news: list[News]) -> None:
         for observing in self._observers:

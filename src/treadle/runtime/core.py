@@ -185,8 +185,7 @@ class Core:
                 self._intake.reading.add(item.inbox)
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
-        for row in staged.batch.runs_new.values():
-            self.registry.pending.pop(row.definition, None)
+        self.registry.stored.update(row.digest for row in staged.batch.definitions)
         self._next_batch()
         if staged.revoked:
             self._port.revoke(staged.revoked)

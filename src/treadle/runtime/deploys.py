@@ -93,7 +93,6 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
             created_ns=now,
         )
     )
-    core.registry.pending.pop(row.digest, None)
     return {"name": row.name, "version": version, "digest": row.digest, "status": status, "reasons": reasons}
 
 

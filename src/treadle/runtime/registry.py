@@ -43,8 +43,9 @@ class Registry:
         self._machine_of = machine_of
         self._reads = reads
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
-        # Definitions that are not in the store yet: written with the first run that needs them.
-        self.pending: dict[str, DefinitionRow] = {}
+        # Definitions that may not be in the store yet: written with the first run that needs them.
+        self.pending: Mapping[str, DefinitionRow] = {}
+        self.stored: set[str] = set()
         # Set by the composition root: a workflow named by file, and a dialect's check of inputs.
         self.find_file: Callable[[str, str | None], DefinitionRow | None] = lambda workflow, base: None
         self.check_input: Callable[[Loaded, Value, dict[str, Any]], Value] = lambda loaded, input, options: (

@@ -101,6 +101,9 @@ class SqlReads:
         with self._dialect.errors():
             return self._connection.execute(query, parameters).fetchone()
 
+    def close(self) -> None:
+        self._connection.close()
+
     # --- runs ---
 
     def run(self, id: str) -> RunRow | None:

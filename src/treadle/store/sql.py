@@ -18,7 +18,7 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
-from .protocol import Batch, Reads, RunRow, TaskRow
+from .protocol import Batch, RunRow, TaskRow
 from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlDialect, SqlReads
 from .sqlite import SqliteDialect
 
@@ -32,8 +32,17 @@ def migrations() -> list[tuple[int, str]]:
 
 def open_sqlite(path: Path | None) -> SqlStore:
     """A store in a file, or in memory without a path."""
-    files = None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
-    return SqlStore(SqliteDialect(path), files)
+    return SqlStore(SqliteDialect(path), _files(path))
+
+
+def read_sqlite(path: Path) -> SqlReads:
+    """Reads on a connection of their own, beside the owner's."""
+    dialect = SqliteDialect(path)
+    return SqlReads(dialect, dialect.connect(readonly=True), _files(path))
+
+
+def _files(path: Path | None) -> BlobFiles | None:
+    return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
 
 
 def _marks(columns: str) -> str:
@@ -123,14 +132,6 @@ class SqlStore(SqlReads):
             raise
         self._epoch: int | None = None
         self._data_version = dialect.data_version(connection)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def reader(self) -> Reads | None:
-        if not self._dialect.shared:
-            return None
-        return SqlReads(self._dialect, self._dialect.connect(readonly=True), self._files)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:

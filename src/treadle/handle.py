@@ -1,0 +1,100 @@
+"""A handle on one run: look at it, follow it, wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import RunFailed
+from treadle.kernel.model import TERMINAL
+from treadle.kernel.values import Value
+from treadle.runtime import document
+from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+# How long a waiter trusts that it will be told; guests of another process are never told.
+END_POLL_S = 0.5
+
+
+class Run:
+    """One run of an engine. `id` is its name; everything else is asked for."""
+
+    def __init__(self, engine: Engine, id: str, *, existing: bool = False) -> None:
+        self._engine = engine
+        self.id = id
+        # Whether `start` found this run instead of making it.
+        self.existing = existing
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    async def show(self, *, engine: bool = False, at: int | None = None) -> dict[str, Any]:
+        """The run document, as `treadle show --json` prints it."""
+        library = self._engine.library
+        return await self._engine.read(
+            lambda reads: document.show(reads, library.registry(reads), self.id, engine=engine, at=at)
+        )
+
+    async def state(self, at: int | None = None) -> Value:
+        """The dialect's view of the state, now or at a record."""
+        return (await self.show(at=at))["state"]
+
+    async def journal(self) -> list[dict[str, Any]]:
+        return await self._engine.read(
+            lambda reads: list(document.journal(reads, document.row_of(reads, self.id)))
+        )
+
+    async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[dict[str, Any]]:
+        """The run's events in order; with `follow`, until it ends."""
+        with self._engine.watch(self.id) as watch:
+            while True:
+                ended = await self._ended() if follow else True
+                for event in await self._engine.events_after(self.id, after):
+                    after = event["seq"]
+                    yield event
+                if ended:
+                    return
+                await watch.changed()
+
+    async def _ended(self) -> bool:
+        row = await self._engine.read(lambda reads: document.row_of(reads, self.id))
+        return row.status in TERMINAL
+
+    async def result(self, timeout: float | None = None) -> Value:
+        """Waits for the end and returns the result; raises RunFailed if it did not complete."""
+        async with asyncio.timeout(timeout):
+            with self._engine.watch(self.id, end=True) as watch:
+                while not await self._ended():
+                    await watch.changed(poll_s=END_POLL_S)
+        shown = await self.show()
+        if shown["status"] in ("completed", "partial"):
+            return shown["result"]
+        error = shown["error"] or {}
+        raise RunFailed(
+            f"{self.id} {shown['status']}: {error.get('message', '')}",
+            error=shown["error"],
+            result=shown["result"],
+            where=error.get("where"),
+            cls=error.get("class"),
+        )
+
+    async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
+        """Waits until the run (with its parents and children) has ended or only people and outside
+        signals can move it on; with `until_wait`, also when only timers are left."""
+        async with asyncio.timeout(timeout):
+            with self._engine.watch("") as watch:
+                while await self._engine.read(lambda reads: self._moves(reads, timers=not until_wait)):
+                    await watch.changed(poll_s=0.05)
+        return await self.show()
+
+    def _moves(self, reads: Reads, *, timers: bool) -> bool:
+        row = document.row_of(reads, self.id)
+        root = document.root_of(reads, row)
+        unavailable = frozenset(self._engine.worker.unknown)
+        return any(
+            document.moves(reads, candidate, timers=timers, unavailable=unavailable)
+            for candidate in ((row,) if root.no == row.no else (row, root))
+        )
