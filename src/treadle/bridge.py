@@ -219,6 +219,9 @@ class Bridge:
     async def operate(self, name: str, body: dict[str, Any]) -> Any:
         return await self.ask(lambda ack: operation(name, body, ack))
 
+    def operate_blocking(self, name: str, body: dict[str, Any]) -> Any:
+        return self.ask_blocking(lambda ack: operation(name, body, ack))
+
     async def read(self, question: Callable[[Reads], T]) -> T:
         """Asks the store on a connection of its own, off the core thread where there is one."""
         if self._thread is None or self._readers is None:

@@ -49,8 +49,14 @@ class Dialects(Mapping[str, Dialect]):
         return len(list(iter(self)))
 
 
-def register_performers(engine: Engine) -> None:
-    """Which performer does which kind of intent."""
+def register_performers(engine: Engine, dialect: str) -> None:
+    """Who performs which intents of a dialect; called when the first of them comes."""
+    register = engine.worker.register
+    if dialect == "playbook":
+        from treadle.work.pipeline import PipelinePerformer
+
+        pipeline = PipelinePerformer(engine.tools, engine.secrets)
+        register("step", pipeline, dialect=dialect, threaded=pipeline.never_waits)
 
 
 def register(engine: Engine, plugin: Any) -> None:

@@ -34,7 +34,7 @@ from treadle.work.secrets import Secrets, SecretStore, secret_store_path
 from treadle.work.worker import Worker
 
 from . import compose
-from .bridge import Bridge, operation
+from .bridge import Bridge
 from .handle import Run
 from .library import Library
 from .watching import Watch
@@ -94,7 +94,7 @@ class Engine:
             threads=threads,
         )
         self._bridge.worker = self.worker if work else None
-        compose.register_performers(self)
+        self.worker.prepare = lambda dialect: compose.register_performers(self, dialect)
 
     async def __aenter__(self) -> Engine:
         await self._bridge.start()
@@ -119,7 +119,7 @@ class Engine:
 
     # --- how everything below reaches the core ---
 
-    async def submit(self, run: str, event: Event, **more: Any) -> dict[str, Any]:
+    async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
         answer: dict[str, Any] = await self._bridge.ask(lambda ack: Item(run, event, ack=ack, **more))
         return answer
@@ -158,8 +158,7 @@ class Engine:
         for definition in found:
             deploy = self.library.deploy_of(definition, validation=self.validation)
             if self._bridge.open:
-                body = deploy.to_value()
-                self._bridge.ask_blocking(lambda ack, body=body: operation("deploy", body, ack))
+                self._bridge.operate_blocking("deploy", deploy.to_value())
             else:
                 self._deploying.append(deploy)
         return found
@@ -226,7 +225,7 @@ class Engine:
         await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
-    async def list(self, **filters: Any) -> Rows:
+    async def list(self, /, **filters: Any) -> Rows:
         """Runs, newest first: filters status, workflow, reference, since_ns, search, limit."""
         return [document.list_row(row) for row in await self.read(lambda reads: reads.runs(**filters))]
 
@@ -261,7 +260,7 @@ class Engine:
     async def patch(self, id: str, data: dict[str, Any], *, by: str | None = None) -> dict[str, Any]:
         return await self.submit(id, Patch(data=to_value(data), by=by))
 
-    async def retry(self, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
+    async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
         return await self.submit(id, Retry(how=to_value(how), by=by))
 
     async def fork(

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import OpenIntent, Receipt, make_reference
+from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode, to_value
 from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
@@ -31,6 +31,8 @@ from .bus import LocalBus
 from .job import Done, Performer, StaysOpen, Threaded
 
 log = logging.getLogger("treadle.worker")
+
+ANY = "*"
 
 
 class Vault(Protocol):
@@ -51,6 +53,7 @@ class WorkerJob:
         self._blobs: dict[str, bytes] = {}
         self.run = work.run
         self.workflow = work.workflow
+        self.dialect = work.dialect
         self.definition = work.definition
         self.intent = work.intent
         self.options = work.options
@@ -139,8 +142,10 @@ class Worker:
         self.unknown: dict[str, str] = {}
         self._concurrency = concurrency
         self._thread_count = threads
-        self._performers: dict[str, tuple[Performer, Threaded | None]] = {}
-        self._resolve: Callable[[str], Performer | None] = lambda kind: None
+        self._performers: dict[tuple[str, str], tuple[Performer, Threaded | None]] = {}
+        self._prepared: set[str] = set()
+        # Set by the composition root: registers the performers of a dialect when its first work comes.
+        self.prepare: Callable[[str], None] = lambda dialect: None
         clock = SystemClock()
         self._coroutines = LocalBus(clock)
         self._functions = LocalBus(clock)
@@ -153,12 +158,18 @@ class Worker:
 
     # --- what can be performed ---
 
-    def register(self, kind: str, performer: Performer, *, threaded: Threaded | None = None) -> None:
-        self._performers[kind] = (performer, threaded)
+    def register(
+        self, kind: str, performer: Performer, *, dialect: str = ANY, threaded: Threaded | None = None
+    ) -> None:
+        """Who performs a kind of intent, of one dialect or of any. The kind `*` is every other kind."""
+        self._performers[dialect, kind] = (performer, threaded)
 
-    def register_fallback(self, resolve: Callable[[str], Performer | None]) -> None:
-        """Finds a performer for kinds that are not known by name (an application's effects)."""
-        self._resolve = resolve
+    def _entry(self, dialect: str, kind: str) -> tuple[Performer, Threaded | None] | None:
+        if dialect not in self._prepared:
+            self._prepared.add(dialect)
+            self.prepare(dialect)
+        found = self._performers
+        return found.get((dialect, kind)) or found.get((ANY, kind)) or found.get((dialect, ANY))
 
     # --- life ---
 
@@ -213,7 +224,7 @@ class Worker:
             self._soon(self._cancel, intents)
 
     def _is_threaded(self, work: Work) -> bool:
-        entry = self._performers.get(work.intent.kind)
+        entry = self._entry(work.dialect, work.intent.kind)
         return entry is not None and entry[1] is not None and entry[1](work.intent, work.loaded)
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -272,11 +283,11 @@ class Worker:
     # --- both ---
 
     async def _perform(self, job: WorkerJob) -> Item | None:
-        performer = self._performer(job.intent)
-        if performer is None:
+        entry = self._entry(job.dialect, job.intent.kind)
+        if entry is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
         try:
-            done = await performer(job)
+            done = await entry[0](job)
             return job.finish(done)
         except StaysOpen as error:
             return self._stays_open(job, str(error))
@@ -286,10 +297,6 @@ class Worker:
             log.exception("the performer of %s failed", job.intent.kind)
             wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
             return job.finish(Done(status="error", error=wrapped.to_value()))
-
-    def _performer(self, intent: OpenIntent) -> Performer | None:
-        entry = self._performers.get(intent.kind)
-        return entry[0] if entry is not None else self._resolve(intent.kind)
 
     def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
         self.unknown[job.intent.id] = why
