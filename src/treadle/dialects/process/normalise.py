@@ -55,6 +55,10 @@ def normalise(document: Document, transports: Collection[str]) -> tuple[dict[str
     reader.tasks = _declared(reader, top)
     body["steps"] = reader.block(top.get("steps"), ("steps",), Names())
     body["tasks"] = {task: _task(reader, reader.tasks[task], ("tasks", task), task) for task in reader.tasks}
+    for task in reader.tasks:
+        if task not in reader.asked:
+            message = f"nothing asks for the task {task}"
+            reader.warning("UNUSED_TASK", ("tasks", task), message, f"add the step `task: {task}`")
     body["requires"] = reader.requires.to_value()
     if not problems.errors:
         _check_size(reader, body)
@@ -97,10 +101,6 @@ def _task(reader: StepReader, value: Value, path: Path, name: str) -> Value:
     if declaration is None:
         return None
     uses = reader.asked.get(name, [])
-    if not uses:
-        reader.warning(
-            "UNUSED_TASK", path, f"nothing asks for the task {name}", f"add the step `task: {name}`"
-        )
     # A declaration may read what every place that asks for it can see.
     names = Names(frozenset.intersection(*(place.loops for place in uses))) if uses else Names()
     out: dict[str, Value] = {"roles": reader.texts(declaration.get("roles", []), (*path, "roles"), "roles")}

@@ -106,8 +106,7 @@ class _Parser:
         taken = self.token
         match = _TOKEN.match(self.text, self.at)
         if match is None or match.lastgroup is None:
-            space = re.compile(r"\s*").match(self.text, self.at)
-            self.start = space.end() if space else self.at
+            self.start = len(self.text) - len(self.text[self.at :].lstrip(" \t\n\r\f\v"))
             self.fail(f"{self.text[self.start]!r} is not expected here")
         self.kind = match.lastgroup
         self.token = match[match.lastgroup]
@@ -249,11 +248,11 @@ class _Parser:
 
     def number(self) -> int | float:
         text = self.token
-        value: int | float = int(text) if text.isdigit() and len(text) < 25 else float(text)
-        if (isinstance(value, float) and value == float("inf")) or (
-            isinstance(value, int) and value > INT_MAX
-        ):
+        whole = text.isdigit()
+        too_large = int(text.lstrip("0")[:21] or 0) > INT_MAX if whole else float(text) == float("inf")
+        if too_large:
             self.fail(f"{text[:40]} is too large a number")
+        value: int | float = int(text) if whole else float(text)
         self.advance()
         return value
 
@@ -284,8 +283,10 @@ def _flat(operator: str, tree: Tree) -> list[Tree]:
 
 
 def _negated(tree: Tree) -> Tree:
-    if tree[0] == "lit" and type(tree[1]) in (int, float) and -tree[1] >= INT_MIN:
-        return ["lit", -tree[1] + 0]
+    if tree[0] == "lit":
+        number = tree[1]
+        if type(number) is float or (type(number) is int and -number >= INT_MIN):
+            return ["lit", -number + 0]
     return ["neg", tree]
 
 
@@ -353,9 +354,15 @@ def literal_text(value: Value) -> str:
 
 
 def text_literal(text: str) -> str:
-    body = json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("'", "\\'")
-    # JSON's \b and \f are not escapes of expressions.
-    return "'" + body.replace("\\b", "\\u0008").replace("\\f", "\\u000c") + "'"
+    return "'" + _SPECIAL.sub(_escaped, text) + "'"
+
+
+_SPECIAL = re.compile(r"[\\'\x00-\x1f\x7f]")
+_SHORT: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", "'": "\\'"}
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 def _text(tree: Tree, floor: int) -> str:
