@@ -1,0 +1,421 @@
+"""What is wrong with a workflow document: its shape, then its graph, then its details.
+
+Every problem is found at once, each with its code and its line. A code is part of the contract
+(the table in docs/agent.md); the messages are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.exceptions import ValidationError
+
+from treadle.kernel.errors import DefinitionError, ValueRefused
+from treadle.kernel.values import encode
+from treadle.lang.duration import parse_duration
+from treadle.lang.problems import Problems
+from treadle.lang.text import Path as Where
+
+from .inputs import check_declarations
+from .paths import Path, PathError, compile_js
+from .schema import SKILL_ID, WORKFLOW
+
+_SHAPE: Final = Draft202012Validator(WORKFLOW)
+# Keys of a turn's context that no node may take.
+RESERVED: Final = ("input", "approval")
+BUILT_IN_SKILLS: Final = frozenset({"files", "shell", "http", "duckdb", "workflows"})
+
+
+def check(value: Any, problems: Problems) -> None:
+    """Adds everything that is wrong with `value` to `problems`."""
+    if not isinstance(value, dict):
+        problems.error("SCHEMA", (), "an agent workflow is a mapping with id, name, entry, nodes and edges")
+        return
+    try:
+        encode(value)
+    except ValueRefused as refused:
+        problems.error("VALUE_REFUSED", (), refused.message, hint="Only JSON values can be stored.")
+        return
+    for error in _SHAPE.iter_errors(value):
+        _shape_problem(error, problems)
+    nodes = value.get("nodes")
+    if isinstance(nodes, dict):
+        _check_graph(value, nodes, problems)
+        for id, node in nodes.items():
+            if isinstance(node, dict):
+                _check_node(id, node, problems)
+        _check_skills(value, nodes, problems)
+        _check_judges(value, nodes, problems)
+    check_declarations(value.get("inputs"), problems)
+
+
+# --- shape --------------------------------------------------------------------------------------
+
+
+def _shape_problem(error: ValidationError, problems: Problems) -> None:
+    where: Where = tuple(error.absolute_path)
+    if where and where[-1] == "verify":
+        return
+    code, message, hint = "SCHEMA", error.message, ""
+    if _is_source(where, error):
+        code, message, hint = _source_problem(error.instance)
+    elif len(where) >= 2 and where[0] == "skills":
+        code = "INVALID_INLINE_SKILL"
+        hint = "An inline skill has an instruction or an mcp server, and a name and description at most."
+    elif error.validator == "additionalProperties":
+        properties = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+        known = ", ".join(sorted(properties))
+        hint = f"Fields here: {known}."
+        if isinstance(error.instance, dict) and "verify" in error.instance:
+            code = "LEGACY_VERIFY"
+            message = "`verify` is no longer a field of a node"
+            hint = "Write it as `eval:` with kind value or function; see docs/agent.md."
+    elif error.validator in ("oneOf", "anyOf"):
+        message = _choice_message(error)
+    problems.error(code, where, _short(message), hint=hint, rule="schema")
+
+
+def _is_source(where: Where, error: ValidationError) -> bool:
+    return "Source" in error.absolute_schema_path or (
+        error.validator == "oneOf" and error.schema == WORKFLOW["$defs"]["Source"]
+    )
+
+
+def _source_problem(instance: Any) -> tuple[str, str, str]:
+    hint = "Write text, {inline: text}, {file: path} or {url: address}; quote text that starts with /."
+    tags = [tag for tag in ("inline", "file", "url") if isinstance(instance, dict) and tag in instance]
+    if len(tags) == 1:
+        extra = sorted(set(instance) - {tags[0], "type"})
+        message = f"a Source {{{tags[0]}: …}} takes no {', '.join(extra)}" if extra else "a Source needs text"
+    elif isinstance(instance, dict):
+        message = "a Source has exactly one of inline, file, url"
+    else:
+        message = "a Source is text that is not empty, or a mapping"
+    return "SOURCE_INVALID_SHAPE", message, hint
+
+
+def _choice_message(error: ValidationError) -> str:
+    names = [
+        option["required"][0]
+        for option in error.validator_value
+        if isinstance(option, dict) and set(option) == {"required"}
+    ]
+    if not names:
+        return error.message
+    many = "exactly" if error.validator == "oneOf" else "at least"
+    return f"needs {many} one of {', '.join(names)}"
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= 400 else message[:399] + "…"
+
+
+# --- graph --------------------------------------------------------------------------------------
+
+
+def _check_graph(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+    entry = value.get("entry")
+    if isinstance(entry, str) and entry not in nodes:
+        problems.error(
+            "MISSING_ENTRY",
+            ("entry",),
+            f"the entry {entry!r} is not a node",
+            hint=_did_you_mean(entry, nodes),
+        )
+    edges = list(_edges(value))
+    for index, edge in edges:
+        for end, code in (("from", "UNKNOWN_EDGE_SOURCE"), ("to", "UNKNOWN_EDGE_TARGET")):
+            if edge[end] not in nodes:
+                problems.error(
+                    code,
+                    ("edges", index, end),
+                    f"the edge's {end!r} is {edge[end]!r}, which is not a node",
+                    hint=_did_you_mean(edge[end], nodes),
+                )
+        if edge["from"] == edge["to"] and "max_iterations" not in edge:
+            problems.error(
+                "SELF_LOOP",
+                ("edges", index),
+                f"{edge['from']!r} leads to itself without end",
+                hint="Give the edge max_iterations.",
+            )
+    _check_reachable(entry, nodes, edges, problems)
+    _check_cycles(nodes, edges, problems)
+    _check_ambiguous(value, nodes, edges, problems)
+
+
+def _edges(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    edges = value.get("edges")
+    for index, edge in enumerate(edges if isinstance(edges, list) else ()):
+        if isinstance(edge, dict) and isinstance(edge.get("from"), str) and isinstance(edge.get("to"), str):
+            yield index, edge
+
+
+def _did_you_mean(name: str, nodes: dict[str, Any]) -> str:
+    close = [node for node in nodes if isinstance(node, str) and node.lower() == name.lower()]
+    return f"Did you mean {close[0]!r}?" if close else f"Nodes: {', '.join(map(str, nodes)) or 'none'}."
+
+
+def _check_reachable(
+    entry: Any, nodes: dict[str, Any], edges: list[tuple[int, dict[str, Any]]], problems: Problems
+) -> None:
+    if not isinstance(entry, str) or entry not in nodes:
+        return
+    out: dict[str, list[str]] = {}
+    for _, edge in edges:
+        out.setdefault(edge["from"], []).append(edge["to"])
+    seen, queue = {entry: True}, [entry]
+    for node in queue:
+        for target in out.get(node, ()):
+            if target in nodes and target not in seen:
+                seen[target] = True
+                queue.append(target)
+    for node in nodes:
+        if node not in seen:
+            problems.error(
+                "UNREACHABLE_NODE",
+                ("nodes", node),
+                f"no path leads from {entry!r} to {node!r}",
+                hint="Add an edge to it, or remove it.",
+            )
+    if all(out.get(node) for node in seen):
+        problems.warning(
+            "NO_TERMINAL_NODE",
+            ("nodes",),
+            "every reachable node has an edge out; the run ends only when max_iterations is used up",
+        )
+
+
+def _check_cycles(nodes: dict[str, Any], edges: list[tuple[int, dict[str, Any]]], problems: Problems) -> None:
+    """Bounded edges and self-loops removed, what is left must have no cycle."""
+    out: dict[str, list[tuple[str, int]]] = {}
+    for index, edge in edges:
+        if "max_iterations" not in edge and edge["from"] != edge["to"] and edge["to"] in nodes:
+            out.setdefault(edge["from"], []).append((edge["to"], index))
+    done: dict[str, bool] = {}
+    for root in nodes:
+        if root in done:
+            continue
+        path = [root]
+        on_path = {root: True}
+        stack = [iter(out.get(root, ()))]
+        while stack:
+            step = next(stack[-1], None)
+            if step is None:
+                stack.pop()
+                done[path[-1]] = True
+                del on_path[path.pop()]
+                continue
+            target, index = step
+            if target in on_path:
+                cycle = [*path[path.index(target) :], target]
+                problems.error(
+                    "UNBOUNDED_CYCLE",
+                    ("edges", index),
+                    f"{' → '.join(cycle)} can go round for ever",
+                    hint="Give one edge of the cycle max_iterations.",
+                )
+            elif target not in done:
+                path.append(target)
+                on_path[target] = True
+                stack.append(iter(out.get(target, ())))
+
+
+def _check_ambiguous(
+    value: dict[str, Any],
+    nodes: dict[str, Any],
+    edges: list[tuple[int, dict[str, Any]]],
+    problems: Problems,
+) -> None:
+    for node in nodes:
+        own = [(index, edge) for index, edge in edges if edge["from"] == node]
+        plain = [(index, edge) for index, edge in own if not edge.get("when")]
+        if len(plain) < 2:
+            continue
+        targets = [edge["to"] for _, edge in plain]
+        if value.get("parallel") is not True:
+            hint = "Set `parallel: true` to run them as branches, or give all but one of them a `when`."
+        elif len(own) > len(plain):
+            hint = "Conditional edges cannot stand beside two unconditional ones."
+        elif len(set(targets)) < len(targets):
+            hint = "Two branches cannot start at the same node."
+        else:
+            continue
+        problems.error(
+            "AMBIGUOUS_EDGES",
+            ("edges", plain[1][0]),
+            f"{node!r} has {len(plain)} unconditional edges out: {', '.join(targets)}",
+            hint=hint,
+        )
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
+    at: Where = ("nodes", id)
+    if id in RESERVED:
+        problems.error("RESERVED_NODE_ID", at, f"a node cannot be called {id!r}: every context has that key")
+    if node.get("eval_policy", "all_pass") in ("any_pass", "weighted"):
+        problems.error(
+            "UNSUPPORTED_EVAL_POLICY",
+            (*at, "eval_policy"),
+            f"eval_policy {node['eval_policy']} is not supported",
+            hint="Use all_pass.",
+        )
+    if isinstance(node.get("output"), dict):
+        _check_schema(node["output"], (*at, "output"), problems)
+    if isinstance(node.get("requires"), dict):
+        _check_rule(node["requires"], (*at, "requires"), problems)
+    for index, item in enumerate(node["eval"] if isinstance(node.get("eval"), list) else ()):
+        if isinstance(item, dict):
+            _check_evaluator(item, (*at, "eval", index), problems)
+    _check_names(node, at, problems)
+    approve = node.get("approve")
+    if isinstance(approve, dict) and "timeout" in approve:
+        _check_duration(approve["timeout"], (*at, "approve", "timeout"), problems)
+    for field in ("instruction", "rules", "context"):
+        _check_source_types(node.get(field), (*at, field), problems)
+
+
+def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
+    names = [item.get("name") for item in node.get("eval") or () if isinstance(item, dict)]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            problems.error("DUPLICATE_EVALUATOR", (*at, "eval", index), f"two evaluators are called {name!r}")
+
+
+def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        problems.error(
+            "OUTPUT_SCHEMA_INVALID",
+            (*at, *error.absolute_path),
+            f"not a JSON Schema: {_short(error.message)}",
+        )
+    except (RecursionError, re.error, ValueError, TypeError) as error:
+        problems.error("OUTPUT_SCHEMA_INVALID", at, f"not a JSON Schema: {error}")
+
+
+def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> None:
+    if isinstance(item.get("rule"), dict):
+        _check_rule(item["rule"], (*at, "rule"), problems)
+    token = item.get("pass_when", "yes")
+    if isinstance(token, str) and len(token.split()) != 1:
+        problems.error(
+            "PASS_WHEN_NOT_A_TOKEN",
+            (*at, "pass_when"),
+            f"pass_when must be one word, not {token!r}",
+            hint="The judge answers with one word; name the one that means pass.",
+        )
+
+
+def _check_rule(rule: dict[str, Any], at: Where, problems: Problems) -> None:
+    required = rule.get("output_required")
+    for index, text in enumerate(required if isinstance(required, list) else ()):
+        _check_path(text, (*at, "output_required", index), problems)
+    matches = rule.get("output_matches")
+    for index, entry in enumerate(matches if isinstance(matches, list) else ()):
+        if not isinstance(entry, dict):
+            continue
+        where = (*at, "output_matches", index)
+        _check_path(entry.get("path"), (*where, "path"), problems)
+        if isinstance(entry.get("matches"), str):
+            try:
+                compile_js(entry["matches"])
+            except (re.error, RecursionError, OverflowError) as error:
+                problems.error("BAD_PATTERN", (*where, "matches"), f"not a regular expression: {error}")
+
+
+def _check_path(text: Any, at: Where, problems: Problems) -> None:
+    if not isinstance(text, str) or not text:
+        return
+    try:
+        Path.parse(text)
+    except PathError as error:
+        problems.error("BAD_PATH", at, str(error))
+
+
+def _check_duration(value: Any, at: Where, problems: Problems) -> None:
+    try:
+        parse_duration(value)
+    except DefinitionError as error:
+        problems.error(error.code, at, error.message)
+    except (ValueError, OverflowError):
+        problems.error("BAD_DURATION", at, f"{value!r} is not a duration")
+
+
+def _check_source_types(value: Any, at: Where, problems: Problems) -> None:
+    """`type` of a URL Source names how to get it; `fetch` is the only way there is."""
+    if isinstance(value, dict):
+        if "sources" in value:
+            _check_source_types(value["sources"], (*at, "sources"), problems)
+        elif "url" in value and value.get("type", "fetch") != "fetch":
+            problems.error(
+                "SOURCE_INVALID_TYPE",
+                (*at, "type"),
+                f"unknown Source type {value['type']!r}",
+                hint="Use fetch.",
+            )
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_source_types(item, (*at, index), problems)
+
+
+# --- skills and judges --------------------------------------------------------------------------
+
+
+def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+    inline = value.get("skills")
+    known = inline if isinstance(inline, dict) else {}
+    for id, skill in known.items():
+        if not re.match(SKILL_ID, id) or len(id) > 64:
+            problems.warning(
+                "SKILL_ID",
+                ("skills", id),
+                f"the skill id {id!r} is not kebab-case",
+                hint="Use a-z, 0-9 and -.",
+            )
+        if isinstance(skill, dict):
+            _check_source_types(skill.get("instruction"), ("skills", id, "instruction"), problems)
+            mcp = skill.get("mcp")
+            if isinstance(mcp, dict) and "timeout" in mcp:
+                _check_duration(mcp["timeout"], ("skills", id, "mcp", "timeout"), problems)
+    for field in ("rules", "context"):
+        _check_source_types(value.get(field), (field,), problems)
+    for id, node in nodes.items():
+        skills = node.get("skills") if isinstance(node, dict) else None
+        for index, skill in enumerate(skills if isinstance(skills, list) else ()):
+            if isinstance(skill, str) and skill not in known and skill not in BUILT_IN_SKILLS:
+                problems.warning(
+                    "UNKNOWN_SKILL",
+                    ("nodes", id, "skills", index),
+                    f"the skill {skill!r} is neither in this file nor built in",
+                    hint="Register it in Python, or add a SKILL.md folder; without it the node runs without its tools.",
+                )
+
+
+def _check_judges(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+    budget = value.get("judge_budget", 50)
+    judges = 0
+    for node in nodes.values():
+        evals = node.get("eval") if isinstance(node, dict) else None
+        mine = (
+            [e for e in evals if isinstance(e, dict) and e.get("kind") == "judge"]
+            if isinstance(evals, list)
+            else []
+        )
+        retry = node.get("retry") if isinstance(node, dict) else None
+        attempts = 1 + retry["max"] if isinstance(retry, dict) and isinstance(retry.get("max"), int) else 1
+        judges += len(mine) * attempts
+    if isinstance(budget, int) and judges > budget:
+        problems.warning(
+            "JUDGE_BUDGET",
+            ("judge_budget",) if "judge_budget" in value else ("nodes",),
+            f"up to {judges} judge calls per pass, more than judge_budget {budget}",
+            hint="Raise judge_budget, or use value and function evaluators where they do.",
+        )

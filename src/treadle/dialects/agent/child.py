@@ -1,0 +1,42 @@
+"""A node that runs another workflow: the input it is given.
+
+`{{ path }}` stands for a value of the context (`{{ input.day }}`, `{{ gather.items }}`). A text
+that is nothing but one of them becomes the value itself; inside longer text it is written out.
+A path that leads nowhere is null. There are no expressions here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from treadle.kernel.values import Value
+
+from .paths import js_text
+
+_PLACE: Final = re.compile(r"\{\{\s*([a-zA-Z_][a-zA-Z0-9_-]*(?:\.[a-zA-Z_][a-zA-Z0-9_-]*)*)\s*\}\}")
+
+Lookup = Callable[[str], Value]
+
+
+def render(value: Value, lookup: Lookup) -> Value:
+    """`value` with every `{{ path }}` in it replaced; `lookup` gives the value of a first name."""
+    if isinstance(value, dict):
+        return {key: render(item, lookup) for key, item in value.items()}
+    if isinstance(value, list):
+        return [render(item, lookup) for item in value]
+    if not isinstance(value, str):
+        return value
+    whole = _PLACE.fullmatch(value.strip())
+    if whole is not None:
+        return _at(whole[1], lookup)
+    return _PLACE.sub(lambda place: js_text(_at(place[1], lookup)), value)
+
+
+def _at(path: str, lookup: Lookup) -> Value:
+    first, *rest = path.split(".")
+    value = lookup(first)
+    for name in rest:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,143 @@
+"""Evaluators and what a retry says about them.
+
+Value and function evaluators are decided here; for a judge this module writes the question and
+reads the answer. No evaluator stops another: all of them run, and all verdicts are recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from treadle.kernel.values import Value
+
+from .model import Evaluator, Node, Retry
+from .paths import problems_of
+
+REASONING_CHARS_MAX: Final = 500
+PARSE_FAILURE: Final = "judge parse failure"
+OUTPUT_CHECK: Final = "output_required"
+_WORDS: Final = frozenset({"yes", "no", "pass", "fail", "passed", "failed", "true", "false"})
+_FIRST_WORD: Final = re.compile(r"\W*([\w-]+)\W*")
+
+
+def verdict(name: str, kind: str, passed: bool, reasoning: str) -> dict[str, Any]:
+    if len(reasoning) > REASONING_CHARS_MAX:
+        reasoning = reasoning[: REASONING_CHARS_MAX - 1] + "…"
+    return {"name": name, "kind": kind, "pass": passed, "reasoning": reasoning}
+
+
+def check_output(node: Node, data: Value) -> dict[str, Any] | None:
+    """Declared output is checked in full; falling short is an eval failure, so it can be retried."""
+    if node.validator is None:
+        return None
+    try:
+        errors = [
+            f"{'.'.join(map(str, error.absolute_path)) or 'data'}: {error.message}"
+            for error in node.validator.iter_errors(data)
+        ]
+    except Exception as error:  # a schema may refer to what does not exist, or recurse without end
+        errors = [f"the output schema cannot be applied: {error}"]
+    if not errors:
+        return None
+    return verdict(OUTPUT_CHECK, "value", False, "; ".join(errors[:10]))
+
+
+def evaluate(evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A value or function evaluator's verdict."""
+    rule = evaluator.rule
+    found = problems_of(rule.required, rule.matches, data)
+    done = {call["tool"] for call in calls if "error" not in call}
+    seen = {call["tool"] for call in calls}
+    if rule.any_called and not any(tool in done for tool in rule.any_called):
+        found.append(f"none of {', '.join(rule.any_called)} was called")
+    missing = [tool for tool in rule.all_called if tool not in done]
+    if missing:
+        found.append(f"{', '.join(missing)} was not called")
+    forbidden = [tool for tool in rule.none_called if tool in seen]
+    if forbidden:
+        found.append(f"{', '.join(forbidden)} was called")
+    return verdict(evaluator.name, evaluator.kind, not found, "; ".join(found) or "all checks hold")
+
+
+def with_aliases(
+    calls: Sequence[Mapping[str, Any]], aliases: Mapping[str, Sequence[str]]
+) -> list[Mapping[str, Any]]:
+    """Calls as a function evaluator counts them: an MCP alias stands for its canonical tool too."""
+    canonical = {alias: name for name, names in aliases.items() for alias in names}
+    if not canonical:
+        return list(calls)
+    extra = [{**call, "tool": canonical[call["tool"]]} for call in calls if call["tool"] in canonical]
+    return [*calls, *extra]
+
+
+def judge_question(evaluator: Evaluator, data: Value, calls: Value) -> str:
+    """The judge sees the node's data, its tool calls and the rubric; not the input, not upstream."""
+    return (
+        "You judge the result of one step of a workflow. Judge only what is shown.\n\n"
+        f"## Rubric\n\n{evaluator.rubric}\n\n"
+        f"## Result\n\n{_json(data)}\n\n"
+        f"## Tool calls\n\n{_json(calls)}\n\n"
+        f"Answer with one word first: {evaluator.pass_when} if the rubric is met, another single word "
+        "(such as no) if it is not. Then, on the next line, say why in one or two sentences."
+    )
+
+
+def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Any] | None:
+    """The judge's verdict, or None if the reply cannot be read."""
+    text, expected = reply.strip(), evaluator.pass_when.lower()
+    word, reasoning = _from_json(text)
+    if word is None:
+        match = _FIRST_WORD.match(text)
+        if match is None:
+            return None
+        word, rest = match[1], text[match.end() :].strip()
+        whole = not rest
+        if not (whole or word.lower() == expected or word.lower() in _WORDS):
+            return None
+        reasoning = rest or text
+    return verdict(evaluator.name, "judge", word.lower() == expected, reasoning or text)
+
+
+def _from_json(text: str) -> tuple[str | None, str]:
+    if not text.startswith("{"):
+        return None, ""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None, ""
+    for key in ("verdict", "answer", "pass", "result"):
+        found = value.get(key)
+        if isinstance(found, bool):
+            found = "yes" if found else "no"
+        if isinstance(found, str) and found.strip():
+            return found.strip(), str(value.get("reasoning") or value.get("reason") or "")
+    return None, ""
+
+
+def failures(evals: Sequence[Mapping[str, Any]]) -> str:
+    """`name (kind): reasoning` of every evaluator that failed."""
+    return "; ".join(f"{e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
+
+
+def preamble(retry: Retry, evals: Sequence[Mapping[str, Any]], reflection: str | None) -> str:
+    """What a new attempt is told about the last one."""
+    listed = "\n".join(f"- {e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
+    failed = f"Your previous attempt did not pass evaluation:\n{listed}"
+    lead = reflection or retry.text
+    return f"{lead}\n\n{failed}" if lead else f"{failed}\n\nAddress every point in this attempt."
+
+
+def reflect_question(retry: Retry, instruction: str, data: Value, evals: Sequence[Mapping[str, Any]]) -> str:
+    """What the model is asked when a retry wants a reflection first."""
+    lead = retry.reflect or (
+        "An attempt at the task below did not pass evaluation. Say in a few sentences what went wrong "
+        "and what the next attempt has to do differently."
+    )
+    return f"{lead}\n\n## Task\n\n{instruction}\n\n## Result\n\n{_json(data)}\n\n## Failed checks\n\n{failures(evals)}"
+
+
+def _json(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2, default=repr)

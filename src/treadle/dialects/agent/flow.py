@@ -1,0 +1,155 @@
+"""One step of a run in the making: its state, and what the step will emit and open.
+
+The state of a run (all canonical values):
+
+- `input`, `dry`, `setup` (reference to what step 0 found: input, contents, skills), `sources`,
+  `skills`, `warnings` (per node): what was known before the first node
+- `results`, `steps`, `edges`, `usage`: what people see
+- `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`
+  (n-th question of each kind, so that a scripted answer follows from the request)
+- `branches`: the threads of the run, "0" the first. A branch has `parent` (its group), the context
+  items `base` and `own`, `data` (what each of its nodes left) and the `visit` it is in
+- `groups`: forks that have not joined yet; `parent` is the branch that waits for them
+
+A branch has at most one open intent, whose `ref` is the branch's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from treadle.kernel.model import Context, Decision, Intent, is_reference
+from treadle.kernel.values import Value
+
+from .model import Budget, Node, Workflow
+
+EVENTS_PER_STEP: Final = 128
+INTENTS_PER_STEP: Final = 48
+BYTES_PER_STEP: Final = 200 * 1024
+
+Branch = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Flow:
+    workflow: Workflow
+    state: dict[str, Any]
+    ctx: Context
+    events: list[dict[str, Any]] = field(default_factory=list)
+    intents: list[Intent] = field(default_factory=list)
+    cancel: list[str] = field(default_factory=list)
+    # Branches that go on at a node, in this step or in the next one.
+    ready: list[list[str]] = field(default_factory=list)
+    # Set when the run ends: the error that ends it, or an empty mapping.
+    ending: dict[str, Any] | None = None
+    decision: Decision | None = None
+    bytes: int = 0
+
+    def emit(self, type: str, **payload: Value) -> None:
+        self.events.append({"type": type, **payload})
+
+    def open(
+        self,
+        kind: str,
+        ref: str,
+        params: dict[str, Any],
+        *,
+        due_ns: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
+
+    def load(self, value: Value) -> Value:
+        """The value itself, wherever a payload may have been moved to the blob store."""
+        return self.ctx.blob(value) if is_reference(value) else value
+
+    @property
+    def full(self) -> bool:
+        """Whether this step has grown enough; what is left goes into the next one."""
+        return (
+            len(self.events) >= EVENTS_PER_STEP
+            or len(self.intents) >= INTENTS_PER_STEP
+            or self.bytes > BYTES_PER_STEP
+        )
+
+    def node(self, branch: Branch) -> Node:
+        return self.workflow.nodes[branch["visit"]["node"]]
+
+    def lookup(self, branch: Branch, node: str) -> Value:
+        """What this branch sees of a node: its own, or what was there when it was forked."""
+        here: Branch | None = branch
+        while here is not None:
+            if node in here["data"]:
+                return here["data"][node]
+            group = here["parent"]
+            here = self.state["branches"][self.state["groups"][group]["parent"]] if group else None
+        return None
+
+    def charge(self, branch: Branch | None, usage: Value) -> None:
+        """Counts what an answer cost, for the run and for the visit that asked."""
+        if not isinstance(usage, dict):
+            return
+        add_usage(self.state["usage"], usage)
+        if branch is not None and branch["visit"] is not None:
+            add_usage(branch["visit"]["usage"], usage)
+            add_usage(branch["visit"]["spent"], usage)
+
+
+def no_usage() -> dict[str, Any]:
+    return {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
+
+
+def add_usage(total: dict[str, Any], usage: dict[str, Any]) -> None:
+    for name in ("input_tokens", "output_tokens"):
+        amount = usage.get(name)
+        if isinstance(amount, int) and amount > 0:
+            total[name] += amount
+    usd = usage.get("usd")
+    if isinstance(usd, int | float) and usd > 0:
+        # Rounded, so that a sum of prices prints as a price.
+        total["usd"] = round(total["usd"] + float(usd), 10)
+
+
+def exceeded(budget: Budget | None, usage: dict[str, Any]) -> str | None:
+    """Why nothing more may be asked, or None."""
+    if budget is None:
+        return None
+    tokens = usage["input_tokens"] + usage["output_tokens"]
+    if budget.tokens is not None and tokens >= budget.tokens:
+        return f"budget exceeded: {tokens} of {budget.tokens} tokens"
+    if budget.usd is not None and usage["usd"] >= budget.usd:
+        return f"budget exceeded: {usage['usd']:g} of {budget.usd:g} usd"
+    return None
+
+
+def new_branch(id: str, parent: str, base: list[Any]) -> Branch:
+    return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None}
+
+
+def new_state(input: Value) -> dict[str, Any]:
+    return {
+        "input": input,
+        "dry": False,
+        "setup": None,
+        "sources": {},
+        "skills": {},
+        "warnings": {},
+        "results": {},
+        "steps": [],
+        "edges": [],
+        "usage": no_usage(),
+        "bytes": 0,
+        "counts": {},
+        "iterations": {},
+        "visits": 0,
+        "runs": {},
+        "routes": {},
+        "asks": 0,
+        "missing": {},
+        "branches": {"0": new_branch("0", "", [])},
+        "groups": {},
+        "forks": 0,
+        "ended": None,
+        "seal": None,
+    }

@@ -1,0 +1,188 @@
+"""After a successful result: the evaluators, then one more attempt if they failed.
+
+Judges are asked one by one, each as an intent of its own, so an answered judge is never paid for
+again. `visiting` begins the next attempt; it asks this module, never the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Receipt
+from treadle.kernel.values import Value
+
+from .evals import (
+    PARSE_FAILURE,
+    check_output,
+    failures,
+    preamble,
+    read_verdict,
+    verdict,
+    with_aliases,
+)
+from .evals import evaluate as verdict_of
+from .flow import Branch, Flow, exceeded
+from .leaving import add_step, leave
+from .model import Evaluator
+from .provider_errors import FATAL, backs_off, code_of, message_of
+
+
+def evaluate(flow: Flow, branch: Branch) -> None:
+    visit, node = branch["visit"], flow.node(branch)
+    visit.update(evals=[], at=0, tries=0, unread=0)
+    shortfall = check_output(node, flow.load(visit["data"]))
+    if shortfall is not None:
+        visit["evals"].append(shortfall)
+    go_on(flow, branch)
+
+
+def go_on(flow: Flow, branch: Branch) -> None:
+    """Runs evaluators until one has to be asked, or none is left."""
+    visit, node = branch["visit"], flow.node(branch)
+    while visit["at"] < len(node.evaluators):
+        evaluator = node.evaluators[visit["at"]]
+        if evaluator.kind == "judge":
+            ask_judge(flow, branch)
+            return
+        calls = with_aliases(visit["calls"], _aliases(flow, branch))
+        visit["evals"].append(verdict_of(evaluator, flow.load(visit["data"]), calls))
+        visit["at"] += 1
+    _conclude(flow, branch)
+
+
+def _aliases(flow: Flow, branch: Branch) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for id in flow.node(branch).skills:
+        for name, aliases in (flow.state["skills"].get(id, {}).get("aliases") or {}).items():
+            found.setdefault(name, []).extend(aliases)
+    return found
+
+
+def ask_judge(flow: Flow, branch: Branch) -> None:
+    visit, node = branch["visit"], flow.node(branch)
+    evaluator = node.evaluators[visit["at"]]
+    if _stopped(flow, branch):
+        return
+    visit["stage"] = "judge"
+    flow.state["asks"] += 1
+    model = evaluator.model or node.judge_model or flow.workflow.judge_model
+    _ask(flow, branch, {"op": "judge", "evaluator": visit["at"], "model": model, "nth": flow.state["asks"]})
+
+
+def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
+    visit = branch["visit"]
+    params = {
+        "name": visit["node"],
+        "node": visit["node"],
+        "iteration": visit["iteration"],
+        "attempt": visit["attempt"],
+        "data": visit["data"],
+        "calls": visit["calls"],
+        "setup": flow.state["setup"],
+        **more,
+    }
+    visit["question"] = params
+    flow.open("ask", branch["id"], params)
+
+
+def ask_again(flow: Flow, branch: Branch) -> None:
+    """The same question after a provider's pause; it counts as one."""
+    flow.open("ask", branch["id"], branch["visit"]["question"])
+
+
+def _stopped(flow: Flow, branch: Branch) -> bool:
+    over, stop = exceeded(flow.workflow.budget, flow.state["usage"]), "budget exceeded"
+    if over is None:
+        over, stop = exceeded(flow.node(branch).budget, branch["visit"]["usage"]), ""
+    if over is None:
+        return False
+    _failed(flow, branch, over, stop=stop or None)
+    return True
+
+
+def _failed(
+    flow: Flow, branch: Branch, message: str, *, stop: str | None = None, error: dict[str, Any] | None = None
+) -> None:
+    data = flow.load(branch["visit"]["data"])
+    leave(flow, branch, "failed", {**data, "error": message}, stop=stop, error=error)
+
+
+def _asked(flow: Flow, branch: Branch, receipt: Receipt) -> str | None:
+    """The reply's text; None when the question is asked again, or the run ends over it."""
+    value: Value = flow.load(receipt.value)
+    if receipt.status == "ok":
+        reply = value if isinstance(value, dict) else {}
+        flow.charge(branch, reply.get("usage"))
+        return str(flow.load(reply.get("text")) or "")
+    if backs_off(flow, branch, receipt):
+        return None
+    code = code_of(receipt)
+    if code in FATAL:
+        message = message_of(receipt)
+        error = TreadleError(message, cls="user", code=code, where=branch["visit"]["node"]).to_value()
+        _failed(flow, branch, message, stop=message, error=error)
+        return None
+    return ""
+
+
+def on_judged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    visit = branch["visit"]
+    text = _asked(flow, branch, receipt)
+    if text is None:
+        return
+    evaluator: Evaluator = flow.node(branch).evaluators[visit["at"]]
+    found = read_verdict(evaluator, text)
+    if found is None and receipt.status == "ok" and not visit["unread"]:
+        visit["unread"] = 1
+        visit["tries"] = 0
+        ask_judge(flow, branch)
+        return
+    if found is None:
+        why = f"{PARSE_FAILURE}: {text[:200]}" if receipt.status == "ok" else message_of(receipt)
+        found = verdict(evaluator.name, "judge", False, why)
+    visit["evals"].append(found)
+    visit["at"] += 1
+    visit["unread"], visit["tries"] = 0, 0
+    go_on(flow, branch)
+
+
+def _conclude(flow: Flow, branch: Branch) -> None:
+    visit, node = branch["visit"], flow.node(branch)
+    if all(e["pass"] for e in visit["evals"]):
+        leave(flow, branch, "success", visit["data"])
+        return
+    if node.retry is None or visit["attempt"] >= node.retry.max:
+        _failed(flow, branch, f"eval failed: {failures(visit['evals'])}")
+        return
+    if node.retry.reflect is None:
+        again(flow, branch, None)
+        return
+    if _stopped(flow, branch):
+        return
+    visit["stage"], visit["tries"] = "reflect", 0
+    flow.state["asks"] += 1
+    model = node.model or flow.workflow.model
+    _ask(flow, branch, {"op": "reflect", "evals": visit["evals"], "model": model, "nth": flow.state["asks"]})
+
+
+def on_reflected(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    """A reflection that fails is done without: the plain list of failures is enough to go on."""
+    text = _asked(flow, branch, receipt)
+    if text is not None:
+        again(flow, branch, text.strip() or None)
+
+
+def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
+    """Prepares the next attempt; the machine begins it (`visit.stage` is then "again")."""
+    visit, node = branch["visit"], flow.node(branch)
+    assert node.retry is not None
+    reason = failures(visit["evals"])
+    visit["preamble"] = preamble(node.retry, visit["evals"], reflection)
+    add_step(flow, branch, "failed")
+    visit["attempt"] += 1
+    visit["stage"] = "again"
+    visit.pop("question", None)
+    flow.emit(
+        "node:retry", node=visit["node"], attempt=visit["attempt"], reason=reason, preamble=visit["preamble"]
+    )

@@ -1,0 +1,172 @@
+"""The machine of the agent dialect: each event to the module that knows it, then what follows.
+
+A step handles one receipt and everything it sets in motion up to the next intents. When that is a
+lot (a long chain of skipped nodes, a very large result) the rest follows in the next record.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Receipt, Retry, Started
+from treadle.kernel.values import Value
+
+from . import ending, judging, leaving, visiting
+from .flow import Branch, Flow, new_branch, new_state
+from .model import Workflow, load
+
+KINDS = frozenset({"source", "model", "call", "route", "ask"})
+
+
+class AgentMachine(Machine):
+    dialect: ClassVar[str] = "agent"
+    version: ClassVar[int] = 1
+
+    def load(self, body: Value) -> Workflow:
+        return load(body)
+
+    def kinds(self, definition: Workflow) -> frozenset[str]:
+        return KINDS
+
+    def start(self, definition: Workflow, event: Started, ctx: Context) -> Decision:
+        flow = Flow(definition, new_state(event.input), ctx)
+        input = flow.load(event.input)
+        flow.state["dry"] = isinstance(input, dict) and input.get("dryRun") is True
+        flow.emit("workflow:start", workflow=definition.id)
+        flow.open("source", "setup", {"name": "sources", "op": "setup", "input": event.input})
+        return _decided(flow)
+
+    def step(self, definition: Workflow, state: Value, event: Event, ctx: Context) -> Decision:
+        flow = Flow(definition, state, ctx)
+        match event:
+            case Receipt():
+                _settled(flow, event)
+            case Continue(more=more):
+                flow.ending = more.get("ending")
+                # A copy: the event is journaled after the step, and must stay what it was.
+                flow.ready = list(more.get("ready") or ())
+            case Retry():
+                _retry(flow, event)
+            case _:
+                raise Unsupported(f"an agent workflow takes no {event.kind}")
+        return _decided(flow)
+
+    def cancel(self, definition: Workflow, state: Value, event: Cancel, ctx: Context) -> Decision:
+        decision = super().cancel(definition, state, event, ctx)
+        decision.events = [{"type": "workflow:end", "results": state["results"]}]
+        decision.result = {"results": state["results"], "trace": ending.trace(state)}
+        return decision
+
+    def view(self, definition: Workflow, state: Value) -> dict[str, Any]:
+        return {
+            "state": {"results": state["results"], "trace": ending.trace(state)},
+            "stats": {"usage": state["usage"], "steps": len(state["steps"])},
+            "nodes": {branch["visit"]["node"]: branch["visit"]["stage"] for branch in _active(state)},
+        }
+
+
+def _active(state: dict[str, Any]) -> list[Branch]:
+    return [branch for branch in state["branches"].values() if branch["visit"] is not None]
+
+
+def _decided(flow: Flow) -> Decision:
+    """Lets every branch that can go on do so, then closes the step."""
+    while flow.ready and flow.ending is None and not flow.full:
+        id, node = flow.ready.pop(0)
+        visiting.enter(flow, flow.state["branches"][id], node)
+        _begin_again(flow, flow.state["branches"].get(id))
+    more: dict[str, Any] | None = None
+    if flow.ending is not None:
+        if flow.full:
+            more = {"ending": flow.ending}
+        else:
+            ending.end(flow, flow.ending or None)
+    elif flow.ready:
+        more = {"ready": flow.ready}
+    if flow.decision is not None:
+        return flow.decision
+    return Decision(state=flow.state, events=flow.events, intents=flow.intents, cancel=flow.cancel, more=more)
+
+
+def _begin_again(flow: Flow, branch: Branch | None) -> None:
+    """Evaluators that failed without asking anybody leave an attempt to begin."""
+    if branch is not None and branch["visit"] is not None and branch["visit"]["stage"] == "again":
+        visiting.begin(flow, branch)
+
+
+def _settled(flow: Flow, receipt: Receipt) -> None:
+    intent = flow.ctx.intent
+    assert intent is not None, "a receipt is always for an intent"
+    if intent.ref == "setup":
+        _set_up(flow, receipt)
+        return
+    if intent.ref == "seal":
+        ending.on_sealed(flow, receipt)
+        return
+    branch = flow.state["branches"][intent.ref]
+    match intent.kind, branch["visit"]["stage"]:
+        case "timer", stage:
+            _after_pause(flow, branch, stage)
+        case "model", _:
+            visiting.on_turn(flow, branch, receipt)
+        case "call", _:
+            visiting.on_call(flow, branch, receipt)
+        case "child", _:
+            visiting.on_child(flow, branch, receipt)
+        case "route", _:
+            leaving.on_route(flow, branch, receipt)
+        case "ask", "judge":
+            judging.on_judged(flow, branch, receipt)
+        case "ask", _:
+            judging.on_reflected(flow, branch, receipt)
+        case "task", "approve":
+            visiting.on_approval(flow, branch, receipt)
+        case _:
+            answer = receipt.value if isinstance(receipt.value, dict) else {}
+            visiting.decide(flow, branch, answer.get("decision"))
+    _begin_again(flow, flow.state["branches"].get(intent.ref))
+
+
+def _after_pause(flow: Flow, branch: Branch, stage: str) -> None:
+    match stage:
+        case "turn":
+            visiting.turn(flow, branch)
+        case "route":
+            leaving.ask_route(flow, branch)
+        case _:
+            judging.ask_again(flow, branch)
+
+
+def _set_up(flow: Flow, receipt: Receipt) -> None:
+    """Step 0 is done: what was found is the run's for good, or the run ends over it."""
+    value = flow.load(receipt.value)
+    if receipt.status != "ok" or not isinstance(value, dict):
+        error = receipt.error or TreadleError("the Sources could not be resolved").to_value()
+        ending.finish(flow, {**error, "where": error.get("where")})
+        return
+    flow.state["setup"] = value["setup"]
+    flow.state["sources"] = value["sources"]
+    flow.state["skills"] = value["skills"]
+    flow.state["warnings"] = value.get("warnings") or {}
+    flow.emit("sources:resolved", sources=value["sources"])
+    flow.ready.append(["0", flow.workflow.entry])
+
+
+def _retry(flow: Flow, event: Retry) -> None:
+    """A person sends a failed run on from a node: the one named, or the first that failed."""
+    state = flow.state
+    if state["ended"] != "failed" or state["setup"] is None:
+        raise Unsupported("only a failed run can be retried, and only after its Sources were resolved")
+    failed = [step["node"] for step in state["steps"] if state["results"][step["node"]]["status"] == "failed"]
+    node = event.how.get("from") or (failed[0] if failed else flow.workflow.entry)
+    if node not in flow.workflow.nodes:
+        raise Unsupported(f"there is no node {node!r} to retry from")
+    root = new_branch("0", "", [])
+    for id in dict.fromkeys(step["node"] for step in state["steps"]):
+        result = state["results"][id]
+        root["own"].append([id, result["data"]])
+        root["data"][id] = result["data"]
+    state.update(branches={"0": root}, groups={}, ended=None, seal=None, visits=0)
+    flow.ready.append(["0", node])

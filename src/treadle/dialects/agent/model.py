@@ -1,0 +1,285 @@
+"""A workflow made ready to run: `load` turns a canonical body into these frozen records.
+
+Nothing here decides anything. Defaults are filled in one place, so that the machine and the
+performers read the same values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+from treadle.kernel.values import Value
+from treadle.lang.duration import parse_duration
+
+from .paths import Match, Path
+
+MAX_TURNS: Final = 50
+MAX_STEPS: Final = 200
+JUDGE_BUDGET: Final = 50
+ONLY_PATH: Final = "only path"
+DEFAULT_PATH: Final = "None of the above / default path"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`when` is None for an unconditional edge; an empty text counts as none."""
+
+    index: int
+    source: str
+    target: str
+    when: str | None = None
+    limit: int | None = None
+
+    @property
+    def pair(self) -> str:
+        """Follow-counts are kept per pair of nodes, not per edge."""
+        return f"{self.source}\x1f{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value or function evaluator checks; every part that is there must hold."""
+
+    any_called: tuple[str, ...] = ()
+    all_called: tuple[str, ...] = ()
+    none_called: tuple[str, ...] = ()
+    required: tuple[Path, ...] = ()
+    matches: tuple[Match, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    name: str
+    kind: str
+    rule: Rule = Rule()
+    rubric: str = ""
+    pass_when: str = "yes"
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requires:
+    required: tuple[Path, ...]
+    matches: tuple[Match, ...]
+    skip: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """At most one of `text` (static) and `reflect` (a prompt, or "" for the default one) is set."""
+
+    max: int
+    text: str | None = None
+    reflect: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    usd: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    roles: tuple[str, ...]
+    fail: bool
+    timeout_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: str
+    name: str
+    has_instruction: bool
+    skills: tuple[str, ...] = ()
+    output: dict[str, Any] | None = None
+    max_turns: int = MAX_TURNS
+    model: str | None = None
+    judge_model: str | None = None
+    disallowed_tools: tuple[str, ...] = ()
+    allow: frozenset[str] | None = None
+    deny: frozenset[str] = frozenset()
+    fail_soft: bool = False
+    rules_only: bool = False
+    context_only: bool = False
+    rules: int = 0
+    context: int = 0
+    evaluators: tuple[Evaluator, ...] = ()
+    requires: Requires | None = None
+    retry: Retry | None = None
+    budget: Budget | None = None
+    approve: Approve | None = None
+    child: dict[str, Any] | None = None
+    in_doubt: str = "ask"
+    validator: Any = None
+
+    def offers(self, tool: str) -> bool:
+        """Whether a skill's tool may be registered for this node: allow first, then deny."""
+        return (self.allow is None or tool in self.allow) and tool not in self.deny
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The top-level keys that the router may see of this node's data; empty: all of them."""
+        properties = (self.output or {}).get("properties")
+        return tuple(properties) if isinstance(properties, dict) else ()
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """One agent workflow. `body` is the canonical document it was made from."""
+
+    id: str
+    name: str
+    entry: str
+    nodes: dict[str, Node]
+    edges: tuple[Edge, ...]
+    body: dict[str, Any]
+    model: str | None = None
+    judge_model: str | None = None
+    parallel: bool = False
+    budget: Budget | None = None
+    halt_on_failure: bool = False
+    max_steps: int = MAX_STEPS
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def out(self) -> dict[str, tuple[Edge, ...]]:
+        found: dict[str, list[Edge]] = {node: [] for node in self.nodes}
+        for edge in self.edges:
+            found.setdefault(edge.source, []).append(edge)
+        return {node: tuple(edges) for node, edges in found.items()}
+
+    @cached_property
+    def joins(self) -> dict[str, str | None]:
+        """Where the branches of a fork meet, per forking node; filled by `routing.join_of`."""
+        return {}
+
+
+def load(body: Value) -> Workflow:
+    edges = tuple(
+        Edge(index, edge["from"], edge["to"], edge.get("when") or None, edge.get("max_iterations"))
+        for index, edge in enumerate(body["edges"])
+    )
+    return Workflow(
+        id=body["id"],
+        name=body["name"],
+        entry=body["entry"],
+        nodes={id: _node(id, spec) for id, spec in body["nodes"].items()},
+        edges=edges,
+        body=body,
+        model=body.get("model"),
+        judge_model=body.get("judge_model"),
+        parallel=bool(body.get("parallel")),
+        budget=_budget(body.get("budget")),
+        halt_on_failure=body.get("on_failure") == "halt",
+        max_steps=body.get("max_steps", MAX_STEPS),
+        inputs=body.get("inputs") or {},
+    )
+
+
+def _node(id: str, spec: dict[str, Any]) -> Node:
+    tools = spec.get("tools") or {}
+    rules, rules_only = _cascade(spec.get("rules"))
+    context, context_only = _cascade(spec.get("context"))
+    output = spec.get("output")
+    return Node(
+        id=id,
+        name=spec["name"],
+        has_instruction="instruction" in spec,
+        skills=tuple(spec.get("skills") or ()),
+        output=output,
+        max_turns=spec.get("max_turns", MAX_TURNS),
+        model=spec.get("model"),
+        judge_model=spec.get("judge_model"),
+        disallowed_tools=tuple(spec.get("disallowed_tools") or ()),
+        allow=frozenset(tools["allow"]) if "allow" in tools else None,
+        deny=frozenset(tools.get("deny") or ()),
+        fail_soft=bool(spec.get("fail_soft")),
+        rules_only=rules_only,
+        context_only=context_only,
+        rules=len(rules),
+        context=len(context),
+        evaluators=tuple(_evaluator(item) for item in spec.get("eval") or ()),
+        requires=_requires(spec.get("requires")),
+        retry=_retry(spec.get("retry")),
+        budget=_budget(spec.get("budget")),
+        approve=_approve(spec.get("approve")),
+        child=spec.get("run"),
+        in_doubt=spec.get("in_doubt", "ask"),
+        validator=Draft202012Validator(output) if output is not None else None,
+    )
+
+
+def _cascade(value: Any) -> tuple[list[Any], bool]:
+    if isinstance(value, dict):
+        return value["sources"], bool(value.get("only"))
+    return value or [], False
+
+
+def _matches(items: Any) -> tuple[Match, ...]:
+    return tuple(Match.of(item) for item in items or ())
+
+
+def _paths(items: Any) -> tuple[Path, ...]:
+    return tuple(Path.parse(item) for item in items or ())
+
+
+def _evaluator(spec: dict[str, Any]) -> Evaluator:
+    rule = spec.get("rule") or {}
+    return Evaluator(
+        name=spec["name"],
+        kind=spec["kind"],
+        rule=Rule(
+            any_called=tuple(rule.get("any_tool_called") or ()),
+            all_called=tuple(rule.get("all_tools_called") or ()),
+            none_called=tuple(rule.get("no_tool_called") or ()),
+            required=_paths(rule.get("output_required")),
+            matches=_matches(rule.get("output_matches")),
+        ),
+        rubric=spec.get("rubric", ""),
+        pass_when=spec.get("pass_when", "yes"),
+        model=spec.get("model"),
+    )
+
+
+def _requires(spec: dict[str, Any] | None) -> Requires | None:
+    if spec is None:
+        return None
+    return Requires(
+        required=_paths(spec.get("output_required")),
+        matches=_matches(spec.get("output_matches")),
+        skip=spec.get("on_fail") == "skip",
+    )
+
+
+def _retry(spec: dict[str, Any] | None) -> Retry | None:
+    if spec is None:
+        return None
+    match spec.get("instruction"):
+        case str() as text:
+            return Retry(spec["max"], text=text)
+        case {"reflect": prompt}:
+            return Retry(spec["max"], reflect=prompt)
+        case {"auto": True}:
+            return Retry(spec["max"], reflect="")
+        case _:
+            return Retry(spec["max"])
+
+
+def _budget(spec: dict[str, Any] | None) -> Budget | None:
+    return None if spec is None else Budget(spec.get("usd"), spec.get("tokens"))
+
+
+def _approve(spec: dict[str, Any] | None) -> Approve | None:
+    if spec is None:
+        return None
+    timeout = spec.get("timeout")
+    return Approve(
+        roles=tuple(spec["roles"]),
+        fail=spec.get("on_deny") == "fail",
+        timeout_ns=None if timeout is None else parse_duration(timeout),
+    )

@@ -1,0 +1,89 @@
+"""Where a run goes after a node: which edges are left, who decides, where branches meet.
+
+Conditions are never evaluated here: they are questions to the model. This module only says which
+question there is, if any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .model import DEFAULT_PATH, Edge, Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What can follow a node. At most one of the fields is set; none: the node is terminal."""
+
+    follow: Edge | None = None
+    fork: tuple[Edge, ...] = ()
+    ask: tuple[Edge, ...] = ()
+
+
+def ways(workflow: Workflow, node: str, counts: Mapping[str, int]) -> Ways:
+    """E1: drop what is used up; one unconditional edge is followed; the rest is asked."""
+    left = [
+        edge for edge in workflow.out[node] if edge.limit is None or counts.get(edge.pair, 0) < edge.limit
+    ]
+    plain = [edge for edge in left if edge.when is None]
+    if len(left) == len(plain):
+        if len(plain) > 1:
+            return Ways(fork=tuple(plain))
+        return Ways(follow=plain[0]) if plain else Ways()
+    return Ways(ask=(*(edge for edge in left if edge.when is not None), *plain))
+
+
+def is_decision(workflow: Workflow, node: str) -> bool:
+    """Whether a dry run stops here: the node has a conditional edge out."""
+    return any(edge.when is not None for edge in workflow.out[node])
+
+
+def choices(workflow: Workflow, indexes: list[int]) -> list[dict[str, str]]:
+    """The question's choices, conditional edges first. Ids are targets; a second edge to the same
+    target gets a number, so that an answer always names one edge."""
+    seen: dict[str, int] = {}
+    out = []
+    for index in indexes:
+        edge = workflow.edges[index]
+        seen[edge.target] = seen.get(edge.target, 0) + 1
+        id = edge.target if seen[edge.target] == 1 else f"{edge.target} ({seen[edge.target]})"
+        out.append({"id": id, "description": edge.when or DEFAULT_PATH})
+    return out
+
+
+def chosen(choices: list[dict[str, str]], answer: Any) -> int | None:
+    """The position of the choice that an answer names, by id or by its full text."""
+    if not isinstance(answer, str):
+        return None
+    for key in ("id", "description"):
+        for position, choice in enumerate(choices):
+            if choice[key] == answer:
+                return position
+    return None
+
+
+def join_of(workflow: Workflow, node: str) -> str | None:
+    """The first node that every branch out of `node` can reach: the one with the shortest longest
+    way, then the shortest ways in sum, then the first by name."""
+    if node not in workflow.joins:
+        plain = [edge.target for edge in workflow.out[node] if edge.when is None]
+        distances = [_distances(workflow, target) for target in plain]
+        common = [n for n in distances[0] if all(n in d for d in distances[1:])]
+        workflow.joins[node] = min(
+            common,
+            key=lambda n: (max(d[n] for d in distances), sum(d[n] for d in distances), n),
+            default=None,
+        )
+    return workflow.joins[node]
+
+
+def _distances(workflow: Workflow, start: str) -> dict[str, int]:
+    found, queue = {start: 0}, [start]
+    for node in queue:
+        for edge in workflow.out[node]:
+            if edge.target not in found:
+                found[edge.target] = found[node] + 1
+                queue.append(edge.target)
+    return found

@@ -1,0 +1,123 @@
+"""Which Sources a run has, and how their contents become a node's instruction.
+
+A Source is text, a file or a URL. All of them are resolved once, before the first node, and are
+known afterwards by their field path (`nodes.draft.instruction`, `input.rules[0]`). How a file is
+read is the performer's business; here is only what has to be read, and what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from treadle.kernel.values import Value
+
+from .model import Node, Workflow
+
+SECTION: Final = "\n\n---\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Source as written: `kind` is inline, file or url; `origin` its text, path or address."""
+
+    kind: str
+    origin: str
+
+
+class SourceShape(ValueError):
+    """A runtime Source that is not one; `code` says which rule it breaks."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def classify(value: Value) -> Source:
+    """R1. Inline text is kept as it is; it is trimmed only to tell what it is."""
+    if isinstance(value, str) and value:
+        text = value.strip()
+        if text.startswith(("./", "../", "/")):
+            return Source("file", text)
+        if text.startswith(("http://", "https://")):
+            return Source("url", text)
+        return Source("inline", value)
+    if isinstance(value, dict):
+        tags = [tag for tag in ("inline", "file", "url") if tag in value]
+        extra = [key for key in value if key not in ("inline", "file", "url")]
+        if len(tags) == 1 and isinstance(value[tags[0]], str):
+            if tags[0] == "url" and extra == ["type"]:
+                if value["type"] != "fetch":
+                    raise SourceShape(
+                        "SOURCE_INVALID_TYPE", f"unknown Source type {value['type']!r}; use fetch"
+                    )
+                extra = []
+            if not extra:
+                return Source(tags[0], value[tags[0]])
+    raise SourceShape(
+        "SOURCE_INVALID_SHAPE", "a Source is text, {inline: …}, {file: …} or {url: …}, and nothing else"
+    )
+
+
+def fields(body: dict[str, Any], input: Value, templates: Mapping[str, Any]) -> dict[str, Value]:
+    """Every Source of a run, by field path."""
+    found: dict[str, Value] = {}
+    for field in ("rules", "context"):
+        given = input.get(field) if isinstance(input, dict) else None
+        if given is not None:
+            _add(found, f"input.{field}", given if isinstance(given, list) else [given])
+        _add(found, f"workflow.{field}", body.get(field) or [])
+    for id, node in body["nodes"].items():
+        if "instruction" in node:
+            found[f"nodes.{id}.instruction"] = node["instruction"]
+        for field in ("rules", "context"):
+            own = node.get(field) or []
+            _add(found, f"nodes.{id}.{field}", own["sources"] if isinstance(own, dict) else own)
+        if "approve" in node:
+            found[f"nodes.{id}.approve.prompt"] = node["approve"]["prompt"]
+    for id, skill in (body.get("skills") or {}).items():
+        if "instruction" in skill:
+            found[f"skills.{id}.instruction"] = skill["instruction"]
+    for name, source in templates.items():
+        found[f"templates.{name}"] = source
+    return found
+
+
+def _add(found: dict[str, Value], prefix: str, sources: list[Value]) -> None:
+    for index, source in enumerate(sources):
+        found[f"{prefix}[{index}]"] = source
+
+
+def _layered(contents: Mapping[str, str], field: str, node: Node) -> list[str]:
+    """N2: runtime input, then workflow, then node; `only` keeps the node's own."""
+    only = node.rules_only if field == "rules" else node.context_only
+    layers = [f"nodes.{node.id}"] if only else ["input", "workflow", f"nodes.{node.id}"]
+    texts = []
+    for layer in layers:
+        index = 0
+        while (text := contents.get(f"{layer}.{field}[{index}]")) is not None:
+            texts.append(text)
+            index += 1
+    return texts
+
+
+def assemble(
+    workflow: Workflow,
+    node: Node,
+    contents: Mapping[str, str],
+    skills: Mapping[str, Mapping[str, Any]],
+    preamble: str | None = None,
+) -> str:
+    """N3: preamble, rules, background, skills, then the node's own instruction, never altered."""
+    sections = [preamble] if preamble else []
+    if rules := _layered(contents, "rules", node):
+        sections.append("## Rules — You MUST Follow These\n\n" + "\n\n".join(rules))
+    if background := _layered(contents, "context", node):
+        sections.append("## Background Context\n\n" + "\n\n".join(background))
+    for id in node.skills:
+        skill = skills.get(id)
+        if skill and skill.get("instruction"):
+            sections.append(f"## Skill: {skill['name']}\n\n{skill['instruction']}")
+    sections.append(contents.get(f"nodes.{node.id}.instruction", ""))
+    return SECTION.join(sections)

@@ -1,0 +1,413 @@
+"""One visit of a node: enter, requires, approval, then turns of the model and calls of its tools.
+
+The loop of turn, calls, turn is here and not in a performer, so that a crash in the middle of a
+node costs at most the one answer in flight, and a tool that has returned is never called again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Intent, Receipt, is_reference
+from treadle.kernel.run import intent_id
+from treadle.kernel.values import Value, encode
+
+from .child import render
+from .ending import finish
+from .flow import Branch, Flow, exceeded, no_usage
+from .judging import evaluate
+from .leaving import leave
+from .model import Node
+from .paths import problems_of
+from .provider_errors import FATAL, backs_off, code_of, message_of
+
+CALLS_PER_TURN_MAX: Final = 128
+CALL_BYTES_MAX: Final = 512 * 1024
+STATUSES: Final = ("success", "skipped", "failed")
+APPROVAL_SCHEMA: Final = {
+    "type": "object",
+    "required": ["approved"],
+    "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}},
+}
+DECISION_SCHEMA: Final = {
+    "type": "object",
+    "required": ["decision"],
+    "properties": {"decision": {"enum": ["retry", "skip", "fail"]}},
+}
+
+
+def enter(flow: Flow, branch: Branch, node_id: str) -> None:
+    state, node = flow.state, flow.workflow.nodes[node_id]
+    state["visits"] += 1
+    if state["visits"] > flow.workflow.max_steps:
+        message = f"more than {flow.workflow.max_steps} node visits; raise max_steps if that is meant"
+        finish(flow, TreadleError(message, cls="user", code="MAX_STEPS", where=node_id).to_value())
+        return
+    iteration = state["iterations"].get(node_id, 0) + 1
+    state["iterations"][node_id] = iteration
+    branch["visit"] = {
+        "node": node_id,
+        "iteration": iteration,
+        "attempt": 0,
+        "turn": 0,
+        "tries": 0,
+        "stage": "turn",
+        "usage": no_usage(),
+        "spent": no_usage(),
+        "calls": [],
+        "evals": [],
+        "bytes": 0,
+    }
+    flow.emit("node:enter", node=node_id, instruction=_content(flow, f"nodes.{node_id}.instruction"))
+    for message in state["warnings"].get(node_id, ()):
+        flow.emit("node:warning", node=node_id, message=message)
+    if not _requirements_hold(flow, branch, node):
+        return
+    if node.approve is not None:
+        _ask_approval(flow, branch, node)
+    else:
+        begin(flow, branch)
+
+
+def _content(flow: Flow, path: str) -> str:
+    source = flow.state["sources"].get(path)
+    return str(flow.load(source["content"])) if source else ""
+
+
+def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
+    needed = node.requires
+    if needed is None:
+        return True
+    root: dict[str, Any] = {}
+    for path in (*needed.required, *(match.path for match in needed.matches)):
+        name = path.segments[0][0]
+        value = flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
+        if value is not None:
+            root[name] = value
+    problems = problems_of(needed.required, needed.matches, root)
+    if not problems:
+        return True
+    listed = "; ".join(problems)
+    if needed.skip:
+        leave(flow, branch, "skipped", {"skipped_reason": f"requires not met: {listed}"})
+    else:
+        leave(flow, branch, "failed", {"error": f"requires failed: {listed}"})
+    return False
+
+
+# --- people -------------------------------------------------------------------------------------
+
+
+def _open_task(flow: Flow, branch: Branch, params: dict[str, Any], due_ns: int | None = None) -> None:
+    intent = Intent(kind="task", params=params, ref=branch["id"], due_ns=due_ns)
+    ctx = flow.ctx
+    identity = encode([ctx.run, ctx.definition, ctx.key])
+    task = intent_id(identity, intent, ctx.seq, len(flow.intents))
+    flow.intents.append(intent)
+    flow.emit("node:waiting", node=branch["visit"]["node"], task=task)
+
+
+def _ask_approval(flow: Flow, branch: Branch, node: Node) -> None:
+    assert node.approve is not None
+    branch["visit"]["stage"] = "approve"
+    params = {
+        "name": node.id,
+        "type": "approval",
+        "roles": list(node.approve.roles),
+        "payload": {"prompt": _content(flow, f"nodes.{node.id}.approve.prompt"), "node": node.id},
+        "schema": APPROVAL_SCHEMA,
+    }
+    timeout = node.approve.timeout_ns
+    _open_task(flow, branch, params, None if timeout is None else flow.ctx.now_ns + timeout)
+
+
+def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    visit, approve = branch["visit"], flow.node(branch).approve
+    assert approve is not None
+    answer = receipt.value if isinstance(receipt.value, dict) else {}
+    if receipt.status == "ok" and answer.get("approved") is True:
+        visit["approval"] = answer
+        begin(flow, branch)
+        return
+    note = "nobody answered in time" if receipt.status == "timeout" else answer.get("note") or "no note given"
+    text = f"not approved: {note}"
+    if approve.fail:
+        leave(flow, branch, "failed", {"error": text})
+    else:
+        leave(flow, branch, "skipped", {"skipped_reason": text})
+
+
+# --- turns --------------------------------------------------------------------------------------
+
+
+def begin(flow: Flow, branch: Branch) -> None:
+    """Begins an attempt at the node: the first, or one more after its evaluation failed."""
+    visit, node = branch["visit"], flow.node(branch)
+    visit.update(
+        stage="turn", turn=0, tries=0, calls=[], evals=[], bytes=0, history=None, results=[], text=""
+    )
+    flow.state["runs"][node.id] = flow.state["runs"].get(node.id, 0) + 1
+    visit["nth"] = flow.state["runs"][node.id]
+    if node.child is not None:
+        _open_child(flow, branch, node)
+    else:
+        turn(flow, branch)
+
+
+def turn(flow: Flow, branch: Branch) -> None:
+    """Asks the model for its next answer, if it may have one."""
+    visit, node = branch["visit"], flow.node(branch)
+    if visit["turn"] >= node.max_turns:
+        fail(flow, branch, f"max_turns: no result within {node.max_turns} turns")
+        return
+    if stops_for_budget(flow, branch):
+        return
+    params = {
+        "name": node.id,
+        "node": node.id,
+        "iteration": visit["iteration"],
+        "attempt": visit["attempt"],
+        "turn": visit["turn"] + 1,
+        "nth": visit["nth"],
+        "session": f"{branch['id']}/{node.id}/{visit['nth']}",
+        "setup": flow.state["setup"],
+        "base": branch["base"],
+        "own": branch["own"],
+    }
+    for name in ("preamble", "approval", "history", "results"):
+        if visit.get(name):
+            params[name] = visit[name]
+    flow.open("model", branch["id"], params)
+
+
+def stops_for_budget(flow: Flow, branch: Branch) -> bool:
+    """Fails the node if its cap, or the run's, is used up; the run's cap ends the run."""
+    over = exceeded(flow.workflow.budget, flow.state["usage"])
+    if over is not None:
+        fail(flow, branch, over, stop="budget exceeded")
+        return True
+    over = exceeded(flow.node(branch).budget, branch["visit"]["usage"])
+    if over is not None:
+        fail(flow, branch, over)
+        return True
+    return False
+
+
+def fail(
+    flow: Flow,
+    branch: Branch,
+    message: str,
+    *,
+    data: dict[str, Any] | None = None,
+    stop: str | None = None,
+    error: dict[str, Any] | None = None,
+) -> None:
+    """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same."""
+    visit = branch["visit"]
+    kept = dict(data or {})
+    if data is None and visit.get("text"):
+        kept["summary"] = visit["text"]
+    kept["error"] = message
+    visit["evals"] = []
+    if flow.node(branch).fail_soft and stop is None:
+        kept["fail_soft"] = True
+        leave(flow, branch, "success", kept)
+    else:
+        leave(flow, branch, "failed", kept, stop=stop, error=error)
+
+
+def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    visit = branch["visit"]
+    if receipt.status != "ok":
+        _turn_failed(flow, branch, receipt)
+        return
+    value = flow.load(receipt.value)
+    if not isinstance(value, dict):
+        fail(flow, branch, "the model's answer cannot be read")
+        return
+    visit["turn"] += 1
+    visit["tries"] = 0
+    visit["results"] = []
+    visit["history"] = value.get("history")
+    if value.get("text"):
+        visit["text"] = value["text"]
+    if value.get("own") is not None:
+        branch["own"] = [value["own"]]
+    flow.charge(branch, value.get("usage"))
+    for message in value.get("warnings") or ():
+        flow.emit("node:warning", node=visit["node"], message=message)
+    calls = flow.load(value.get("calls"))
+    if not calls:
+        settle(flow, branch, value.get("status", "success"), value.get("data"))
+    elif len(calls) > CALLS_PER_TURN_MAX:
+        fail(
+            flow,
+            branch,
+            f"the model asked for {len(calls)} tool calls at once; {CALLS_PER_TURN_MAX} is the limit",
+        )
+    else:
+        visit["pending"] = calls
+        next_call(flow, branch)
+
+
+def _turn_failed(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    if backs_off(flow, branch, receipt):
+        return
+    code, message = code_of(receipt), message_of(receipt)
+    if code in FATAL:
+        error = TreadleError(message, cls="user", code=code, where=branch["visit"]["node"]).to_value()
+        fail(flow, branch, message, stop=message, error=error)
+    else:
+        fail(flow, branch, message)
+
+
+def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
+    """The model is done with the node; now it counts what it says."""
+    loaded = flow.load(data)
+    if status not in STATUSES:
+        fail(flow, branch, f"the model answered with the status {str(status)[:80]!r}, which is not one")
+    elif not isinstance(loaded, dict):
+        fail(flow, branch, "the model's result is not an object")
+    elif status == "failed":
+        said = loaded.get("error")
+        fail(flow, branch, str(said) if said else "the model reported failure", data=loaded)
+    elif status == "skipped":
+        leave(flow, branch, "skipped", data)
+    else:
+        branch["visit"]["data"] = data
+        evaluate(flow, branch)
+
+
+# --- tools --------------------------------------------------------------------------------------
+
+
+def next_call(flow: Flow, branch: Branch) -> None:
+    """Calls of a turn run one after the other; when none is left, the model is told the results."""
+    visit = branch["visit"]
+    if not visit["pending"]:
+        turn(flow, branch)
+        return
+    call = visit["pending"][0]
+    flow.emit("tool:call", node=visit["node"], tool=call["tool"], input=call["input"])
+    open_call(flow, branch, key=None)
+
+
+def open_call(flow: Flow, branch: Branch, *, key: str | None) -> None:
+    visit = branch["visit"]
+    visit["stage"] = "call"
+    call = visit["pending"][0]
+    params = {
+        "name": f"{visit['node']}: {call['tool']}",
+        "node": visit["node"],
+        "tool": call["tool"],
+        "input": call["input"],
+        "iteration": visit["iteration"],
+        "attempt": visit["attempt"],
+        "index": len(visit["calls"]),
+        "session": f"{branch['id']}/{visit['node']}/{visit['nth']}",
+        "setup": flow.state["setup"],
+    }
+    flow.open("call", branch["id"], params, key=key)
+
+
+def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    visit = branch["visit"]
+    if receipt.status != "ok" and code_of(receipt) == "IN_DOUBT":
+        _in_doubt(flow, branch)
+        return
+    value = flow.load(receipt.value)
+    if receipt.status != "ok":
+        _returned(flow, branch, {"error": message_of(receipt)})
+    elif isinstance(value, dict) and "error" in value:
+        _returned(flow, branch, {"error": str(value["error"])})
+    else:
+        _returned(flow, branch, {"output": value.get("output") if isinstance(value, dict) else None})
+    if branch["visit"] is visit:
+        next_call(flow, branch)
+
+
+def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> None:
+    """Records one call; an error goes to the model like any other result."""
+    visit = branch["visit"]
+    call = visit["pending"].pop(0)
+    record = {"tool": call["tool"], "input": call["input"], **outcome}
+    visit["calls"].append(record)
+    visit["results"].append({"id": call.get("id", ""), "tool": call["tool"], **outcome})
+    shown = outcome["output"] if "output" in outcome else {"error": outcome["error"]}
+    flow.emit("tool:result", node=visit["node"], tool=call["tool"], output=shown)
+    visit["stage"] = "turn"
+    visit["bytes"] += len(encode(record))
+    if visit["bytes"] > CALL_BYTES_MAX:
+        fail(flow, branch, f"the tool calls of this node exceed {CALL_BYTES_MAX // 1024} KiB of record")
+
+
+def _in_doubt(flow: Flow, branch: Branch) -> None:
+    """The process died between starting this call and recording its answer."""
+    visit, node = branch["visit"], flow.node(branch)
+    intent = flow.ctx.intent
+    assert intent is not None
+    visit["doubt"] = intent.idempotency_key or intent.id
+    if node.in_doubt != "ask":
+        decide(flow, branch, node.in_doubt)
+        return
+    visit["stage"] = "in_doubt"
+    call = visit["pending"][0]
+    params = {
+        "name": "in_doubt",
+        "type": "in_doubt",
+        "roles": [],
+        "payload": {
+            "prompt": f"Whether {call['tool']} took effect is not known. Retry it, skip it, or fail the node?",
+            "node": node.id,
+            "tool": call["tool"],
+            "input": call["input"],
+        },
+        "schema": DECISION_SCHEMA,
+    }
+    _open_task(flow, branch, params)
+
+
+def decide(flow: Flow, branch: Branch, decision: Value) -> None:
+    """What a person or the node's policy says about a call in doubt."""
+    visit = branch["visit"]
+    key = visit.pop("doubt")
+    if decision == "retry":
+        open_call(flow, branch, key=key)
+        return
+    _returned(flow, branch, {"error": "in doubt: the call was interrupted and may have taken effect"})
+    if branch["visit"] is not visit:
+        return
+    if decision == "skip":
+        next_call(flow, branch)
+    else:
+        fail(
+            flow, branch, f"in doubt: {visit['calls'][-1]['tool']} was interrupted and may have taken effect"
+        )
+
+
+# --- children -----------------------------------------------------------------------------------
+
+
+def _open_child(flow: Flow, branch: Branch, node: Node) -> None:
+    assert node.child is not None
+
+    def lookup(name: str) -> Value:
+        if name == "approval":
+            return branch["visit"].get("approval")
+        return flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
+
+    given = node.child.get("input")
+    input = flow.load(flow.state["input"]) if given is None else render(given, lookup)
+    params = {"name": node.child["workflow"], "workflow": node.child["workflow"], "input": input}
+    flow.open("child", branch["id"], params)
+
+
+def on_child(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    if receipt.status != "ok":
+        fail(flow, branch, f"{flow.node(branch).child['workflow']}: {message_of(receipt)}")  # type: ignore[index]
+        return
+    value = flow.load(receipt.value)
+    result = value.get("result") if isinstance(value, dict) else value
+    data = result if isinstance(result, dict) or is_reference(result) else {"result": result}
+    settle(flow, branch, "success", data)

@@ -1,0 +1,1 @@
+"""Providers of models: scripted, Anthropic, OpenAI and whatever speaks their language."""

@@ -1,0 +1,1 @@
+"""Built-in skills: they work offline, and each says what it may touch."""

@@ -1,0 +1,327 @@
+"""Performers of the agent dialect: step 0, model turns, tool calls, routes, judges.
+
+Each does one thing that the machine asked for and returns what the machine needs to know, never
+more: what is large is stored, and only its reference travels. They keep nothing between intents
+but caches and the MCP sessions of visits in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from treadle.dialects.agent import routing, sources
+from treadle.dialects.agent.context import routing_view
+from treadle.dialects.agent.evals import judge_question, reflect_question
+from treadle.dialects.agent.model import Node, Workflow
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value, encode, to_value
+
+from .agent_api import (
+    AskRequest,
+    ChooseRequest,
+    McpSessions,
+    Provider,
+    ProviderError,
+    ToolSpec,
+    TurnReply,
+    TurnRequest,
+)
+from .agent_skills import Skills, recorded
+from .agent_sources import Fetch, resolve_all
+from .agent_store import CALL_BYTES_MAX, DATA_BYTES_MAX, Payloads
+from .agent_tools import NodeTools, ToolWork, node_tools
+from .job import Done, Job
+
+CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
+SOURCES_INLINE_BYTES_MAX: Final = 48 * 1024
+SOURCE_INLINE_CHARS_MAX: Final = 8 * 1024
+QUESTION: Final = "Based on the results so far, which condition is true?"
+
+
+@dataclass(slots=True)
+class AgentWork:
+    """The performers and what they need. `provider(spec)` gives the provider of a run, `fetch`
+    makes a fetcher from the workflow's `fetch` settings, `config_of(run)` what a run was given."""
+
+    provider: Callable[[Mapping[str, Any]], Provider]
+    skills: Skills
+    mcp: McpSessions
+    fetch: Callable[[Mapping[str, Any], Job], Fetch]
+    config_of: Callable[[str], Mapping[str, Any]] = lambda run: {}
+    payloads: Payloads = field(default_factory=Payloads)
+
+    @property
+    def tools(self) -> ToolWork:
+        return ToolWork(self.skills, self.mcp, self.config_of, self.payloads)
+
+    # --- step 0, and the end ---
+
+    async def source(self, job: Job) -> Done:
+        if job.intent.params["op"] == "seal":
+            return await self._seal(job)
+        workflow: Workflow = await job.load_definition()
+        base = job.options.get("base")
+        input = await self.payloads.load(job, job.intent.params["input"])
+        wanted = sources.fields(workflow.body, input, job.options.get("templates") or {})
+        resolved = await resolve_all(
+            wanted,
+            base=base,
+            offline=bool(job.options.get("offline")),
+            fetch=self.fetch(workflow.body.get("fetch") or {}, job),
+        )
+        found, warnings = self._resolve_skills(workflow, resolved, base, self.config_of(job.run))
+        contents = {path: source["content"] for path, source in resolved.items()}
+        setup = await self.payloads.store(job, {"input": input, "contents": contents, "skills": found})
+        value = {"setup": setup, "sources": resolved, "skills": found, "warnings": warnings}
+        if len(encode(value)) > SOURCES_INLINE_BYTES_MAX:
+            value["sources"] = await self._slim_sources(job, resolved)
+        return Done(value=value)
+
+    async def _slim_sources(self, job: Job, resolved: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """Long texts by reference; when there are very many, all but the shortest."""
+        total = sum(len(source["content"]) for source in resolved.values())
+        limit = SOURCE_INLINE_CHARS_MAX if total <= 16 * SOURCES_INLINE_BYTES_MAX else 256
+        slim: dict[str, Any] = {}
+        for path, source in resolved.items():
+            slim[path] = source
+            if len(source["content"]) > limit:
+                slim[path] = {**source, "content": await self.payloads.store(job, source["content"])}
+        return slim
+
+    def _resolve_skills(
+        self,
+        workflow: Workflow,
+        resolved: Mapping[str, Mapping[str, Any]],
+        base: str | None,
+        given: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        inline = workflow.body.get("skills") or {}
+        found: dict[str, Any] = {}
+        left_out: dict[str, str] = {}
+        for node in workflow.nodes.values():
+            for id in node.skills:
+                if id in found or id in left_out:
+                    continue
+                skill = self.skills.find(id, inline, base)
+                if skill is None:
+                    left_out[id] = f"the skill {id!r} is not known here; the node runs without it"
+                elif missing := self.skills.missing_config(skill, given):
+                    left_out[id] = (
+                        f"the skill {id!r} is not configured ({', '.join(missing)}); the node runs without it"
+                    )
+                else:
+                    written = resolved.get(f"skills.{id}.instruction")
+                    own = skill.instruction or (written["content"] if written else None)
+                    found[id] = recorded(skill, id, own)
+        warnings = {
+            node.id: [left_out[id] for id in node.skills if id in left_out]
+            for node in workflow.nodes.values()
+        }
+        return found, {node: messages for node, messages in warnings.items() if messages}
+
+    async def _seal(self, job: Job) -> Done:
+        """Puts a slice of a long result onto what is stored of it already; see `ending.py`."""
+        params = job.intent.params
+        onto = params["onto"]
+        whole = await self.payloads.load(job, onto) if onto is not None else None
+        whole = whole or {"results": {}, "trace": {"steps": [], "edges": [], "sources": {}}}
+        results, trace = dict(whole["results"]), dict(whole["trace"])
+        for node, result in params["results"].items():
+            plain = {**result, "data": await self.payloads.load(job, result["data"])}
+            plain["toolCalls"] = await self.payloads.plain_calls(job, result["toolCalls"])
+            results[node] = plain
+        trace["steps"] = [*trace["steps"], *params["steps"]]
+        trace["edges"] = [*trace["edges"], *params["edges"]]
+        trace["sources"] = dict(trace["sources"])
+        for path, source in params["sources"].items():
+            trace["sources"][path] = {**source, "content": await self.payloads.load(job, source["content"])}
+        if params["last"]:
+            trace["usage"] = params["usage"]
+        stored = await self.payloads.store(job, {"results": results, "trace": trace})
+        value = {"stored": stored}
+        if params["last"]:
+            value["results"] = await self.payloads.store(job, results)
+        return Done(value=value)
+
+    # --- turns ---
+
+    async def model(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        node = workflow.nodes[params["node"]]
+        setup = await self.payloads.load(job, params["setup"])
+        provider = self.provider(job.options)
+        tools = node_tools(node, setup["skills"])
+        servers = await self.tools.servers(job, workflow, node, setup["skills"])
+        if servers:
+            session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
+            tools.add_mcp(node, session.tools)
+        request = self._request(job, workflow, node, setup, tools)
+        request.model = node.model or workflow.model or provider.default_model
+        request.mcp_servers = sorted(servers)
+        reply = await provider.turn(request)
+        value = await self._turn_value(job, provider, reply)
+        if params["turn"] == 1:
+            value["warnings"] = tools.unmatched(node)
+        if servers and not reply.calls:
+            await self.mcp.release(f"{job.run}/{params['session']}")
+        return Done(value=value)
+
+    def _request(
+        self, job: Job, workflow: Workflow, node: Node, setup: Mapping[str, Any], tools: NodeTools
+    ) -> TurnRequest:
+        params = job.intent.params
+
+        async def context() -> dict[str, Any]:
+            found = await self.payloads.context(job, setup["input"], params["base"], params["own"])
+            if "approval" in params:
+                found["approval"] = params["approval"]
+            return found
+
+        async def history() -> list[dict[str, Any]]:
+            return await self._history(job, params.get("history"))
+
+        async def progress(message: str) -> None:
+            await job.progress("node:progress", node=node.id, message=message)
+
+        return TurnRequest(
+            node=node.id,
+            iteration=params["iteration"],
+            attempt=params["attempt"],
+            turn=params["turn"],
+            nth=params["nth"],
+            instruction=sources.assemble(
+                workflow, node, setup["contents"], setup["skills"], params.get("preamble")
+            ),
+            tools=[ToolSpec(t.name, t.description, t.input_schema) for t in tools.by_name.values()],
+            max_turns=node.max_turns,
+            output_schema=node.output,
+            disallowed_tools=node.disallowed_tools,
+            results=params.get("results") or (),
+            context=context,
+            history=history,
+            progress=progress,
+        )
+
+    async def _history(self, job: Job, reference: Value) -> list[dict[str, Any]]:
+        """The messages of earlier turns, oldest first; the last answer's results come behind them."""
+        messages: list[dict[str, Any]] = []
+        while reference is not None:
+            link = await self.payloads.load(job, reference)
+            messages[:0] = link["messages"]
+            reference = link["before"]
+        results = job.intent.params.get("results")
+        if results:
+            messages.append({"role": "tool", "results": await self.payloads.plain_calls(job, results)})
+        return messages
+
+    async def _turn_value(self, job: Job, provider: Provider, reply: TurnReply) -> dict[str, Any]:
+        params = job.intent.params
+        value: dict[str, Any] = {"usage": _usage(reply.usage)}
+        own = await self.payloads.chunk(job, params["own"])
+        if own is not None:
+            value["own"] = own
+        if reply.text:
+            value["text"] = reply.text[:CALL_BYTES_MAX]
+        if not reply.calls:
+            value["status"] = reply.status
+            value["data"] = await self.payloads.slim(job, _storable(reply.data), DATA_BYTES_MAX)
+            return value
+        calls = [
+            {
+                "id": str(call.get("id") or ""),
+                "tool": str(call["tool"]),
+                "input": await self.payloads.slim(job, _storable(call.get("input")), CALL_BYTES_MAX),
+            }
+            for call in reply.calls
+        ]
+        value["calls"] = calls
+        if len(encode(calls)) > CALLS_INLINE_BYTES_MAX:
+            value["calls"] = await self.payloads.store(job, calls)
+        if provider.keeps_history:
+            said = {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native}
+            messages = [_storable(said)]
+            if params.get("results"):
+                messages.insert(0, {"role": "tool", "results": params["results"]})
+            link = {"before": params.get("history"), "messages": messages}
+            value["history"] = await self.payloads.store(job, link)
+        return value
+
+    # --- routes and questions ---
+
+    async def route(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        setup = await self.payloads.load(job, params["setup"])
+        provider = self.provider(job.options)
+
+        async def context() -> dict[str, Any]:
+            whole = await self.payloads.context(job, setup["input"], params["base"], params["own"])
+            return routing_view(workflow, whole)
+
+        choices = routing.choices(workflow, params["edges"])
+        reply = await provider.choose(
+            ChooseRequest(
+                node=params["node"],
+                iteration=params["iteration"],
+                nth=params["nth"],
+                question=QUESTION,
+                choices=choices,
+                model=workflow.model or provider.default_model,
+                context=context,
+            )
+        )
+        value: dict[str, Any] = {"choice": _storable(reply.choice), "usage": _usage(reply.usage)}
+        own = await self.payloads.chunk(job, params["own"])
+        if own is not None:
+            value["own"] = own
+        return Done(value=value)
+
+    async def ask(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        node = workflow.nodes[params["node"]]
+        provider = self.provider(job.options)
+        data = await self.payloads.load(job, params["data"])
+        model = params["model"]
+        if params["op"] == "judge":
+            calls = await self.payloads.plain_calls(job, params["calls"])
+            question = judge_question(node.evaluators[params["evaluator"]], data, calls)
+            model = model or provider.small_model
+        else:
+            assert node.retry is not None
+            setup = await self.payloads.load(job, params["setup"])
+            base = setup["contents"].get(f"nodes.{node.id}.instruction", "")
+            question = reflect_question(node.retry, base, data, params["evals"])
+            model = model or provider.default_model
+        reply = await provider.ask(AskRequest(instruction=question, model=model, nth=params["nth"]))
+        text = await self.payloads.slim(job, reply.text, DATA_BYTES_MAX)
+        return Done(value={"text": text, "usage": _usage(reply.usage)})
+
+    # --- calls ---
+
+    async def call(self, job: Job) -> Done:
+        return await self.tools.call(job)
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Token counts and cost, of a shape that adds up whatever a provider reported."""
+    found: dict[str, Any] = {}
+    for name in ("input_tokens", "output_tokens"):
+        amount = usage.get(name)
+        found[name] = int(amount) if isinstance(amount, int | float) and amount > 0 else 0
+    usd = usage.get("usd")
+    found["usd"] = float(usd) if isinstance(usd, int | float) and usd > 0 else 0.0
+    return found
+
+
+def _storable(value: Any) -> Value:
+    """What a model said, as a value; what no journal can hold fails the node, not the engine."""
+    try:
+        found = to_value(value)
+        encode(found)
+        return found
+    except (TreadleError, RecursionError) as error:
+        raise ProviderError(f"the model's answer cannot be stored: {error}", code="REPLY_INVALID") from error

@@ -1,0 +1,87 @@
+"""How agent performers read and write stored payloads: setups, context chunks, message histories.
+
+All of them are content-addressed and never change, so they are cached by digest, whatever run asks.
+A value that is large, or that looks like a reference although it is a user's, is stored and a
+reference of ours (`schema_hint: agent`) stands in its place; views put the value back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+from treadle.dialects.agent.context import wants_chunk
+from treadle.kernel.model import is_reference
+from treadle.kernel.values import Value, encode
+
+from .job import Job
+
+HINT: Final = "agent"
+CALL_BYTES_MAX: Final = 4 * 1024
+DATA_BYTES_MAX: Final = 16 * 1024
+CACHED_MAX: Final = 2048
+
+
+class Payloads:
+    def __init__(self) -> None:
+        self._cache: OrderedDict[str, Value] = OrderedDict()
+
+    async def load(self, job: Job, value: Value) -> Value:
+        """The value, or what is stored behind it. What is given out must not be changed."""
+        if not is_reference(value):
+            return value
+        digest = str(value["checksum"])
+        if digest in self._cache:
+            self._cache.move_to_end(digest)
+            return self._cache[digest]
+        found = await job.load_blob(value)
+        self._keep(digest, found)
+        return found
+
+    def _keep(self, digest: str, value: Value) -> None:
+        self._cache[digest] = value
+        while len(self._cache) > CACHED_MAX:
+            self._cache.popitem(last=False)
+
+    async def store(self, job: Job, value: Value) -> dict[str, Any]:
+        return await job.store_blob(value, schema_hint=HINT)
+
+    async def slim(self, job: Job, value: Value, limit: int) -> Value:
+        """The value itself if it is small, else a reference to it."""
+        body = encode(value)
+        if len(body) <= limit and b"hchecksum" not in body:
+            return value
+        return await self.store(job, value)
+
+    async def items(self, job: Job, items: list[Value]) -> list[Value]:
+        """A list of items with every chunk put in place of its reference, oldest first."""
+        found: list[Value] = []
+        waiting = list(reversed(items))
+        while waiting:
+            item = waiting.pop()
+            if is_reference(item):
+                waiting.extend(reversed(await self.load(job, item)))
+            else:
+                found.append(item)
+        return found
+
+    async def context(self, job: Job, input: Value, base: list[Value], own: list[Value]) -> dict[str, Any]:
+        """The context object: the input, then the latest data of each node in order of completion."""
+        found: dict[str, Any] = {"input": input}
+        for node, data in await self.items(job, [*base, *own]):
+            found[node] = await self.load(job, data)
+        return found
+
+    async def chunk(self, job: Job, own: list[Value]) -> dict[str, Any] | None:
+        """Stores own items as a chunk when they have become many; None while they are few."""
+        return await self.store(job, own) if wants_chunk(own) else None
+
+    async def plain_calls(self, job: Job, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Tool calls or results with their stored inputs and outputs put back."""
+        return [
+            {
+                key: await self.load(job, part) if key in ("input", "output") else part
+                for key, part in call.items()
+            }
+            for call in calls
+        ]

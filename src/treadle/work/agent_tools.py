@@ -1,0 +1,215 @@
+"""The tools of a node: which there are, by what name, and one call of one of them.
+
+A tool that is not idempotent is marked as started, durably, before it is called. If the mark is
+there when a call is taken up again, nobody knows whether it took effect: the answer is IN_DOUBT,
+and the machine asks a person or the node's policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from treadle.dialects.agent.model import Node, Workflow
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value, encode, to_value
+
+from .agent_api import McpServer, McpSessions, McpTool
+from .agent_skill import SkillTool, ToolContext
+from .agent_skills import Skills
+from .agent_store import CALL_BYTES_MAX, Payloads
+from .job import Done, Job, StaysOpen
+
+log = logging.getLogger("treadle.agent")
+REFUSED_CHARS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool under the name this node's model knows it by; `mcp` is set for a server's tool."""
+
+    name: str
+    skill: str
+    own_name: str
+    description: str
+    input_schema: dict[str, Any]
+    mcp: McpTool | None = None
+
+
+@dataclass(slots=True)
+class NodeTools:
+    by_name: dict[str, Offered] = field(default_factory=dict)
+    # Every name that allow and deny could have meant.
+    seen: list[str] = field(default_factory=list)
+
+    def add_mcp(self, node: Node, tools: Mapping[str, McpTool]) -> None:
+        for tool in tools.values():
+            self.seen += [tool.name, tool.own_name]
+            if node.offers(tool.name) and tool.own_name not in node.deny:
+                self.by_name[tool.name] = Offered(
+                    tool.name, tool.server, tool.own_name, tool.description, tool.input_schema, tool
+                )
+
+    def unmatched(self, node: Node) -> list[str]:
+        """N9: entries of allow and deny that name no tool are probably misspelt."""
+        named = sorted((node.allow or frozenset()) | node.deny)
+        return [f"tools: {name!r} matches no tool of this node" for name in named if name not in self.seen]
+
+
+def node_tools(node: Node, skills: Mapping[str, Mapping[str, Any]]) -> NodeTools:
+    """The skill tools of a node; those of unlisted skills are not there at all."""
+    found = NodeTools()
+    for id in node.skills:
+        for tool in (skills.get(id) or {}).get("tools", ()):
+            name = tool["name"] if tool["name"] not in found.by_name else f"{id}__{tool['name']}"
+            found.seen.append(name)
+            if node.offers(name):
+                found.by_name[name] = Offered(
+                    name, id, tool["name"], tool["description"], tool["input_schema"]
+                )
+    return found
+
+
+@dataclass(slots=True)
+class ToolWork:
+    skills: Skills
+    mcp: McpSessions
+    config_of: Callable[[str], Mapping[str, Any]]
+    payloads: Payloads
+
+    async def servers(
+        self, job: Job, workflow: Workflow, node: Node, skills: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, McpServer]:
+        """The MCP servers of this node's own skills, by skill id."""
+        found: dict[str, McpServer] = {}
+        for id in node.skills:
+            if "mcp" not in (skills.get(id) or {}):
+                continue
+            base = job.options.get("base")
+            skill = self.skills.find(id, workflow.body.get("skills") or {}, base)
+            if skill is None or skill.mcp is None:
+                raise StaysOpen(f"the skill {id!r} is not registered here")
+            found[id] = self.skills.server(skill, id, self.config_of(job.run), base)
+        return found
+
+    async def call(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        node = workflow.nodes[params["node"]]
+        setup = await self.payloads.load(job, params["setup"])
+        tools = node_tools(node, setup["skills"])
+        input = await self.payloads.load(job, params["input"])
+        servers = await self.servers(job, workflow, node, setup["skills"])
+        if params["tool"] not in tools.by_name and servers:
+            session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
+            tools.add_mcp(node, session.tools)
+        offered = tools.by_name.get(params["tool"])
+        if offered is None:
+            known = ", ".join(tools.by_name) or "none"
+            return _error(f"there is no tool {params['tool']!r} at this node; there are: {known}")
+        refused = _refused(offered.input_schema, input)
+        if refused is not None:
+            return _error(refused)
+        if offered.mcp is not None:
+            mcp_tool = offered.mcp
+
+            async def use_server() -> Value:
+                return await session.call(mcp_tool, input)
+
+            return await self._guarded(job, offered.mcp.idempotent, use_server)
+        return await self._call_skill(job, workflow, offered, input)
+
+    async def _call_skill(self, job: Job, workflow: Workflow, offered: Offered, input: Value) -> Done:
+        base = job.options.get("base")
+        given = self.config_of(job.run)
+        skill = self.skills.find(offered.skill, workflow.body.get("skills") or {}, base)
+        tool = skill.tools.get(offered.own_name) if skill is not None else None
+        if skill is None or tool is None:
+            raise StaysOpen(
+                f"the tool {offered.own_name!r} of the skill {offered.skill!r} is not registered here"
+            )
+        if missing := self.skills.missing_config(skill, given):
+            raise StaysOpen(f"the skill {offered.skill!r} is not configured here: {', '.join(missing)}")
+        running: list[asyncio.Future[None]] = []
+        context = ToolContext(
+            config=self.skills.config(skill, given),
+            logger=log.getChild(offered.skill),
+            idempotency_key=job.idempotency_key,
+            run_id=job.run,
+            node=job.intent.params["node"],
+            progress=_progress(job, running),
+            base=base,
+        )
+
+        async def use_handler() -> Value:
+            try:
+                return await _run(tool, input, context)
+            finally:
+                await asyncio.gather(*running)
+
+        return await self._guarded(job, tool.idempotent, use_handler)
+
+    async def _guarded(self, job: Job, idempotent: bool, use: Callable[[], Any]) -> Done:
+        if not idempotent:
+            if isinstance(job.checkpoint, dict) and job.checkpoint.get("started"):
+                error = TreadleError("the call was interrupted and may have taken effect", code="IN_DOUBT")
+                return Done(status="error", error=error.to_value())
+            await job.save({"started": True}, durable=True)
+        try:
+            output = to_value(await use())
+            encode(output)
+        except StaysOpen:
+            raise
+        except TreadleError as error:
+            return _error(error.message)
+        except Exception as error:
+            # A tool may raise anything; the model is told, and the run goes on (S32).
+            return _error(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        return Done(value={"output": await self.payloads.slim(job, output, CALL_BYTES_MAX)})
+
+
+def _error(message: str) -> Done:
+    text = message if len(message) <= 4000 else message[:3999] + "…"
+    return Done(value={"error": text.encode("utf-8", "replace").decode()})
+
+
+def _refused(schema: dict[str, Any], input: Value) -> str | None:
+    """K4: why an input does not fit the tool's schema, or None."""
+    if not isinstance(input, dict):
+        return "invalid input: a tool takes an object"
+    try:
+        problems = [
+            f"{'.'.join(map(str, error.absolute_path)) or 'input'}: {error.message}"
+            for error in Draft202012Validator(schema).iter_errors(input)
+        ]
+    except Exception as error:  # a server may publish a schema that cannot be applied
+        return f"invalid input: the tool's schema cannot be applied: {error}"
+    return f"invalid input: {'; '.join(problems)[:REFUSED_CHARS_MAX]}" if problems else None
+
+
+async def _run(tool: SkillTool, input: dict[str, Any], context: ToolContext) -> Value:
+    if tool.is_async:
+        return await tool.handler(input, context)
+    return await asyncio.to_thread(tool.handler, input, context)
+
+
+def _progress(job: Job, running: list[asyncio.Future[None]]) -> Callable[[str], Any]:
+    loop = asyncio.get_running_loop()
+
+    def progress(text: str) -> Any:
+        said = job.progress("node:progress", node=job.intent.params["node"], message=str(text))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # In the thread of a plain function: wait, so that progress keeps its order.
+            return asyncio.run_coroutine_threadsafe(said, loop).result()
+        task = loop.create_task(said)  # type: ignore[arg-type]
+        running.append(task)
+        return task
+
+    return progress
