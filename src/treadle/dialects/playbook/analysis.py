@@ -1,0 +1,393 @@
+"""`treadle check`: what is wrong with the net although every part of it is well formed.
+
+Only what holds whatever the data are is an error (a cycle that no token can leave, tokens that
+multiply without bound); what depends on guards, on input or on patches from outside is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from treadle.kernel.values import Value
+from treadle.lang.text import Path
+
+from .needs import RESERVED
+from .reading import Reader
+from .templates import expression, is_template
+
+_ARC_NAMES = frozenset({"_prev", "_task", "_attempt", "outcome"})
+_TASK_NAMES = frozenset({"event"})
+
+
+def analyse(reader: Reader, body: dict[str, Any]) -> None:
+    net = _Net(body)
+    _unreachable(reader, net)
+    _arcs(reader, net)
+    _cycles(reader, net)
+    _gates(reader, net)
+    _policies(reader, net)
+    _parallel_writes(reader, net)
+    _names(reader, net)
+
+
+class _Net:
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+        self.steps: dict[str, dict[str, Any]] = {step["step"]: step for step in body["workflow"]}
+        self.index = {name: position for position, name in enumerate(self.steps)}
+        self.executor = (body.get("executor") or {}).get("spec") or {}
+        self.entry = self.executor.get("entry_step") or next(iter(self.steps))
+        self.roots = [
+            self.entry,
+            *(self.executor[k] for k in ("final_step", "on_failure", "on_cancel") if self.executor.get(k)),
+        ]
+
+    def arcs(self, name: str) -> list[dict[str, Any]]:
+        return (self.steps[name].get("next") or {}).get("arcs") or []
+
+    def inclusive(self, name: str) -> bool:
+        return ((self.steps[name].get("next") or {}).get("spec") or {}).get("mode") == "inclusive"
+
+    def path(self, name: str, *more: str | int) -> Path:
+        return ("workflow", self.index[name], *more)
+
+    def reached(self) -> dict[str, None]:
+        seen = dict.fromkeys(self.roots)
+        queue = list(seen)
+        while queue:
+            for arc in self.arcs(queue.pop(0)):
+                if arc["step"] not in seen:
+                    seen[arc["step"]] = None
+                    queue.append(arc["step"])
+        return seen
+
+    def components(self) -> list[list[str]]:
+        """Strongly connected components with a cycle in them (Tarjan, without recursion)."""
+        order: dict[str, int] = {}
+        low: dict[str, int] = {}
+        stack: list[str] = []
+        found: list[list[str]] = []
+        for root in self.steps:
+            if root in order:
+                continue
+            work: list[tuple[str, Iterator[str]]] = []
+            self._visit(root, order, low, stack, work)
+            while work:
+                node, targets = work[-1]
+                target = next(targets, None)
+                if target is not None:
+                    if target not in order:
+                        self._visit(target, order, low, stack, work)
+                    elif target in stack:
+                        low[node] = min(low[node], order[target])
+                    continue
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    at = stack.index(node)
+                    component, stack[at:] = stack[at:], []
+                    if len(component) > 1 or any(arc["step"] == node for arc in self.arcs(node)):
+                        found.append(component)
+        return found
+
+    def _visit(
+        self,
+        node: str,
+        order: dict[str, int],
+        low: dict[str, int],
+        stack: list[str],
+        work: list[tuple[str, Iterator[str]]],
+    ) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        work.append((node, iter([arc["step"] for arc in self.arcs(node)])))
+
+
+def _always(arc: dict[str, Any]) -> bool:
+    return arc.get("when", True) is True
+
+
+def _unreachable(reader: Reader, net: _Net) -> None:
+    reached = net.reached()
+    for name in net.steps:
+        if name not in reached:
+            reader.warning(
+                "step_unreachable",
+                net.path(name),
+                f"no arc leads to the step {name!r}, so it never runs",
+                hint=f"add an arc to it, or make it executor.spec.entry_step (now {net.entry!r})",
+                rule="000 §2.3",
+            )
+
+
+def _arcs(reader: Reader, net: _Net) -> None:
+    for name in net.steps:
+        if net.inclusive(name):
+            continue
+        behind = False
+        for index, arc in enumerate(net.arcs(name)):
+            if behind:
+                reader.warning(
+                    "arc_dead",
+                    net.path(name, "next", "arcs", index),
+                    f"the arc to {arc['step']!r} stands behind an unconditional one and never matches",
+                    hint="put it before the unconditional arc, or set next.spec.mode: inclusive",
+                    rule="000 §4.3",
+                )
+            behind = behind or _always(arc)
+    final = net.executor.get("final_step")
+    if final and net.arcs(final):
+        reader.warning(
+            "final_step_next",
+            net.path(final, "next"),
+            "the next of final_step is not followed",
+            rule="PLAYBOOK §5.23",
+        )
+
+
+def _cycles(reader: Reader, net: _Net) -> None:
+    for component in net.components():
+        inside = frozenset(component)
+        first = min(component, key=net.index.__getitem__)
+        loop = " → ".join([*sorted(component, key=net.index.__getitem__), first])
+        if all(_stays(net, name, inside) for name in component):
+            reader.error(
+                "cycle_without_exit",
+                net.path(first, "next"),
+                f"no token ever leaves the cycle {loop}: every arc in it is unconditional",
+                hint="guard an arc with when, or add a guarded arc that leads out before it",
+                rule="000 §6.1",
+            )
+        for name in sorted(component, key=net.index.__getitem__):
+            _growth(reader, net, name, inside)
+
+
+def _stays(net: _Net, name: str, inside: frozenset[str]) -> bool:
+    """Whether a token of this step goes on inside the cycle, whatever the data are."""
+    if net.inclusive(name):
+        return any(_always(arc) and arc["step"] in inside for arc in net.arcs(name))
+    for arc in net.arcs(name):
+        if arc["step"] not in inside:
+            return False
+        if _always(arc):
+            return True
+    return False
+
+
+def _growth(reader: Reader, net: _Net, name: str, inside: frozenset[str]) -> None:
+    if not net.inclusive(name):
+        return
+    back = [arc for arc in net.arcs(name) if arc["step"] in inside]
+    if len(back) < 2:
+        return
+    certain = sum(1 for arc in back if _always(arc)) >= 2
+    report = reader.error if certain else reader.warning
+    report(
+        "tokens_unbounded",
+        net.path(name, "next"),
+        f"each round of the cycle makes {len(back)} tokens of one at {name!r}",
+        hint="join them (spec.policy.admit.join), or keep one arc of the cycle inclusive only",
+        rule="000 §4.3",
+    )
+
+
+def _gates(reader: Reader, net: _Net) -> None:
+    written = frozenset(_ctx_writes(net.body))
+    for name, step in net.steps.items():
+        admit = ((step.get("spec") or {}).get("policy") or {}).get("admit") or {}
+        rules = admit.get("rules")
+        if rules is None:
+            continue
+        path = net.path(name, "spec", "policy", "admit", "rules")
+        opening = [
+            rule
+            for rule in rules
+            if (rule["else"]["then"] if "else" in rule else rule["then"]).get("allow") is True
+        ]
+        if not opening or all(rule.get("when") is False for rule in opening):
+            reader.warning(
+                "gate_closed",
+                path,
+                f"no rule ever admits the step {name!r}",
+                hint="add a rule with allow: true",
+                rule="000 §3.2",
+            )
+            continue
+        if all(is_template(rule.get("when")) for rule in opening):
+            uses = [use for rule in opening for use in expression(rule["when"]).uses]
+            if uses and all(root == "ctx" and key is not None and key not in written for root, key in uses):
+                reader.warning(
+                    "gate_unopened",
+                    path,
+                    f"the gate of {name!r} reads ctx keys that no task writes",
+                    hint=f"only a patch from outside opens it: treadle patch ID {uses[0][1]}=…",
+                    rule="000 §3.2",
+                )
+        if "else" not in rules[-1]:
+            reader.warning(
+                "else_missing",
+                path,
+                "admission rules without else deny what no rule matches",
+                hint="end them with - else: {then: {allow: …}}",
+            )
+
+
+def _policies(reader: Reader, net: _Net) -> None:
+    for name, step in net.steps.items():
+        for index, task in enumerate(step.get("tool") or ()):
+            rules = ((task.get("spec") or {}).get("policy") or {}).get("rules")
+            if rules and "else" not in rules[-1]:
+                reader.warning(
+                    "else_missing",
+                    net.path(name, "tool", index, "spec", "policy", "rules"),
+                    f"the policy of {task['name']!r} has no else: an outcome that no rule matches continues, errors too",
+                    hint="end the rules with - else: {then: {do: …}}",
+                    rule="PLAYBOOK §3.6",
+                )
+
+
+def _parallel_writes(reader: Reader, net: _Net) -> None:
+    for name, step in net.steps.items():
+        spec = (step.get("loop") or {}).get("spec") or {}
+        policy = spec.get("policy") or {}
+        parallel = (spec.get("mode") or policy.get("mode")) == "parallel"
+        if parallel and policy.get("ctx", "reject") == "reject":
+            for index, task in enumerate(step.get("tool") or ()):
+                for key in dict.fromkeys(_ctx_writes(task)):
+                    reader.warning(
+                        "parallel_ctx_write",
+                        net.path(name, "tool", index),
+                        f"parallel iterations write ctx.{key}; different values fail an iteration (ctx_conflict)",
+                        hint="use set_iter, or loop.spec.policy.ctx: last_write | append",
+                        rule="004 §6.2",
+                    )
+        if net.inclusive(name):
+            _sibling_writes(reader, net, name)
+
+
+def _sibling_writes(reader: Reader, net: _Net, name: str) -> None:
+    writers: dict[str, str] = {}
+    for target in dict.fromkeys(arc["step"] for arc in net.arcs(name)):
+        for key in dict.fromkeys(_ctx_writes(net.steps[target])):
+            if key in writers:
+                reader.warning(
+                    "parallel_ctx_write",
+                    net.path(target),
+                    f"{writers[key]!r} and {target!r} run side by side and both write ctx.{key}; the last commit wins",
+                    hint="write to two keys, or put one step after the other",
+                    rule="004 §6.2",
+                )
+            else:
+                writers[key] = target
+
+
+def _ctx_writes(value: Value) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "set_ctx" and isinstance(item, dict):
+                for path in item:
+                    yield str(path).partition(".")[0]
+            else:
+                yield from _ctx_writes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _ctx_writes(item)
+
+
+def _iter_writes(value: Value) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "set_iter" and isinstance(item, dict):
+                yield from (str(path).partition(".")[0] for path in item)
+            else:
+                yield from _iter_writes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _iter_writes(item)
+
+
+def _names(reader: Reader, net: _Net) -> None:
+    workload = net.body["workload"]
+    shared = {*net.steps, *workload, *_ctx_writes(net.body)}
+    for step in net.steps.values():
+        for arc in (step.get("next") or {}).get("arcs") or ():
+            shared.update(arc.get("args") or {})
+        shared.update(step.get("args") or {})
+    for name, step in net.steps.items():
+        own = {
+            *shared,
+            *_iter_writes(step),
+            "execution_id",
+            "status",
+            "steps",
+            "branches",
+            "results",
+            "failures",
+            "tokens",
+        }
+        if "loop" in step:
+            own.add(step["loop"]["iterator"])
+        tasks = step.get("tool") or []
+        for key in ("spec", "loop", "args", "set_ctx", "next"):
+            for path, text in _texts(step.get(key), net.path(name, key)):
+                _check_names(reader, text, path, own, forbidden=_ARC_NAMES, where="here, on the server")
+        for index, task in enumerate(tasks):
+            known = own | {task["name"] for task in tasks}
+            if "loop" in task:
+                known.add(task["loop"]["iterator"])
+            for path, text in _texts(task, net.path(name, "tool", index)):
+                if task["kind"] == "python" and path[-1] in ("code", "code_b64"):
+                    continue
+                _check_names(reader, text, path, known, forbidden=_TASK_NAMES, where="in a task")
+                _check_workload(reader, text, path, workload)
+
+
+def _check_names(
+    reader: Reader, text: str, path: Path, known: set[str], *, forbidden: frozenset[str], where: str
+) -> None:
+    for root, _ in dict.fromkeys(expression(text).uses):
+        if root in forbidden:
+            reader.warning(
+                "name_out_of_scope",
+                path,
+                f"{root!r} has no value {where}",
+                hint="event is for arcs and admission; outcome, _prev, _task for task policies",
+                rule="004 §4",
+            )
+        elif root not in RESERVED and root not in known:
+            reader.warning(
+                "name_unknown",
+                path,
+                f"{root!r} is no workload key, step, task, argument or ctx key of this playbook",
+                hint="it is undefined unless the run's input or a patch brings it",
+            )
+
+
+def _check_workload(reader: Reader, text: str, path: Path, workload: dict[str, Any]) -> None:
+    for root, key in dict.fromkeys(expression(text).uses):
+        if (
+            root == "workload"
+            and key is not None
+            and workload
+            and key not in workload
+            and not hasattr(dict, key)
+        ):
+            reader.warning(
+                "workload_key_unknown",
+                path,
+                f"workload has no default for {key!r}",
+                hint="add one, or give it with every run",
+            )
+
+
+def _texts(value: Value, path: Path) -> Iterator[tuple[Path, str]]:
+    if is_template(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))

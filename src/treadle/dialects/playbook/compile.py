@@ -1,0 +1,343 @@
+"""From a parsed text to a canonical playbook: the root, and everything that concerns all steps.
+
+All problems are reported at once. The result is spelling A, ready to be stored under its digest;
+`model.load` makes it ready to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from treadle.lang.definition import Definition
+from treadle.lang.problems import Problems
+from treadle.lang.text import Document, Path
+
+from .reading import Reader, kind_of, reject_legacy
+from .steps import _check_failure, read_step, reject_control
+from .tasks import read_task_body
+from .templates import is_template
+
+ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook")
+_PENDING: Final = ("wait", "discard", "complete")
+
+
+def compile_playbook(
+    document: Document, *, strict: bool = False
+) -> tuple[Definition | None, Problems, Reader]:
+    problems = Problems(document)
+    reader = Reader(problems, strict)
+    root = document.value
+    if not isinstance(root, dict):
+        reader.error(
+            "root_invalid",
+            (),
+            f"a playbook is a mapping, not {kind_of(root)}",
+            hint="it starts with metadata: and workflow:",
+        )
+        return None, problems, reader
+    body = _read_root(reader, root)
+    _check_templates(reader, body)
+    if problems.errors:
+        return None, problems, reader
+    metadata = body["metadata"]
+    name = metadata.get("name") or _stem(document.file) or "playbook"
+    version = metadata.get("version")
+    path = metadata.get("path")
+    definition = Definition(
+        dialect="playbook",
+        name=str(name),
+        version=None if version is None else str(version),
+        body=body,
+        path=path if isinstance(path, str) else None,
+        file=document.file,
+    )
+    return definition, problems, reader
+
+
+def _stem(file: str | None) -> str | None:
+    if not file:
+        return None
+    base = file.replace("\\", "/").rsplit("/", 1)[-1]
+    return base.rsplit(".", 1)[0] or None
+
+
+def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
+    for key in root:
+        if key == "vars":
+            reader.error(
+                "root_vars",
+                (key,),
+                "there is no root vars",
+                hint="inputs go to workload; state goes to ctx by set_ctx",
+                rule="004 §2",
+            )
+        elif key not in ROOTS and key != "dialect" and not key.startswith("x-"):
+            reader.unknown_key("root_unknown_key", (), key, ROOTS, "a playbook", fatal=True)
+    kind = root.get("kind", "Playbook")
+    if kind != "Playbook":
+        reader.error(
+            "kind_unknown", ("kind",), f"kind is {kind!r}", hint="kind: Playbook", rule="PLAYBOOK §5.31"
+        )
+    body: dict[str, Any] = {
+        "metadata": reader.mapping(root.get("metadata"), "metadata_invalid", ("metadata",), "metadata") or {},
+        "workload": reader.mapping(root.get("workload"), "workload_invalid", ("workload",), "workload") or {},
+    }
+    name = body["metadata"].get("name")
+    if name is not None and (not isinstance(name, str) or not name):
+        reader.error("metadata_invalid", ("metadata", "name"), f"metadata.name must be text, not {name!r}")
+    if keychain := _read_keychain(reader, root.get("keychain")):
+        body["keychain"] = keychain
+    if workbook := _read_workbook(reader, root.get("workbook")):
+        body["workbook"] = workbook
+    body["workflow"] = _read_workflow(reader, root.get("workflow"))
+    names = [step["step"] for step in body["workflow"]]
+    if root.get("executor") is not None:
+        body["executor"] = _read_executor(reader, root["executor"], names)
+    _check_workbook_calls(reader, body)
+    _check_join_sources(reader, body, names)
+    return body
+
+
+def _read_workflow(reader: Reader, value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        reader.error(
+            "workflow_missing",
+            ("workflow",),
+            f"workflow must be a list of steps, not {kind_of(value)}",
+            hint="workflow: [{step: …}]",
+            rule="004 §2",
+        )
+        return []
+    if not value:
+        reader.error("workflow_empty", ("workflow",), "workflow has no steps", rule="000 §2.1")
+    steps = frozenset(
+        step["step"] for step in value if isinstance(step, dict) and isinstance(step.get("step"), str)
+    )
+    out: list[dict[str, Any]] = []
+    seen: dict[str, None] = {}
+    for index, item in enumerate(value):
+        path: Path = ("workflow", index)
+        if len(out) != index:
+            reader.moved[("workflow", len(out))] = path
+        step = read_step(reader, item, path, steps)
+        if step is None:
+            continue
+        if step["step"] in seen:
+            reader.error(
+                "step_duplicate", (*path, "step"), f"the step {step['step']!r} stands twice", rule="000 §1.1"
+            )
+        seen[step["step"]] = None
+        out.append(step)
+    return out
+
+
+def _read_keychain(reader: Reader, value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        reader.error(
+            "keychain_invalid",
+            ("keychain",),
+            f"keychain must be a list, not {kind_of(value)}",
+            hint="- {name: …, kind: …}",
+            rule="004 §2.1",
+        )
+        return []
+    out: list[dict[str, Any]] = []
+    seen: dict[str, None] = {}
+    for index, entry in enumerate(value):
+        path: Path = ("keychain", index)
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            reader.error(
+                "keychain_invalid",
+                path,
+                "a keychain entry needs a name",
+                hint="- {name: …, kind: …}",
+                rule="004 §2.1",
+            )
+            continue
+        if entry["name"] in seen:
+            reader.error("keychain_duplicate", (*path, "name"), f"the entry {entry['name']!r} stands twice")
+        if "map" in entry and not isinstance(entry["map"], dict):
+            reader.error(
+                "keychain_invalid", (*path, "map"), f"map must be a mapping, not {kind_of(entry['map'])}"
+            )
+        if "provider" in entry and entry["provider"] not in ("env", "file", "store"):
+            reader.warning(
+                "keychain_provider",
+                (*path, "provider"),
+                f"the provider {entry['provider']!r} is not known here; the secret {entry['name']!r} is used instead",
+            )
+        seen[entry["name"]] = None
+        out.append(entry)
+    return out
+
+
+def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:
+    """`{tasks: {name: task}}`, `{name: task}` or a list of `{name, tool: task}`."""
+    if value is None:
+        return {}
+    entries: list[tuple[Any, Any, Path]]
+    if isinstance(value, list):
+        entries = [
+            (item.get("name") if isinstance(item, dict) else None, item, ("workbook", index))
+            for index, item in enumerate(value)
+        ]
+    elif isinstance(value, dict):
+        nested = isinstance(value.get("tasks"), dict) and "kind" not in value["tasks"]
+        tasks, base = (value["tasks"], ("workbook", "tasks")) if nested else (value, ("workbook",))
+        entries = [(name, item, (*base, name)) for name, item in tasks.items()]
+    else:
+        reader.error(
+            "workbook_invalid", ("workbook",), f"workbook must be a mapping or a list, not {kind_of(value)}"
+        )
+        return {}
+    out: dict[str, Any] = {}
+    for name, item, path in entries:
+        task = item
+        if isinstance(item, dict) and isinstance(item.get("tool"), dict):
+            task = {**{k: v for k, v in item.items() if k not in ("tool", "name")}, **item["tool"]}
+        if not isinstance(name, str) or not isinstance(task, dict):
+            reader.error(
+                "workbook_invalid", path, "a workbook entry needs a name and a task", hint="<name>: {kind: …}"
+            )
+            continue
+        if name in out:
+            reader.error("workbook_duplicate", path, f"the workbook entry {name!r} stands twice")
+        if "input" in task:
+            task = {"args": task["input"], **{k: v for k, v in task.items() if k != "input"}}
+        reader.moved[("workbook", name)] = path
+        read = read_task_body(reader, {**task, "name": name}, ("workbook", name), default_name=name)
+        if read is not None:
+            out[name] = {key: item for key, item in read.items() if key != "name"}
+    return out
+
+
+def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, Any]:
+    executor = reader.mapping(value, "executor_invalid", ("executor",), "executor") or {}
+    spec = reader.mapping(executor.get("spec"), "spec_invalid", ("executor", "spec"), "executor.spec") or {}
+    for key in ("entry_step", "final_step", "on_failure", "on_cancel"):
+        if key in spec and spec[key] not in names:
+            reader.error(
+                f"{key}_unknown",
+                ("executor", "spec", key),
+                f"{key} is {spec[key]!r}, which is no step",
+                hint=f"steps: {', '.join(names[:20])}",
+                rule="000 §2.2",
+            )
+    if not isinstance(spec.get("no_next_is_error", False), bool):
+        reader.error(
+            "executor_invalid",
+            ("executor", "spec", "no_next_is_error"),
+            "no_next_is_error must be true or false",
+        )
+    path: Path = ("executor", "spec", "policy")
+    policy = reader.mapping(spec.get("policy"), "policy_invalid", path, "executor.spec.policy") or {}
+    reject_control(reader, policy, path, "executor")
+    _check_failure(reader, policy, path)
+    if "pending_tokens" in policy:
+        reader.choice(
+            policy["pending_tokens"],
+            _PENDING,
+            "pending_tokens_invalid",
+            (*path, "pending_tokens"),
+            "pending_tokens",
+        )
+    return executor
+
+
+def _check_workbook_calls(reader: Reader, body: dict[str, Any]) -> None:
+    entries = body.get("workbook", {})
+    places = [(task, path) for task, path in each_task(body)]
+    places += [(task, ("workbook", name)) for name, task in entries.items()]
+    for task, path in places:
+        if task["kind"] != "workbook":
+            continue
+        if path[0] == "workbook":
+            reader.error(
+                "workbook_nested", path, "a workbook entry cannot call the workbook", hint="name a real kind"
+            )
+        elif task.get("task") not in entries:
+            hint = f"entries: {', '.join(entries)}" if entries else "add workbook: {<name>: {kind: …}}"
+            reader.error(
+                "workbook_unknown",
+                (*path, "task"),
+                f"the workbook has no entry {task.get('task')!r}",
+                hint=hint,
+            )
+
+
+def _check_join_sources(reader: Reader, body: dict[str, Any], names: list[str]) -> None:
+    for index, step in enumerate(body["workflow"]):
+        join = ((step.get("spec") or {}).get("policy") or {}).get("admit", {}).get("join")
+        if isinstance(join, dict):
+            for position, source in enumerate(join.get("from") or ()):
+                if source not in names:
+                    path = ("workflow", index, "spec", "policy", "admit", "join", "from", position)
+                    reader.error("join_step_unknown", path, f"join waits for {source!r}, which is no step")
+
+
+def each_task(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
+    for index, step in enumerate(body["workflow"]):
+        for position, task in enumerate(step.get("tool") or ()):
+            yield task, ("workflow", index, "tool", position)
+
+
+def _check_templates(reader: Reader, body: dict[str, Any]) -> None:
+    """Every template compiles; where the engine itself evaluates, no secret may be read."""
+    for part in ("workload", "executor"):
+        for _, path, text in _texts(body.get(part), (part,)):
+            _check_template(reader, text, path, control=True)
+    for index, step in enumerate(body["workflow"]):
+        for key, value in step.items():
+            if key == "tool":
+                continue
+            for _, path, text in _texts(value, ("workflow", index, key)):
+                _check_template(reader, text, path, control=True)
+    tasks = [*each_task(body), *((t, ("workbook", n)) for n, t in body.get("workbook", {}).items())]
+    for task, path in tasks:
+        for keys, place, text in _texts(task, path):
+            if task["kind"] == "python" and keys[-1] in ("code", "code_b64"):
+                continue
+            inside = keys[len(path) :]
+            control = (
+                "set_ctx" in inside
+                or "set_iter" in inside
+                or (inside[0] == "loop")
+                or (task["kind"] in ("playbook", "workflow") and inside[0] in ("args", "input", "payload"))
+            )
+            _check_template(reader, text, place, control=control)
+
+
+def _check_template(reader: Reader, text: str, path: Path, *, control: bool) -> None:
+    compiled = reader.template(text, path)
+    if compiled is None:
+        return
+    names = {name for name, _ in compiled.uses}
+    if control and "keychain" in names:
+        reader.error(
+            "keychain_in_control",
+            path,
+            "keychain may be read by tasks only: what is evaluated here is written to the journal",
+            hint="use the value inside a task, where it is resolved at the worker",
+            rule="PLAYBOOK §5.20",
+        )
+    if reader.strict:
+        for written, canonical in (("output", "outcome (in rules) or event (in arcs)"), ("input", "args")):
+            if written in names:
+                reader.spelled_b(path, f"{{{{ {written} }}}}", canonical)
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, Path, str]]:
+    if is_template(value):
+        yield path, path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
+
+
+__all__ = ["ROOTS", "compile_playbook", "each_task", "reject_legacy"]

@@ -1,0 +1,243 @@
+"""What templates see: results behind handles, payloads behind references, names in layers.
+
+A handle stands for the result of a step or a task. An attribute of it is a key of the result,
+`.data` falls back to the whole result, and a few names are its own (`status`, `error`, `_ref`, …).
+A reference is loaded when somebody looks inside it, never before; where the payload is not at
+hand (a worker loads it with an await), `PayloadNeeded` passes through the template, and the caller
+evaluates it again once it has it.
+
+Nothing here knows Jinja; `templates.py` asks `attribute` and `item` for every dot and bracket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from treadle.kernel.values import Value
+
+Loader = Callable[[Mapping[str, Any]], Value]
+
+
+class PayloadNeeded(BaseException):
+    """A template looked inside a reference whose payload is not at hand. Not an Exception, so that
+    no handler of template errors takes it for one."""
+
+    def __init__(self, reference: Mapping[str, Any]) -> None:
+        super().__init__(str(reference["checksum"]))
+        self.reference = reference
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final[Any] = _Missing()
+
+
+def _nothing_at_hand(reference: Mapping[str, Any]) -> Value:
+    raise PayloadNeeded(reference)
+
+
+# Set for the length of one evaluation; templates are evaluated from threads and tasks alike.
+loader: ContextVar[Loader] = ContextVar("treadle_playbook_loader", default=_nothing_at_hand)
+
+
+def is_stored(value: Value) -> bool:
+    """Whether a value stands in for a payload: a reference, or a manifest of several."""
+    return type(value) is dict and (
+        ("checksum" in value and "store" in value and "key" in value) or value.get("kind") == "manifest"
+    )
+
+
+def payload_of(value: Value) -> Value:
+    """The payload behind a reference or a manifest; any other value is itself."""
+    if not is_stored(value):
+        return value
+    if value.get("kind") == "manifest":
+        out: list[Value] = []
+        for part in value["parts"]:
+            out.extend(payload_of(part) if isinstance(part, dict) else part)
+        return out
+    return loader.get()(value)
+
+
+class Handle:
+    """A result as templates see it. Compares, iterates and prints like the result itself."""
+
+    __slots__ = ("error", "http", "meta", "raw", "status")
+
+    def __init__(
+        self,
+        raw: Value,
+        *,
+        status: str = "ok",
+        error: Value = None,
+        http: Value = None,
+        meta: Value = None,
+    ) -> None:
+        self.raw, self.status, self.error, self.http, self.meta = raw, status, error, http, meta
+
+    def payload(self) -> Value:
+        return payload_of(self.raw)
+
+    def attribute(self, name: str) -> Any:
+        if name in _OWN:
+            return _OWN[name](self)
+        raw = self.raw
+        if type(raw) is dict and "extracted" in raw and is_stored(raw) and name in (raw["extracted"] or ()):
+            return raw["extracted"][name]
+        value = payload_of(raw)
+        if type(value) is dict and name in value:
+            return wrap(value[name])
+        return _ALIASES[name](value) if name in _ALIASES else MISSING
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            found = self.attribute(key)
+            if found is not MISSING:
+                return found
+        return wrap(self.payload()[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.payload())
+
+    def __len__(self) -> int:
+        return len(self.payload())
+
+    def __bool__(self) -> bool:
+        return bool(self.payload())
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.payload()
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.payload() == (other.payload() if isinstance(other, Handle) else other))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.payload() < bare(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.payload() <= bare(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.payload() > bare(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.payload() >= bare(other))
+
+    def __add__(self, other: Any) -> Any:
+        return self.payload() + bare(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.payload()
+
+    def __hash__(self) -> int:
+        return hash(str(self.payload()))
+
+    def __int__(self) -> int:
+        return int(self.payload())
+
+    def __float__(self) -> float:
+        return float(self.payload())
+
+    def __str__(self) -> str:
+        return str(self.payload())
+
+
+def _field(name: str) -> Callable[[Handle], Any]:
+    def read(handle: Handle) -> Any:
+        raw = handle.raw
+        return raw.get(name) if is_stored(raw) else None
+
+    return read
+
+
+_OWN: Final[dict[str, Callable[[Handle], Any]]] = {
+    "status": lambda handle: handle.status,
+    "error": lambda handle: handle.error if handle.error is not None else MISSING,
+    "http": lambda handle: handle.http if handle.http is not None else MISSING,
+    "meta": lambda handle: handle.meta if handle.meta is not None else MISSING,
+    "ref": _field("ref"),
+    "_ref": _field("ref"),
+    "__ref__": _field("ref"),
+    "_preview": _field("preview"),
+    "_store": _field("store"),
+}
+# Read only where the result itself has no such key.
+_ALIASES: Final[dict[str, Callable[[Value], Any]]] = {
+    "data": lambda value: value,
+    "result": lambda value: value,
+    "body": lambda value: value["data"] if _is_http(value) else MISSING,
+}
+
+
+def _is_http(value: Value) -> bool:
+    return type(value) is dict and "data" in value and "status_code" in value
+
+
+def bare(value: Any) -> Any:
+    return value.payload() if isinstance(value, Handle) else value
+
+
+def wrap(value: Any) -> Any:
+    """A stored payload becomes a handle, so that the next dot looks inside it."""
+    return Handle(value) if type(value) is dict and is_stored(value) else value
+
+
+def attribute(target: Any, name: str) -> Any:
+    """`target.name` for values and handles; MISSING where there is no such key."""
+    kind = type(target)
+    if kind is dict:
+        found = target.get(name, MISSING)
+        return wrap(found) if type(found) is dict else found
+    if kind is Handle:
+        return target.attribute(name)
+    return MISSING
+
+
+class Scope:
+    """The names of one evaluation. Fixed names win; then the first layer that has the key."""
+
+    __slots__ = ("layers", "names")
+
+    def __init__(self, names: dict[str, Any], layers: tuple[Mapping[str, Any], ...] = ()) -> None:
+        self.names, self.layers = names, layers
+
+    def resolve(self, name: str) -> Any:
+        found = self.names.get(name, MISSING)
+        if found is not MISSING:
+            return found
+        for layer in self.layers:
+            if name in layer:
+                return wrap(layer[name])
+        return MISSING
+
+
+class StepResults(Mapping[str, Any]):
+    """Results of earlier steps as a layer of names; a step that has not ended yet is no name."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Mapping[str, Any]) -> None:
+        self._steps = steps
+
+    def __contains__(self, name: object) -> bool:
+        entry = self._steps.get(name)  # type: ignore[call-overload]
+        return entry is not None and entry["status"] in ("done", "failed")
+
+    def __getitem__(self, name: str) -> Handle:
+        entry = self._steps[name]
+        status = "ok" if entry["status"] == "done" else "error"
+        return Handle(entry.get("result"), status=status, error=entry.get("error"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)

@@ -1,0 +1,71 @@
+"""What a loop goes over, without ever copying it into the marking if it need not be.
+
+A range is three numbers; a path into the workload or the token's args, and a path into a result
+that is stored by reference, are looked up again for each slice, because what they lead to cannot
+change. Only a computed list is kept with the loop's tracker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from treadle.kernel.values import Value
+
+from .handles import MISSING, Handle, attribute, bare, is_stored
+from .marking import Token, Turn, canonical
+from .model import Loop
+from .pipeline import NotACollection, collection
+from .templates import plain
+
+
+def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:
+    """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
+    if loop.field is None:
+        return {"list": collection(loop.source.value_if_constant, where)}
+    raw = loop.field.raw(turn.scope(token["args"], event=token.get("event") or {}))
+    if isinstance(raw, range):
+        return {"range": [raw.start, raw.stop, raw.step]}
+    found = _lasting(turn, loop, raw)
+    if found is not None and isinstance(items(turn, found, token), list):
+        return found
+    return {"list": canonical(collection(plain(raw, load=True), where))}
+
+
+def _lasting(turn: Turn, loop: Loop, raw: Any) -> dict[str, Any] | None:
+    assert loop.field is not None
+    path = loop.field.expression.path
+    if path is None:
+        return None
+    if path[0] in ("workload", "args"):
+        return {"path": list(path)}
+    if isinstance(raw, Handle) and is_stored(raw.raw):
+        return {"stored": raw.raw, "path": []}
+    entry = turn.state["steps"].get(path[0])
+    if entry is not None and is_stored(entry.get("result")) and path[0] not in turn.state["ctx"]:
+        return {"stored": entry["result"], "path": list(path[1:])}
+    return None
+
+
+def items(turn: Turn, source: dict[str, Any], token: Token) -> Sequence[Value]:
+    """The items behind a description."""
+    found: Sequence[Value]
+    if "list" in source:
+        found = source["list"]
+        return found
+    if "range" in source:
+        return range(*source["range"])
+    value: Any
+    if "stored" in source:
+        value = Handle(source["stored"])
+        path = source["path"]
+    else:
+        root, *path = source["path"]
+        value = turn.state["workload"] if root == "workload" else token["args"]
+    for name in path:
+        value = attribute(value, name)
+    found = bare(value)
+    return [] if found is MISSING or found is None else found
+
+
+__all__ = ["NotACollection", "describe", "items"]

@@ -1,0 +1,231 @@
+"""Loops: a cursor and counters in the marking, a few iterations in flight (seed 004 §5.3, §8).
+
+A million items with `max_in_flight: 10` keep ten iterations. Results stay in item order: finished
+ones are held until all before them are finished (iterations run ahead by at most `AHEAD_MAX`), and
+leave in chunks for the blob store, so neither the marking nor the journal grows with the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from treadle.kernel.errors import ExpressionError
+from treadle.kernel.model import Intent
+from treadle.kernel.values import Value, encode
+
+from . import loop_items
+from .layers import merge
+from .marking import Token, Turn, canonical, iteration_of
+from .model import MAX_IN_FLIGHT, Step
+from .pipeline import NotACollection, failure, template_failure
+
+AHEAD_MAX: Final = 1024
+CHUNK_ITEMS_MAX: Final = 1024
+CHUNK_BYTES_MAX: Final = 32 * 1024
+
+Tracker = dict[str, Any]
+
+
+def start(turn: Turn, step: Step, token: Token) -> dict[str, Any] | None:
+    """Sets a loop up in its token. The error of a collection that is none, else None."""
+    loop = step.loop
+    assert loop is not None
+    where = f"step {step.name!r}, loop.in"
+    try:
+        source = loop_items.describe(turn, loop, token, where)
+        limit: Value = 1
+        if loop.mode == "parallel":
+            limit = MAX_IN_FLIGHT
+            if loop.max_in_flight is not None:
+                limit = loop.max_in_flight.render(turn.scope(token["args"]))
+        if isinstance(limit, str) and limit.strip().isdigit():
+            limit = int(limit)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            return failure("schema", f"step {step.name!r}: max_in_flight is {limit!r}, not a number above 0")
+    except NotACollection as error:
+        return failure("schema", str(error))
+    except ExpressionError as error:
+        return template_failure(error)
+    total = len(loop_items.items(turn, source, token))
+    token["loop"] = {
+        "source": source,
+        "total": total,
+        "limit": limit,
+        "next": 0,
+        "running": [],
+        "success": 0,
+        "failed": 0,
+        "low": 0,
+        "held": {},
+        "chunk": [],
+        "chunk_bytes": 0,
+        "parts": [],
+        "keeping": 0,
+        "writes": {},
+    }
+    turn.emit("step.started", step=step.name)
+    turn.emit("loop.started", step=step.name, data={"total": total})
+    return None
+
+
+def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]) -> None:
+    """Opens iterations while the loop's limit and the turn's room allow."""
+    tracker, loop = token["loop"], step.loop
+    assert loop is not None
+    if tracker.get("stopped"):
+        return
+    values = None
+    while (
+        len(tracker["running"]) < tracker["limit"]
+        and tracker["next"] < tracker["total"]
+        and tracker["next"] - tracker["low"] < AHEAD_MAX
+    ):
+        if not turn.room:
+            turn.again = True
+            return
+        if values is None:
+            values = loop_items.items(turn, tracker["source"], token)
+        index = tracker["next"]
+        tracker["next"] = index + 1
+        tracker["running"].append(index)
+        turn.emit("loop.iteration.started", step=step.name, iteration=index)
+        iteration = {**turn.own_iter(), loop.iterator: values[index], "index": index}
+        own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
+        turn.open(Intent(kind="step", params=own, ref=f"{name}.{index}"))
+
+
+def settle(
+    turn: Turn, step: Step, token: Token, index: int, *, result: Value, error: Value, writes: list[list[Any]]
+) -> None:
+    """Counts one finished iteration."""
+    tracker = token["loop"]
+    tracker["running"].remove(index)
+    error = error or _conflict(step, tracker, writes)
+    if error is None or error.get("kind") != "ctx_conflict":
+        _patch(turn, step, tracker, index, writes)
+    if error is None:
+        tracker["success"] += 1
+        turn.emit("loop.iteration.done", step=step.name, iteration=index)
+        _reduce(step, tracker, result)
+    else:
+        tracker["failed"] += 1
+        tracker.setdefault("error", error)
+        turn.emit("loop.iteration.failed", step=step.name, iteration=index, error=error)
+    _collect(turn, tracker, index, result if error is None else None)
+
+
+def must_stop(step: Step, token: Token) -> bool:
+    assert step.loop is not None
+    return bool(token["loop"]["failed"]) and not step.loop.best_effort
+
+
+def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: str) -> None:
+    """Takes the running iterations back; each is recorded as failed."""
+    tracker = token["loop"]
+    tracker["stopped"] = True
+    for ref in turn.open_refs(name):
+        if iteration_of(ref) is not None:
+            turn.cancel(ref)
+    token.pop("holds", None)
+    for index in list(tracker["running"]):
+        tracker["failed"] += 1
+        error = failure(kind, message, code=kind.upper())
+        turn.emit("loop.iteration.failed", step=step.name, iteration=index, error=error)
+        _collect(turn, tracker, index, None)
+    tracker["running"] = []
+
+
+def is_over(token: Token) -> bool:
+    tracker = token["loop"]
+    ended = tracker["next"] >= tracker["total"] or bool(tracker.get("stopped"))
+    return ended and not tracker["running"]
+
+
+def kept(tracker: Tracker, part: int, reference: Value) -> None:
+    """A chunk of results is in the blob store."""
+    tracker["parts"][part] = reference
+    tracker["keeping"] -= 1
+
+
+def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
+    """Hands a full chunk of results to a worker, which stores it and answers with its reference."""
+    if len(tracker["chunk"]) < CHUNK_ITEMS_MAX and tracker["chunk_bytes"] < CHUNK_BYTES_MAX:
+        return
+    part = len(tracker["parts"])
+    step = turn.state["tokens"][name]["step"]
+    params = {"name": step, "step": step, "keep": tracker["chunk"]}
+    turn.open(Intent(kind="step", params=params, ref=f"{name}!keep{part}"))
+    tracker["parts"].append(None)
+    tracker["keeping"] += 1
+    tracker["chunk"], tracker["chunk_bytes"] = [], 0
+
+
+def result_of(step: Step, token: Token) -> dict[str, Any]:
+    tracker = token["loop"]
+    results: Value = tracker["chunk"]
+    if tracker["parts"]:
+        parts = [*tracker["parts"], *([tracker["chunk"]] if tracker["chunk"] else [])]
+        results = {"kind": "manifest", "strategy": "concat", "parts": parts, "count": tracker["low"]}
+    stats = {"total": tracker["total"], "success": tracker["success"], "failed": tracker["failed"]}
+    out: dict[str, Any] = {"results": results, "stats": stats}
+    reduce = step.loop.reduce if step.loop is not None else None
+    if reduce == "collect":
+        out["reduced"] = [r for r in results if r is not None] if isinstance(results, list) else results
+    elif reduce is not None:
+        out["reduced"] = tracker.get("reduced", 0 if reduce == "sum" else {})
+    return out
+
+
+def _collect(turn: Turn, tracker: Tracker, index: int, result: Value) -> None:
+    held = tracker["held"]
+    held[str(index)] = result
+    while (key := str(tracker["low"])) in held:
+        value = held.pop(key)
+        tracker["chunk"].append(value)
+        tracker["chunk_bytes"] += len(encode(value))
+        tracker["low"] += 1
+
+
+def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
+    reduce = step.loop.reduce if step.loop is not None else None
+    if reduce == "sum" and isinstance(result, int | float):
+        tracker["reduced"] = tracker.get("reduced", 0) + result
+    elif reduce == "merge" and isinstance(result, dict):
+        tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), result))
+
+
+def _conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str, Any] | None:
+    """Two parallel iterations that write different values to one key contradict each other."""
+    loop = step.loop
+    assert loop is not None
+    if loop.mode != "parallel" or loop.conflicts != "reject":
+        return None
+    known: dict[str, Any] = tracker["writes"]
+    for path, value in writes:
+        if path in known and known[path] != value:
+            message = f"step {step.name!r}: iterations write different values to ctx.{path}"
+            return failure(
+                "ctx_conflict",
+                message,
+                code="CTX_CONFLICT",
+                details={"key": path, "remedy": "loop.spec.policy.ctx: last_write or append"},
+            )
+    return None
+
+
+def _patch(turn: Turn, step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -> None:
+    loop = step.loop
+    assert loop is not None
+    if not writes:
+        return
+    if loop.conflicts == "append":
+        appended = tracker.setdefault("appends", {})
+        for path, value in writes:
+            entries = appended.setdefault(path, [])
+            entries.append([index, value])
+            entries.sort(key=lambda entry: entry[0])
+        writes = [[path, [value for _, value in appended[path]]] for path, _ in writes]
+    elif loop.mode == "parallel" and loop.conflicts == "reject":
+        for path, value in writes:
+            tracker["writes"][path] = value
+    turn.patch(writes, step=step.name, iteration=index)

@@ -1,0 +1,292 @@
+"""The playbook machine: tokens in, step-runs out, until nothing can run any more.
+
+`start` marks the entry step, `step` answers receipts, patches and retries; `_drive` admits and
+starts tokens as far as one decision has room. The parts are in their own modules: `routing`
+(admission, arcs), `loops`, `joins`, `stepruns` (life of a step-run), `finish` (failure, quiescence).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import ExpressionError, TreadleError, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import (
+    Cancel,
+    Context,
+    Continue,
+    Decision,
+    Event,
+    Intent,
+    Patch,
+    Receipt,
+    Retry,
+    Started,
+    is_reference,
+)
+from treadle.kernel.values import Value
+
+from . import finish, joins, loops, stepruns
+from .handles import Loader, Scope, loader
+from .layers import merge
+from .marking import State, Turn, canonical, new_state, token_of
+from .model import Playbook, load
+from .pipeline import failure, template_failure
+from .routing import admitted
+
+KEYCHAIN_REF = "!keychain"
+
+
+class PlaybookMachine(Machine):
+    dialect = "playbook"
+    version = 1
+
+    def load(self, body: Value) -> Playbook:
+        return load(body)
+
+    def kinds(self, definition: Playbook) -> frozenset[str]:
+        return frozenset({"step"})
+
+    def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
+        token = loader.set(_blobs(ctx))
+        try:
+            given = ctx.blob(event.input) if is_reference(event.input) else event.input
+            turn = Turn(definition, new_state({}), ctx)
+            turn.state["workload"] = _workload(definition, given or {}, ctx)
+            turn.emit("playbook.started", data={"entry": definition.entry})
+            if definition.keychain:
+                turn.state["phase"] = "keychain"
+                first = definition.entry
+                params = {"name": "keychain", "step": first, "prove": list(definition.keychain)}
+                turn.open(Intent(kind="step", params=params, ref=KEYCHAIN_REF))
+                return turn.decision()
+            return self._enter(turn)
+        finally:
+            loader.reset(token)
+
+    def step(self, definition: Playbook, state: State, event: Event, ctx: Context) -> Decision:
+        token = loader.set(_blobs(ctx))
+        try:
+            turn = Turn(definition, state, ctx)
+            match event:
+                case Receipt():
+                    return self._receipt(turn, event)
+                case Patch():
+                    return self._patch(turn, event)
+                case Retry():
+                    return self._retry(turn, event)
+                case Continue():
+                    self._fill_loops(turn)
+                    return self._drive(turn)
+                case _:
+                    raise Unsupported(f"a playbook takes no {event.kind} event")
+        finally:
+            loader.reset(token)
+
+    def cancel(self, definition: Playbook, state: State, event: Cancel, ctx: Context) -> Decision:
+        turn = Turn(definition, state, ctx)
+        reason = event.reason or "cancelled"
+        error: dict[str, Any] = {
+            "class": "user",
+            "code": "CANCELLED",
+            "message": reason,
+            "where": None,
+            "details": {},
+        }
+        turn.emit("execution.cancelled", data={"reason": reason, "by": event.by})
+        if definition.on_cancel is None or state["phase"] in ("cancel", "keychain", "over"):
+            state["phase"] = "over"
+            turn.status, turn.error = "cancelled", error
+            turn.result = finish.run_result(turn)
+            return turn.decision()
+        finish.halt(turn, "cancel")
+        state["phase"], state["cancelled"], state["halted"] = "cancel", error, []
+        turn.place(definition.on_cancel, finish.summary(turn), {"name": "execution.cancelled"}, None)
+        state["tokens"][str(state["n"])]["special"] = "on_cancel"
+        return self._drive(turn)
+
+    def view(self, definition: Playbook, state: State) -> dict[str, Any]:
+        steps = {name: _step_view(entry) for name, entry in state["steps"].items()}
+        for token in state["tokens"].values():
+            if token["status"] == "pending" and token["step"] not in steps:
+                steps[token["step"]] = {"status": "pending", "runs": 0, "result": None}
+        tokens = [
+            {"step": token["step"], "status": token["status"], "args": token["args"]}
+            for token in state["tokens"].values()
+        ]
+        gates = [state["tokens"][name]["step"] for name in state["parked"]] + joins.incomplete(state)
+        waiting = [{"kind": "gate", "id": f"gate:{step}", "name": step} for step in dict.fromkeys(gates)]
+        view: dict[str, Any] = {"state": {"ctx": state["ctx"], "steps": steps, "tokens": tokens}}
+        if waiting and state["phase"] == "flow":
+            view["waiting_for"] = waiting
+        return {**view, "stats": {"steps": state["done"] + state["failed"]}}
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _enter(self, turn: Turn) -> Decision:
+        turn.state["phase"] = "flow"
+        turn.emit("workflow.started")
+        turn.place(turn.playbook.entry, {}, {"name": "playbook.started", "status": "ok"}, None)
+        return self._drive(turn)
+
+    def _receipt(self, turn: Turn, receipt: Receipt) -> Decision:
+        assert turn.ctx.intent is not None
+        ref = turn.ctx.intent.ref
+        value = turn.ctx.blob(receipt.value) if _is_report(ref, receipt) else receipt.value
+        if ref == KEYCHAIN_REF:
+            return self._enter(turn) if receipt.status == "ok" else _locked(turn, receipt)
+        if ref.endswith("!due"):
+            stepruns.expire(turn, token_of(ref))
+        else:
+            stepruns.receive(turn, token_of(ref), receipt, ref, value)
+        return self._drive(turn)
+
+    def _patch(self, turn: Turn, patch: Patch) -> Decision:
+        about = {"by": patch.by} if patch.by else {}
+        turn.patch([[key, canonical(value)] for key, value in patch.data.items()], **about)
+        return self._drive(turn)
+
+    def _retry(self, turn: Turn, retry: Retry) -> Decision:
+        """Failed step-runs get their tokens again; `from` names one step to go on from instead."""
+        state, step = turn.state, retry.how.get("from")
+        if unknown := [key for key in retry.how if key != "from"]:
+            raise Unsupported(f"a playbook retries from a step; it has no way to retry with {unknown[0]!r}")
+        if step is not None and step not in turn.playbook.steps:
+            names = ", ".join(turn.playbook.steps)
+            raise TreadleError(f"there is no step {step!r}; steps: {names}", cls="user", code="STEP_UNKNOWN")
+        interrupted = [token for token in state["tokens"].values() if token["status"] != "pending"]
+        again = (
+            [item for item in state["failures"] if not item.get("special")] + state["halted"] + interrupted
+        )
+        if step is not None:
+            args: Value = next(
+                (item["args"] for item in reversed(state["failures"]) if item["step"] == step), {}
+            )
+            again = [{"step": step, "args": args}]
+        elif not again and not state["failures"] and turn.playbook.final is None:
+            raise TreadleError(
+                "nothing failed in this run; name a step with --from", cls="user", code="NOTHING_TO_RETRY"
+            )
+        for name in [name for name, token in state["tokens"].items() if token["status"] != "pending"]:
+            del state["tokens"][name]
+        for entry in state["steps"].values():
+            entry["active"] = 0
+        if turn.playbook.final is not None:
+            state["steps"].pop(turn.playbook.final, None)
+        state.update(failures=[], halted=[], ready=[], hard=False, phase="flow")
+        turn.emit("run.retried", data={"from": step, "steps": [item["step"] for item in again]})
+        for item in again:
+            turn.place(item["step"], item["args"], {"name": "run.retried", "status": "ok"}, None)
+        return self._drive(turn)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _drive(self, turn: Turn) -> Decision:
+        """Admits and starts tokens until nothing is ready or the decision is full."""
+        state = turn.state
+        while turn.status is None:
+            if turn.ctx_changed:
+                turn.ctx_changed = False
+                state["ready"] = state["parked"] + state["ready"]
+                state["parked"] = []
+            if not state["ready"]:
+                break
+            if not turn.room:
+                turn.again = True
+                return turn.decision()
+            self._take(turn, state["ready"].pop(0))
+        if len(state["tokens"]) == len(state["parked"]) and turn.status is None:
+            if state["backlog"] or not turn.room:
+                turn.again = True
+            else:
+                finish.conclude(turn)
+                if state["ready"]:
+                    return self._drive(turn)
+        return turn.decision()
+
+    def _fill_loops(self, turn: Turn) -> None:
+        """Loops that had no room in an earlier slice go on."""
+        for name, token in turn.state["tokens"].items():
+            if "loop" in token and turn.room:
+                step = turn.playbook.steps[token["step"]]
+                loops.fill(turn, name, step, token, stepruns.params_of(turn, step, token))
+
+    def _take(self, turn: Turn, name: str) -> None:
+        state = turn.state
+        token = state["tokens"][name]
+        step = turn.playbook.steps[token["step"]]
+        if step.once and state["steps"].get(step.name, {}).get("latched"):
+            turn.emit("token.discarded", step=step.name, data={"reason": "admit.once"})
+            del state["tokens"][name]
+            return
+        try:
+            if joins.absorb(turn, name, step, token):
+                return
+            allow = admitted(turn, step, token)
+        except ExpressionError as problem:
+            self._refuse(turn, name, template_failure(problem))
+            return
+        if allow:
+            stepruns.begin(turn, name, step, token)
+        elif step.on_deny == "discard":
+            turn.emit("token.discarded", step=step.name, data={"reason": "admit.on_deny: discard"})
+            del state["tokens"][name]
+        else:
+            token["status"] = "pending"
+            state["parked"].append(name)
+
+    def _refuse(self, turn: Turn, name: str, error: dict[str, Any]) -> None:
+        """Admission itself failed: the step-run fails before it starts."""
+        token = turn.state["tokens"][name]
+        step = turn.playbook.steps[token["step"]]
+        entry = turn.entry(step)
+        entry["runs"] += 1
+        entry["active"] += 1
+        stepruns.end(turn, name, step, token, error=error)
+
+
+def _blobs(ctx: Context) -> Loader:
+    return ctx.blob
+
+
+def _is_report(ref: str, receipt: Receipt) -> bool:
+    """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
+    return is_reference(receipt.value) and "!" not in ref
+
+
+def _workload(definition: Playbook, given: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """Defaults under the request, deeply merged; defaults may be templates over the merged whole."""
+    merged = merge(definition.workload.value_if_constant, given)
+    workload: dict[str, Any] = canonical(merged)
+    if definition.workload.constant:
+        return workload
+    names = {"workload": merged, "execution_id": ctx.run, "job": {"uuid": ctx.run, "execution_id": ctx.run}}
+    rendered = definition.workload.render(Scope(names, (merged,)))
+    workload.update(canonical(merge(rendered, given)))
+    return workload
+
+
+def _locked(turn: Turn, receipt: Receipt) -> Decision:
+    """A keychain entry cannot be resolved: the run fails before its first token."""
+    error = receipt.error or {}
+    turn.state["phase"] = "over"
+    wrong = failure(
+        "auth", str(error.get("message") or "the keychain cannot be resolved"), code=error.get("code")
+    )
+    turn.state["failures"] = [{"step": "keychain", "error": wrong, "hard": True, "args": {}}]
+    turn.status = "failed"
+    turn.error = {
+        "class": "authorization",
+        "code": str(error.get("code") or "SECRET_MISSING"),
+        "message": wrong["message"],
+        "where": "keychain",
+        "details": error.get("details") or {},
+    }
+    turn.emit("playbook.finished", data={"status": "failed"})
+    return turn.decision()
+
+
+def _step_view(entry: dict[str, Any]) -> dict[str, Any]:
+    status = "running" if entry["active"] else entry["status"]
+    view = {"status": status, "runs": entry["runs"], "result": entry.get("result")}
+    return {**view, "error": entry["error"]} if "error" in entry else view

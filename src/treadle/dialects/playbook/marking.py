@@ -1,0 +1,184 @@
+"""The marking of a run, and one turn of the machine over it.
+
+State is canonical values only. Tokens are `ready` (to be admitted), `pending` (denied, parked) or
+`running`. Token ids are counted, and canonical key order of counted ids is their order of birth, so
+iterating them is the same before and after a snapshot.
+
+A `Turn` collects one decision. It has room for so many intents and events; what does not fit waits
+in the marking and is done at the machine's own next record (`Decision.more`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from treadle.kernel.model import Context, Decision, Intent, Status
+from treadle.kernel.values import Value, decode_trusted, encode
+
+from .handles import Scope, StepResults
+from .model import Playbook, Step
+from .pipeline import write
+
+INTENTS_MAX: Final = 56
+EVENTS_MAX: Final = 200
+EVENTS_HARD_MAX: Final = 250
+BYTES_MAX: Final = 384 * 1024
+
+State = dict[str, Any]
+Token = dict[str, Any]
+
+
+def canonical(value: Value) -> Value:
+    """A value with its keys in canonical order, as it will come back from a snapshot."""
+    return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
+
+
+def new_state(workload: dict[str, Any]) -> State:
+    return {
+        "workload": workload,
+        "ctx": {},
+        "steps": {},
+        "tokens": {},
+        "ready": [],
+        "parked": [],
+        "joins": {},
+        "failures": [],
+        "halted": [],
+        "n": 0,
+        "done": 0,
+        "failed": 0,
+        "branches": 0,
+        "phase": "flow",
+        "last": None,
+        "backlog": [],
+    }
+
+
+class Turn:
+    """One decision in the making."""
+
+    def __init__(self, playbook: Playbook, state: State, ctx: Context) -> None:
+        self.playbook, self.state, self.ctx = playbook, state, ctx
+        self.events: list[dict[str, Any]] = []
+        self.intents: list[Intent] = []
+        self.cancelled: list[str] = []
+        self.bytes = 0
+        self.ctx_changed = False
+        self.again = False
+        self.status: Status | None = None
+        self.result: Value = None
+        self.error: dict[str, Any] | None = None
+
+    @property
+    def room(self) -> bool:
+        return len(self.intents) < INTENTS_MAX and len(self.events) < EVENTS_MAX and self.bytes < BYTES_MAX
+
+    def emit(self, type: str, **data: Any) -> None:
+        event = {"type": type, **data}
+        if len(self.events) >= EVENTS_HARD_MAX:
+            self.state["backlog"].append(event)
+        else:
+            self.events.append(event)
+
+    def open(self, intent: Intent) -> None:
+        self.bytes += len(encode(intent.params))
+        self.intents.append(intent)
+
+    def cancel(self, ref: str) -> None:
+        """Takes back one intent, whether it is open already or was about to be opened."""
+        kept = [intent for intent in self.intents if intent.ref != ref]
+        if len(kept) != len(self.intents):
+            self.intents = kept
+        else:
+            self.cancelled.append(ref)
+
+    def open_refs(self, token: str) -> list[str]:
+        """The refs of everything open for one token: `7`, `7.3`, `7.3!on`, `7!due`."""
+        refs = [intent.ref for intent in self.ctx.open.values()] + [intent.ref for intent in self.intents]
+        return [ref for ref in dict.fromkeys(refs) if token_of(ref) == token and ref not in self.cancelled]
+
+    def decision(self) -> Decision:
+        state = self.state
+        if state["backlog"]:
+            room = EVENTS_HARD_MAX - len(self.events)
+            self.events += state["backlog"][:room]
+            state["backlog"] = state["backlog"][room:]
+        return Decision(
+            state=state,
+            events=self.events,
+            intents=self.intents,
+            cancel=self.cancelled,
+            status=self.status,
+            result=self.result,
+            error=self.error,
+            more={"go": True} if self.again and self.status is None else None,
+        )
+
+    # --- ctx and names -------------------------------------------------------------------------
+
+    def patch(self, writes: list[list[Any]], **about: Any) -> None:
+        """Applies writes to ctx, records them, and has parked tokens looked at again."""
+        if not writes:
+            return
+        ctx = self.state["ctx"]
+        for path, value in writes:
+            write(ctx, path, value)
+        self.ctx_changed = True
+        self.emit("ctx.patched", **about, data=dict(writes))
+
+    def scope(
+        self, args: Mapping[str, Any], *, iteration: Mapping[str, Any] | None = None, **names: Any
+    ) -> Scope:
+        """The names that guards, admission and arguments see."""
+        state, run = self.state, self.ctx.run
+        ctx, workload = state["ctx"], state["workload"]
+        iteration = iteration if iteration is not None else self.own_iter()
+        fixed = {
+            "workload": workload,
+            "ctx": ctx,
+            "args": args,
+            "input": args,
+            "iter": iteration,
+            "execution_id": run,
+            "job": {"uuid": run, "execution_id": run},
+            **names,
+        }
+        return Scope(fixed, (args, ctx, iteration, workload, StepResults(state["steps"])))
+
+    def own_iter(self) -> dict[str, Any]:
+        """The scratchpad a step-run starts with: empty, or its caller's iteration as the parent."""
+        parent = self.ctx.options.get("iter")
+        return {"parent": parent} if parent else {}
+
+    # --- tokens --------------------------------------------------------------------------------
+
+    def place(self, step: str, args: Value, event: Mapping[str, Any], source: str | None) -> None:
+        """Puts a token on a step; `drive` admits and starts it."""
+        state = self.state
+        state["n"] += 1
+        token: Token = {"step": step, "status": "ready", "args": args}
+        target = self.playbook.steps[step]
+        if target.admit is not None or target.join is not None:
+            token["event"] = dict(event)
+        if source is not None:
+            token["from"] = source
+        name = str(state["n"])
+        state["tokens"][name] = token
+        state["ready"].append(name)
+
+    def entry(self, step: Step) -> dict[str, Any]:
+        found: dict[str, Any] = self.state["steps"].setdefault(
+            step.name, {"status": "running", "runs": 0, "active": 0}
+        )
+        return found
+
+
+def token_of(ref: str) -> str:
+    """The token behind an intent's ref."""
+    return ref.partition("!")[0].partition(".")[0]
+
+
+def iteration_of(ref: str) -> int | None:
+    index = ref.partition("!")[0].partition(".")[2]
+    return int(index) if index else None

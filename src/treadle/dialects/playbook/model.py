@@ -1,0 +1,351 @@
+"""A canonical playbook made ready to run: templates compiled, specs layered, names resolved.
+
+Built once per definition digest by `load` and shared by the machine and the workers; nothing in it
+changes afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from treadle.kernel.values import Value, decode_trusted, encode
+
+from .layers import effective_spec, merge
+from .needs import Needs, needs_of
+from .templates import Field, Tree, Use, is_template
+
+ATTEMPTS: Final = 3
+DELAY_S: Final = 1.0
+DELAY_S_MAX: Final = 60.0
+MAX_IN_FLIGHT: Final = 10
+INLINE_BYTES_MAX: Final = 64 * 1024
+PREVIEW_BYTES_MAX: Final = 1024
+# Fields that hold a program's text; braces in it are the program's own.
+_VERBATIM: Final = {"python": ("code", "code_b64")}
+# Keys of a task that the pipeline reads itself.
+_OWN_KEYS: Final = frozenset({"name", "kind", "set_ctx", "set_iter", "loop"})
+
+
+@dataclass(slots=True)
+class Rule:
+    """One line of a policy. `when` is None for else."""
+
+    when: Field | bool | None
+    do: str
+    then: dict[str, Any]
+    to: str | None = None
+    set_iter: Tree | None = None
+    set_ctx: Tree | None = None
+    attempts: Tree | None = None
+    delay: Tree | None = None
+    max_delay: Tree | None = None
+
+
+@dataclass(slots=True)
+class Loop:
+    source: Tree
+    field: Field | None
+    iterator: str
+    mode: str = "sequential"
+    max_in_flight: Tree | None = None
+    local: bool = False
+    conflicts: str = "reject"
+    reduce: str | None = None
+    best_effort: bool = False
+
+
+@dataclass(slots=True)
+class Task:
+    name: str
+    kind: str
+    index: int
+    config: Tree
+    verbatim: dict[str, Any]
+    spec: dict[str, Any]
+    rules: tuple[Rule, ...] | None
+    set_ctx: Tree | None
+    set_iter: Tree | None
+    loop: Loop | None
+    where: str
+    uses: tuple[Use, ...]
+
+    @property
+    def view(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "index": self.index}
+
+
+@dataclass(slots=True)
+class Arc:
+    step: str
+    when: Field | bool | None
+    args: Tree
+    set_ctx: Tree | None
+
+
+@dataclass(slots=True)
+class Join:
+    sources: tuple[str, ...]
+    mode: str
+    count: int
+    key: Tree
+
+
+@dataclass(slots=True)
+class Step:
+    name: str
+    index: int
+    tasks: tuple[Task, ...] = ()
+    labels: dict[str, int] = field(default_factory=dict)
+    admit: tuple[Rule, ...] | None = None
+    on_deny: str = "pending"
+    once: bool = False
+    join: Join | None = None
+    timeout_ns: int | None = None
+    deadline_ns: int | None = None
+    failure_mode: str | None = None
+    loop: Loop | None = None
+    args: Tree | None = None
+    set_ctx: Tree | None = None
+    routed: bool = False
+    inclusive: bool = False
+    arcs: tuple[Arc, ...] = ()
+    needs: Needs = field(default_factory=Needs)
+    # Whether what happens after the pipeline reads `iter`, so that the receipt must bring it.
+    reads_iter: bool = False
+
+
+@dataclass(slots=True)
+class Playbook:
+    metadata: dict[str, Any]
+    workload: Tree
+    keychain: dict[str, dict[str, Any]]
+    steps: dict[str, Step]
+    entry: str
+    final: str | None
+    on_failure: str | None
+    on_cancel: str | None
+    no_next_is_error: bool
+    failure_mode: str | None
+    pending_tokens: str
+    inline_bytes_max: int
+
+
+def load(body: Value) -> Playbook:
+    # Through the canonical encoding, so that keys stand in one order, whoever compiled the body.
+    body = decode_trusted(encode(body))
+    executor = (body.get("executor") or {}).get("spec") or {}
+    policy = executor.get("policy") or {}
+    names = [step["step"] for step in body["workflow"]]
+    keychain = {entry["name"]: entry for entry in body.get("keychain") or ()}
+    loader = _Loader(executor, body.get("workbook") or {}, names, list(keychain))
+    steps = {step["step"]: loader.step(step, index) for index, step in enumerate(body["workflow"])}
+    for step in steps.values():
+        if step.join is not None and not step.join.sources:
+            step.join.sources = tuple(
+                s.name for s in steps.values() if any(arc.step == step.name for arc in s.arcs)
+            )
+    limit = (policy.get("limits") or {}).get("max_payload_bytes")
+    return Playbook(
+        metadata=body["metadata"],
+        workload=Tree(body["workload"], "workload"),
+        keychain=keychain,
+        steps=steps,
+        entry=executor.get("entry_step") or names[0],
+        final=executor.get("final_step"),
+        on_failure=executor.get("on_failure"),
+        on_cancel=executor.get("on_cancel"),
+        no_next_is_error=bool(executor.get("no_next_is_error")),
+        failure_mode=(policy.get("failure") or {}).get("mode"),
+        pending_tokens=policy.get("pending_tokens") or "wait",
+        inline_bytes_max=limit if isinstance(limit, int) else INLINE_BYTES_MAX,
+    )
+
+
+class _Loader:
+    def __init__(
+        self, executor: dict[str, Any], workbook: dict[str, Any], steps: list[str], keychain: list[str]
+    ) -> None:
+        self.executor, self.workbook, self.steps, self.keychain = executor, workbook, steps, keychain
+
+    def step(self, body: dict[str, Any], index: int) -> Step:
+        name, spec = body["step"], body.get("spec") or {}
+        policy = spec.get("policy") or {}
+        admit = policy.get("admit") or {}
+        lifecycle = policy.get("lifecycle") or {}
+        where = f"step {name!r}"
+        loop = _loop(body["loop"], where) if "loop" in body else None
+        failure_mode = (policy.get("failure") or {}).get("mode")
+        if loop is not None:
+            loop.best_effort = failure_mode == "best_effort"
+        loop_spec = (body.get("loop") or {}).get("spec")
+        tasks = tuple(
+            self.task(task, position, where, (spec, loop_spec))
+            for position, task in enumerate(body.get("tool") or ())
+        )
+        router = body.get("next")
+        arcs = tuple(
+            _arc(arc, f"{where}, next.arcs[{i}]") for i, arc in enumerate((router or {}).get("arcs") or ())
+        )
+        set_ctx = _tree(body.get("set_ctx"), f"{where}, set")
+        routing = [*(use for arc in arcs for use in _arc_uses(arc)), *(set_ctx.uses if set_ctx else ())]
+        uses = [use for task in tasks for use in task.uses]
+        return Step(
+            name=name,
+            index=index,
+            tasks=tasks,
+            labels={task.name: position for position, task in enumerate(tasks)},
+            admit=tuple(
+                _rule(rule, f"{where}, spec.policy.admit.rules[{i}]") for i, rule in enumerate(admit["rules"])
+            )
+            if "rules" in admit
+            else None,
+            on_deny=admit.get("on_deny") or "pending",
+            once=bool(admit.get("once")),
+            join=_join(admit["join"], where) if admit.get("join") is not None else None,
+            timeout_ns=_seconds(lifecycle.get("timeout_s")),
+            deadline_ns=_seconds(lifecycle.get("deadline_s")),
+            failure_mode=failure_mode,
+            loop=loop,
+            args=_tree(body.get("args"), f"{where}, args"),
+            set_ctx=set_ctx,
+            routed=router is not None,
+            inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
+            arcs=arcs,
+            needs=needs_of(uses, steps=self.steps, tasks=[t.name for t in tasks], keychain=self.keychain),
+            reads_iter=any(name == "iter" for name, _ in routing)
+            or any(
+                name not in ("event", "ctx", "workload", "args", "output", "execution_id")
+                for name, _ in routing
+            ),
+        )
+
+    def task(
+        self, body: dict[str, Any], index: int, where: str, outer: tuple[dict[str, Any] | None, ...]
+    ) -> Task:
+        spec = body.get("spec") or {}
+        if body["kind"] == "workbook":
+            entry = self.workbook[body["task"]]
+            own = {key: value for key, value in body.items() if key not in ("kind", "task", "spec")}
+            spec = merge(entry.get("spec") or {}, spec)
+            body = {**merge({k: v for k, v in entry.items() if k != "spec"}, own), "kind": entry["kind"]}
+        kind, name = body["kind"], body["name"]
+        place = f"{where}, task {name!r}"
+        verbatim_keys = _VERBATIM.get(kind, ())
+        effective = effective_spec(kind, self.executor, *outer, spec)
+        config = {
+            key: value for key, value in body.items() if key not in _OWN_KEYS and key not in verbatim_keys
+        }
+        config["spec"] = effective
+        tree = Tree(config, place)
+        policy = spec.get("policy")
+        rules = None
+        if policy is not None:
+            rules = tuple(
+                _rule(rule, f"{place}, spec.policy.rules[{i}]")
+                for i, rule in enumerate(policy.get("rules") or ())
+            )
+        task = Task(
+            name=name,
+            kind=kind,
+            index=index,
+            config=tree,
+            verbatim={key: body[key] for key in verbatim_keys if key in body},
+            spec=effective,
+            rules=rules,
+            set_ctx=_tree(body.get("set_ctx"), f"{place}, set_ctx"),
+            set_iter=_tree(body.get("set_iter"), f"{place}, set_iter"),
+            loop=_loop(body["loop"], place) if "loop" in body else None,
+            where=place,
+            uses=(),
+        )
+        task.uses = tuple(dict.fromkeys(_task_uses(task)))
+        return task
+
+
+def _task_uses(task: Task) -> Iterable[Use]:
+    yield from task.config.uses
+    for tree in (task.set_ctx, task.set_iter):
+        if tree is not None:
+            yield from tree.uses
+    if task.loop is not None:
+        yield from task.loop.source.uses
+    for rule in task.rules or ():
+        if isinstance(rule.when, Field):
+            yield from rule.when.uses
+        for tree in (rule.set_iter, rule.set_ctx, rule.attempts, rule.delay, rule.max_delay):
+            if tree is not None:
+                yield from tree.uses
+
+
+def _arc_uses(arc: Arc) -> Iterable[Use]:
+    if isinstance(arc.when, Field):
+        yield from arc.when.uses
+    yield from arc.args.uses
+    if arc.set_ctx is not None:
+        yield from arc.set_ctx.uses
+
+
+def _tree(value: Value, where: str) -> Tree | None:
+    return None if value is None else Tree(value, where)
+
+
+def _condition(value: Value, where: str) -> Field | bool:
+    return Field(value, where) if is_template(value) else bool(value)
+
+
+def _rule(body: dict[str, Any], where: str) -> Rule:
+    otherwise = "else" in body
+    then = body["else"]["then"] if otherwise else body["then"]
+    return Rule(
+        when=None if otherwise else _condition(body["when"], f"{where}.when"),
+        do=then.get("do", ""),
+        then=then,
+        to=then.get("to"),
+        set_iter=_tree(then.get("set_iter"), f"{where}.then.set_iter"),
+        set_ctx=_tree(then.get("set_ctx"), f"{where}.then.set_ctx"),
+        attempts=_tree(then.get("attempts"), f"{where}.then.attempts"),
+        delay=_tree(then.get("delay"), f"{where}.then.delay"),
+        max_delay=_tree(then.get("max_delay"), f"{where}.then.max_delay"),
+    )
+
+
+def _arc(body: dict[str, Any], where: str) -> Arc:
+    return Arc(
+        step=body["step"],
+        when=_condition(body["when"], f"{where}.when") if "when" in body else None,
+        args=Tree(body.get("args") or {}, f"{where}.args"),
+        set_ctx=_tree(body.get("set_ctx"), f"{where}.set"),
+    )
+
+
+def _loop(body: dict[str, Any], where: str) -> Loop:
+    spec = body.get("spec") or {}
+    policy = spec.get("policy") or {}
+    source = body["in"]
+    limit = spec.get("max_in_flight", policy.get("max_in_flight"))
+    mode = spec.get("mode") or policy.get("mode") or "sequential"
+    return Loop(
+        source=Tree(source, f"{where}, loop.in"),
+        field=Field(source, f"{where}, loop.in") if is_template(source) else None,
+        iterator=body["iterator"],
+        mode="parallel" if mode in ("parallel", "cursor") else "sequential",
+        max_in_flight=_tree(limit, f"{where}, loop.spec.max_in_flight"),
+        local=policy.get("exec") == "local",
+        conflicts=policy.get("ctx") or "reject",
+        reduce=policy.get("reduce"),
+    )
+
+
+def _join(body: dict[str, Any], where: str) -> Join:
+    return Join(
+        sources=tuple(body.get("from") or ()),
+        mode=body.get("mode") or "all",
+        count=body.get("count") or 1,
+        key=Tree(body.get("key"), f"{where}, spec.policy.admit.join.key"),
+    )
+
+
+def _seconds(value: float | None) -> int | None:
+    return None if value is None else int(value * 10**9)

@@ -1,0 +1,432 @@
+"""The task pipeline as a pure interpreter: state and outcome in, next action out.
+
+A worker drives it: `next()` says what to do (perform a task, sleep, end), `settle(outcome)` applies
+the task's policy. Everything that must survive a crash is in `frame`, a canonical value: program
+counter, attempt, iter, `_prev`, ctx writes, results that later tasks name. A pipeline restored from
+a frame goes on after its last finished task.
+
+It knows no tools, no clock and no randomness. Seed 004 §5.4, §6, §7, §9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from treadle.kernel.errors import ExpressionError
+from treadle.kernel.values import Value, digest
+
+from .handles import Handle, Scope, StepResults
+from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task
+from .needs import RESERVED
+from .tasks import PREVIOUS
+from .templates import Tree
+
+# A pipeline that jumps among noops forever would hold its worker forever.
+IDLE_TASKS_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class Perform:
+    """Run this task now. `entry` counts how often the task was entered, retries apart."""
+
+    task: Task
+    entry: int
+    attempt: int
+    item: int | None = None
+
+
+@dataclass(slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(slots=True)
+class Ended:
+    status: str
+    result: Value
+    error: dict[str, Any] | None
+
+
+Action = Perform | Sleep | Ended
+
+
+def new_frame(iteration: dict[str, Any]) -> dict[str, Any]:
+    return {"pc": 0, "attempt": 1, "iter": iteration, "prev": None, "entries": {}, "ctx": [], "tasks": {}}
+
+
+def task_key(first_intent: str, task: str, entry: int, item: int | None = None) -> str:
+    """The idempotency key of one entry into a task: the same for its retries and after a crash."""
+    parts: list[Value] = [first_intent, task, entry]
+    return digest(parts if item is None else [*parts, item])
+
+
+def failure(kind: str, message: str, *, code: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "retryable": False, "code": code, "message": message, "details": {}, **more}
+
+
+class Pipeline:
+    def __init__(
+        self,
+        step: Step,
+        inputs: Mapping[str, Any],
+        frame: dict[str, Any],
+        *,
+        run: str,
+        keychain: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.step, self.frame = step, frame
+        self.events: list[dict[str, Any]] = []
+        self.retries = 0
+        self.idle = 0
+        self._ended: Ended | None = None
+        self._outcome: dict[str, Any] = {}
+        self._entered = False
+        self._stamp: dict[str, Any] = {"step": step.name}
+        if (iteration := inputs.get("iteration")) is not None:
+            self._stamp["iteration"] = iteration
+        ctx = dict(inputs.get("ctx") or {})
+        for path, value in frame["ctx"]:
+            write(ctx, path, value)
+        args, workload = inputs.get("args") or {}, inputs.get("workload") or {}
+        names: dict[str, Any] = {
+            "workload": workload,
+            "ctx": ctx,
+            "args": args,
+            "input": args,
+            "iter": frame["iter"],
+            "execution_id": run,
+            "job": {"uuid": run, "execution_id": run},
+            "keychain": keychain or {},
+            "_prev": frame["prev"],
+        }
+        if (total := inputs.get("total")) is not None and iteration is not None:
+            names["loop"] = loop_view(iteration, total)
+        self.scope = Scope(
+            names, (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
+        )
+        for name, entry in frame["tasks"].items():
+            self._name_result(name, entry)
+
+    # --- what to do ----------------------------------------------------------------------------
+
+    def next(self) -> Action:
+        while self._ended is None:
+            if (seconds := self.frame.get("sleep")) is not None:
+                return Sleep(seconds)
+            if self.frame["pc"] >= len(self.step.tasks):
+                return self._end("ok")
+            task = self.step.tasks[self.frame["pc"]]
+            entry = self._enter(task)
+            if task.loop is None:
+                return Perform(task, entry, self.frame["attempt"])
+            if (item := self._loop_item(task, task.loop)) is not None:
+                return Perform(task, entry, self.frame["attempt"], item)
+        return self._ended
+
+    def woke(self) -> None:
+        self.frame.pop("sleep", None)
+
+    def config(self, task: Task, *, load: bool = True) -> dict[str, Any]:
+        """The task's fields rendered for its tool."""
+        config: dict[str, Any] = task.config.render(self.scope, load=load)
+        return {**config, **task.verbatim} if task.verbatim else config
+
+    def _enter(self, task: Task) -> int:
+        names, entries = self.scope.names, self.frame["entries"]
+        names["_task"], names["_attempt"] = task.view, self.frame["attempt"]
+        if not self._entered and not self.frame.get("entered"):
+            entries[task.name] = entries.get(task.name, 0) + 1
+            self.frame["entered"] = True
+            self.emit("task.started", task=task.name, attempt=1)
+        self._entered = True
+        return int(entries[task.name])
+
+    def emit(self, type: str, **data: Any) -> None:
+        self.events.append({"type": type, **self._stamp, **data})
+
+    # --- what came of it -----------------------------------------------------------------------
+
+    def settle(self, outcome: dict[str, Any]) -> None:
+        """Takes the outcome of the current task and applies the task's policy to it."""
+        task = self.step.tasks[self.frame["pc"]]
+        if task.loop is not None and "sub" in self.frame:
+            collected = self._loop_settle(task.loop, outcome)
+            if collected is None:
+                return
+            outcome = collected
+        self.idle = self.idle + 1 if task.kind == "noop" else 0
+        self._outcome = outcome
+        self.decide()
+
+    def decide(self) -> None:
+        """Applies the policy to the outcome at hand. Everything is evaluated before anything is
+        changed, so it may be called again after `PayloadNeeded`."""
+        task, outcome = self.step.tasks[self.frame["pc"]], self._outcome
+        if self.idle > IDLE_TASKS_MAX:
+            message = f"{task.where}: {IDLE_TASKS_MAX} noop tasks in a row"
+            self._end("error", failure("unknown", message, code="PIPELINE_SPINS"))
+            return
+        names = self.scope.names
+        names["outcome"] = outcome
+        if any(name == "output" for name, _ in task.uses):
+            names["output"] = output_view(task.kind, outcome)
+        try:
+            index, rule = self._match(task)
+            ok = outcome["status"] == "ok"
+            writes = [self._render(task.set_iter, task.set_ctx)] if ok else []
+            if rule is not None:
+                writes.append(self._render(rule.set_iter, rule.set_ctx))
+            delay = self._delay(task, rule, outcome) if rule is not None and rule.do == "retry" else None
+            for iter_writes, ctx_writes in writes:
+                self._write(iter_writes, ctx_writes)
+            self._act(task, rule, index, outcome, delay)
+        except ExpressionError as error:
+            self._report(task, outcome, None)
+            self._end("error", template_failure(error))
+        finally:
+            names.pop("outcome", None)
+            names.pop("output", None)
+
+    def _match(self, task: Task) -> tuple[int | None, Rule | None]:
+        for index, rule in enumerate(task.rules or ()):
+            when = rule.when
+            if when is None or when is True or (when is not False and when.truth(self.scope)):
+                return index, rule
+        return None, None
+
+    def _act(
+        self, task: Task, rule: Rule | None, index: int | None, outcome: dict[str, Any], delay: float | None
+    ) -> None:
+        ok = outcome["status"] == "ok"
+        # No policy: an error fails. A policy without a match: continue, whatever the outcome.
+        do = rule.do if rule is not None else "continue" if ok or task.rules is not None else "fail"
+        if do == "retry":
+            if delay is not None:
+                self._retry(task, outcome, delay)
+                return
+            do = "fail"
+            if ok:
+                error = failure("unknown", f"{task.where}: retries exhausted", code="RETRIES_EXHAUSTED")
+                outcome = {**outcome, "error": error}
+        self._report(task, outcome, None if index is None else {"rule": index, "do": do})
+        self._remember(task, outcome)
+        if do == "fail":
+            error = outcome.get("error") or failure(
+                "unknown", f"{task.where}: its policy says fail", code="POLICY_FAIL"
+            )
+            self._end("error", error)
+        elif do == "break":
+            self._end("ok")
+        elif do == "jump":
+            assert rule is not None
+            self._go(self._target(rule.to or ""))
+        else:
+            self._go(self.frame["pc"] + 1)
+
+    def _target(self, label: str) -> int:
+        if label in PREVIOUS and label not in self.step.labels:
+            return max(int(self.frame["pc"]) - 1, 0)
+        return self.step.labels[label]
+
+    def _go(self, pc: int) -> None:
+        self.frame["pc"], self.frame["attempt"] = pc, 1
+        self.frame.pop("entered", None)
+        self._entered = False
+
+    def _delay(self, task: Task, rule: Rule, outcome: dict[str, Any]) -> float | None:
+        """Seconds until the next attempt; None when there is none left."""
+        attempt = self.frame["attempt"]
+        if attempt >= self._number(rule.attempts, ATTEMPTS):
+            return None
+        first = delay = self._number(rule.delay, DELAY_S)
+        backoff = rule.then.get("backoff", "none")
+        if backoff == "linear":
+            delay *= attempt
+        elif backoff == "exponential":
+            delay *= 2 ** (attempt - 1)
+        delay = min(delay, self._number(rule.max_delay, max(DELAY_S_MAX, first)))
+        error = outcome.get("error") or {}
+        if rule.then.get("respect_retry_after") and isinstance(error.get("retry_after"), int | float):
+            delay = max(delay, float(error["retry_after"]))
+        if rule.then.get("jitter"):
+            # Spread by run, task and attempt: different for everyone, the same again on replay.
+            seed = [self.scope.names["execution_id"], self._stamp, task.name, attempt]
+            delay *= 0.5 + int(digest(seed)[-4:], 16) / 0x1FFFE
+        return float(delay)
+
+    def _retry(self, task: Task, outcome: dict[str, Any], delay: float) -> None:
+        attempt = self.frame["attempt"]
+        failed = {"task": task.name, "attempt": attempt, "data": {"delay": delay}}
+        self.emit("task.attempt.failed", **failed, error=outcome.get("error"))
+        self.retries += 1
+        self.frame["attempt"] = attempt + 1
+        if delay > 0:
+            self.frame["sleep"] = delay
+
+    def _number(self, tree: Tree | None, default: float) -> float:
+        if tree is None:
+            return default
+        value = tree.render(self.scope)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ExpressionError(f"step {self.step.name!r}: {value!r} is not a number") from None
+
+    def _render(self, set_iter: Tree | None, set_ctx: Tree | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        iter_writes = set_iter.render(self.scope) if set_iter is not None else {}
+        return iter_writes, set_ctx.render(self.scope) if set_ctx is not None else {}
+
+    def _write(self, iter_writes: dict[str, Any], ctx_writes: dict[str, Any]) -> None:
+        for path, value in iter_writes.items():
+            write(self.frame["iter"], path, value)
+        for path, value in ctx_writes.items():
+            write(self.scope.names["ctx"], path, value)
+            kept = [pair for pair in self.frame["ctx"] if pair[0] != path]
+            self.frame["ctx"] = [*kept, [path, value]]
+
+    def _remember(self, task: Task, outcome: dict[str, Any]) -> None:
+        if outcome["status"] == "ok":
+            self.frame["prev"] = self.scope.names["_prev"] = outcome.get("result")
+        if task.name in self.step.needs.tasks and task.name not in RESERVED:
+            entry: dict[str, Any] = {
+                key: outcome[key] for key in ("status", "result", "error", "http", "meta") if key in outcome
+            }
+            self.frame["tasks"][task.name] = entry
+            self._name_result(task.name, entry)
+
+    def _name_result(self, name: str, entry: dict[str, Any]) -> None:
+        self.scope.names[name] = Handle(
+            entry.get("result"),
+            status=entry["status"],
+            error=entry.get("error"),
+            http=entry.get("http"),
+            meta=entry.get("meta"),
+        )
+
+    def _report(self, task: Task, outcome: dict[str, Any], policy: dict[str, Any] | None) -> None:
+        data: dict[str, Any] = {"task": task.name, "attempt": self.frame["attempt"]}
+        if policy is not None:
+            data["data"] = policy
+        if outcome["status"] == "ok":
+            self.emit("task.done", **data)
+        else:
+            self.emit("task.failed", **data, error=outcome.get("error"))
+
+    def _end(self, status: str, error: dict[str, Any] | None = None) -> Ended:
+        result = self.frame["prev"]
+        self._ended = Ended(status, result, error)
+        return self._ended
+
+    # --- a loop around one task (nested iteration, iter.parent) ---------------------------------
+
+    def _loop_item(self, task: Task, loop: Loop) -> int | None:
+        """The next item's index, with `iter` set up for it; None once the task has settled."""
+        sub = self.frame.get("sub")
+        if sub is None:
+            try:
+                items = collection(loop.source.render(self.scope, load=True), loop_where(task))
+            except (ExpressionError, NotACollection) as error:
+                wrong = (
+                    template_failure(error)
+                    if isinstance(error, ExpressionError)
+                    else failure("schema", str(error))
+                )
+                self.settle({"status": "error", "error": wrong})
+                return None
+            sub = self.frame["sub"] = {
+                "items": items,
+                "at": 0,
+                "results": [],
+                "failed": 0,
+                "iter": self.frame["iter"],
+            }
+        if sub["at"] >= len(sub["items"]):
+            self.settle({"status": "ok"})
+            return None
+        if "inner" not in sub:
+            sub["inner"] = {loop.iterator: sub["items"][sub["at"]], "index": sub["at"], "parent": sub["iter"]}
+        self._use_iter(sub["inner"])
+        self.scope.names["loop"] = loop_view(sub["at"], len(sub["items"]))
+        return int(sub["at"])
+
+    def _loop_settle(self, loop: Loop, outcome: dict[str, Any]) -> dict[str, Any] | None:
+        """Counts one item; gives the outcome of the whole loop once it is over."""
+        sub = self.frame["sub"]
+        total, over = len(sub["items"]), sub["at"] >= len(sub["items"])
+        if not over:
+            ok = outcome["status"] == "ok"
+            sub["results"].append(outcome.get("result") if ok else None)
+            sub["failed"] += 0 if ok else 1
+            sub["at"] += 1
+            sub.pop("inner", None)
+            if (ok or loop.best_effort) and sub["at"] < total:
+                return None
+        del self.frame["sub"]
+        self._use_iter(sub["iter"])
+        stats = {"total": total, "success": len(sub["results"]) - sub["failed"], "failed": sub["failed"]}
+        result = {"results": sub["results"], "stats": stats}
+        failed = outcome["status"] == "error" and not loop.best_effort
+        return {**outcome, "status": "error" if failed else "ok", "result": result}
+
+    def _use_iter(self, iteration: dict[str, Any]) -> None:
+        args, ctx, _, workload, steps = self.scope.layers
+        self.frame["iter"] = self.scope.names["iter"] = iteration
+        self.scope.layers = (args, ctx, iteration, workload, steps)
+
+
+class NotACollection(Exception):
+    """What a loop is given cannot be iterated."""
+
+
+def collection(value: Value, where: str) -> list[Value]:
+    """What a loop goes over: a list, a mapping as {key, value} pairs, null as nothing."""
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [{"key": key, "value": item} for key, item in value.items()]
+    if isinstance(value, list):
+        return value
+    raise NotACollection(f"{where} gives {type(value).__name__}, not a list or a mapping")
+
+
+def loop_where(task: Task) -> str:
+    return f"{task.where}, loop.in"
+
+
+def loop_view(index: int, total: int) -> dict[str, Any]:
+    return {
+        "index": index + 1,
+        "index0": index,
+        "first": index == 0,
+        "last": index == total - 1,
+        "length": total,
+    }
+
+
+def output_view(kind: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Spelling B's `output`: `.data` is the body for http and the whole result otherwise."""
+    result = outcome.get("result")
+    is_http = kind == "http" or (isinstance(result, dict) and "status_code" in result and "data" in result)
+    data = result["data"] if is_http and isinstance(result, dict) and "data" in result else result
+    return {**outcome, "data": data, "result": result}
+
+
+def write(target: dict[str, Any], path: str, value: Value) -> None:
+    """Sets a dotted path, making mappings on the way; siblings are kept, shared parents are copied."""
+    head, _, rest = path.partition(".")
+    if not rest:
+        target[head] = value
+        return
+    inner = target.get(head)
+    target[head] = dict(inner) if isinstance(inner, dict) else {}
+    write(target[head], rest, value)
+
+
+def template_failure(error: ExpressionError) -> dict[str, Any]:
+    return failure("template", error.message, code=error.code, details=error.details)
+
+
+def names_used(tasks: Iterable[Task]) -> list[str]:
+    return list(dict.fromkeys(name for task in tasks for name, _ in task.uses))

@@ -1,0 +1,171 @@
+"""Closures for the expressions that playbooks are full of: `event.name == 'step.done'`,
+`iter.page | default(1)`, `outcome.http.status in [429, 500]`.
+
+`shortcut` walks Jinja's own syntax tree, so both ways read the same language; where a node is not
+one of the few below it gives up and the expression is compiled by Jinja. A test evaluates random
+expressions both ways and compares.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+from jinja2 import ChainableUndefined, Undefined, nodes
+
+from .handles import MISSING, Handle, Scope, attribute
+
+Shortcut = Callable[[Scope], Any]
+Binary = Callable[[str, Any, Any], Any]
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "in": lambda a, b: a in b,
+    "notin": lambda a, b: a not in b,
+}
+_FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
+_TESTS: Final = frozenset({"defined", "undefined", "none"})
+
+
+class _GiveUp(Exception):
+    """The tree holds a node that only Jinja compiles."""
+
+
+def shortcut(tree: nodes.Expr, env: Any, binary: Binary) -> Shortcut | None:
+    try:
+        return _Walk(env, binary).expr(tree)
+    except _GiveUp:
+        return None
+
+
+def text_shortcut(parts: list[nodes.Expr], env: Any, binary: Binary) -> Shortcut | None:
+    """Text with simple expressions in it: `{{ workload.url }}/items/{{ iter.id }}`."""
+    walk = _Walk(env, binary)
+    try:
+        made = [p.data if isinstance(p, nodes.TemplateData) else walk.expr(p) for p in parts]
+    except _GiveUp:
+        return None
+    return lambda scope: "".join([p if isinstance(p, str) else str(p(scope)) for p in made])
+
+
+class _Walk:
+    def __init__(self, env: Any, binary: Binary) -> None:
+        self.env, self.binary = env, binary
+
+    def expr(self, node: nodes.Node) -> Shortcut:
+        make = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if make is None:
+            raise _GiveUp
+        made: Shortcut = make(node)
+        return made
+
+    def _const(self, node: nodes.Const) -> Shortcut:
+        value = node.value
+        return lambda scope: value
+
+    def _name(self, node: nodes.Name) -> Shortcut:
+        name = node.name
+        if name in self.env.globals:
+            raise _GiveUp
+
+        def read(scope: Scope) -> Any:
+            found = scope.resolve(name)
+            return ChainableUndefined(name=name) if found is MISSING else found
+
+        return read
+
+    def _getattr(self, node: nodes.Getattr) -> Shortcut:
+        target, name, fallback = self.expr(node.node), node.attr, self.env.getattr
+
+        def read(scope: Scope) -> Any:
+            value = target(scope)
+            found = attribute(value, name)
+            if found is not MISSING:
+                return found
+            if isinstance(value, Undefined):
+                return value
+            if type(value) is dict and not hasattr(dict, name):
+                return ChainableUndefined(obj=value, name=name)
+            return fallback(value, name)
+
+        return read
+
+    def _getitem(self, node: nodes.Getitem) -> Shortcut:
+        if isinstance(node.arg, nodes.Slice):
+            raise _GiveUp
+        target, key, getitem = self.expr(node.node), self.expr(node.arg), self.env.getitem
+        return lambda scope: getitem(target(scope), key(scope))
+
+    def _compare(self, node: nodes.Compare) -> Shortcut:
+        if len(node.ops) != 1:
+            raise _GiveUp
+        left, compare, right = self.expr(node.expr), _COMPARE[node.ops[0].op], self.expr(node.ops[0].expr)
+        return lambda scope: compare(left(scope), right(scope))
+
+    def _and(self, node: nodes.And) -> Shortcut:
+        left, right = self.expr(node.left), self.expr(node.right)
+        return lambda scope: left(scope) and right(scope)
+
+    def _or(self, node: nodes.Or) -> Shortcut:
+        left, right = self.expr(node.left), self.expr(node.right)
+        return lambda scope: left(scope) or right(scope)
+
+    def _not(self, node: nodes.Not) -> Shortcut:
+        inner = self.expr(node.node)
+        return lambda scope: not inner(scope)
+
+    def _neg(self, node: nodes.Neg) -> Shortcut:
+        inner = self.expr(node.node)
+        return lambda scope: -inner(scope)
+
+    def _add(self, node: nodes.Add) -> Shortcut:
+        left, right, binary = self.expr(node.left), self.expr(node.right), self.binary
+
+        def add(scope: Scope) -> Any:
+            a, b = left(scope), right(scope)
+            return a + b if type(a) is int and type(b) is int else binary("+", a, b)
+
+        return add
+
+    def _sub(self, node: nodes.Sub) -> Shortcut:
+        left, right = self.expr(node.left), self.expr(node.right)
+        return lambda scope: left(scope) - right(scope)
+
+    def _condexpr(self, node: nodes.CondExpr) -> Shortcut:
+        if node.expr2 is None:
+            raise _GiveUp
+        test, yes, no = self.expr(node.test), self.expr(node.expr1), self.expr(node.expr2)
+        return lambda scope: yes(scope) if test(scope) else no(scope)
+
+    def _list(self, node: nodes.List) -> Shortcut:
+        items = [self.expr(item) for item in node.items]
+        return lambda scope: [item(scope) for item in items]
+
+    def _dict(self, node: nodes.Dict) -> Shortcut:
+        pairs = [(self.expr(pair.key), self.expr(pair.value)) for pair in node.items]
+        return lambda scope: {key(scope): value(scope) for key, value in pairs}
+
+    def _filter(self, node: nodes.Filter) -> Shortcut:
+        if node.node is None or node.name not in _FILTERS or node.kwargs or node.dyn_args or node.dyn_kwargs:
+            raise _GiveUp
+        apply, target = self.env.filters[node.name], self.expr(node.node)
+        args = [self.expr(argument) for argument in node.args]
+        if not args:
+            return lambda scope: apply(_inner(target(scope)))
+        return lambda scope: apply(_inner(target(scope)), *[argument(scope) for argument in args])
+
+    def _test(self, node: nodes.Test) -> Shortcut:
+        if node.name not in _TESTS or node.args:
+            raise _GiveUp
+        check, target = self.env.tests[node.name], self.expr(node.node)
+        return lambda scope: check(target(scope))
+
+
+def _inner(value: Any) -> Any:
+    return value.payload() if type(value) is Handle else value

@@ -1,0 +1,245 @@
+"""The life of one step-run: started, suspended and resumed, ended, routed.
+
+A step-run is one token being consumed. Without a loop it is one intent at a time (a new one after
+each suspension); with a loop it is one intent per iteration in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import ExpressionError
+from treadle.kernel.model import Intent, Receipt, is_reference
+from treadle.kernel.values import Value
+
+from . import finish, loops
+from .handles import is_stored
+from .layers import merge
+from .marking import Token, Turn, canonical, iteration_of
+from .model import Step
+from .needs import gather
+from .pipeline import failure, template_failure
+from .routing import Boundary, boundary_event
+from .suspension import answer, intent_for
+
+
+def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
+    """Consumes an admitted token."""
+    token["status"] = "running"
+    token.pop("denied", None)
+    entry = turn.entry(step)
+    entry["runs"] += 1
+    entry["active"] += 1
+    if step.once:
+        entry["latched"] = True
+    error: dict[str, Any] | None = None
+    if step.args is not None:
+        try:
+            defaults = step.args.render(turn.scope(token["args"], event=token.get("event") or {}))
+            token["args"] = canonical(merge(defaults, token["args"]))
+        except ExpressionError as problem:
+            error = template_failure(problem)
+    if error is None and not _arm(turn, name, step, token):
+        error = failure("timeout", f"step {step.name!r}: its deadline has passed", code="DEADLINE")
+    if error is not None:
+        turn.emit("step.started", step=step.name)
+        end(turn, name, step, token, error=error)
+    elif step.loop is not None:
+        error = loops.start(turn, step, token)
+        if error is not None:
+            turn.emit("step.started", step=step.name)
+            end(turn, name, step, token, error=error)
+        else:
+            advance_loop(turn, name, step, token)
+    elif not step.tasks:
+        turn.emit("step.started", step=step.name)
+        end(turn, name, step, token)
+    else:
+        turn.open(Intent(kind="step", params=params_of(turn, step, token), ref=name))
+
+
+def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
+    """Opens the timer of a step-run with a lifecycle; False where its time is up already."""
+    if step.timeout_ns is None and step.deadline_ns is None:
+        return True
+    now = turn.ctx.now_ns
+    limits = [now + step.timeout_ns] if step.timeout_ns is not None else []
+    if step.deadline_ns is not None:
+        limits.append(turn.ctx.started_ns + step.deadline_ns)
+    due = min(limits)
+    if due <= now:
+        return False
+    if step.tasks:
+        token["due"] = True
+        turn.open(
+            Intent(kind="timer", params={"name": f"{step.name} lifecycle"}, ref=f"{name}!due", due_ns=due)
+        )
+    return True
+
+
+def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
+    """What the worker needs: only what the step's templates name."""
+    params: dict[str, Any] = {"name": step.name, "step": step.name, **gather(step.needs, turn.state)}
+    if step.needs.args and token["args"]:
+        params["args"] = token["args"]
+    if iteration := turn.own_iter():
+        params["iter"] = iteration
+    return params
+
+
+def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> None:
+    """The receipt of a `step` intent: a suspension, or the end of a pipeline."""
+    token = turn.state["tokens"].get(name)
+    if token is None:
+        return
+    step = turn.playbook.steps[token["step"]]
+    mark = ref.partition("!")[2]
+    if mark.startswith("keep"):
+        _chunk_kept(turn, name, step, token, int(mark[4:]), receipt, value)
+    elif mark == "on":
+        _resume(turn, name, step, token, ref.partition("!")[0], receipt, value)
+    elif receipt.status == "ok" and isinstance(value, dict) and "suspended" in value:
+        hold = {"frame": value["suspended"], "on": value["on"], "first": value["first"]}
+        token.setdefault("holds", {})[ref] = hold
+        turn.open(intent_for(value["on"], f"{ref}!on", turn.ctx.now_ns))
+    else:
+        _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
+
+
+def _report(receipt: Receipt, value: Value) -> dict[str, Any]:
+    """What a pipeline reported; a receipt that is no report is an error of the worker."""
+    if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
+        return canonical(value)  # type: ignore[no-any-return]
+    kind = {"timeout": "timeout", "cancelled": "cancelled"}.get(receipt.status, "unknown")
+    error = receipt.error or {}
+    if error.get("class") == "authorization":
+        kind = "auth"
+    message = str(error.get("message") or f"the worker's receipt has status {receipt.status}")
+    wrong = failure(kind, message, code=error.get("code"), details=error.get("details") or {})
+    return {"status": "error", "error": wrong}
+
+
+def _resume(
+    turn: Turn, name: str, step: Step, token: Token, base: str, receipt: Receipt, value: Value
+) -> None:
+    """What a pipeline waited for has come: it goes on as a new intent, with the first one's keys."""
+    hold = token["holds"].pop(base)
+    if not token["holds"]:
+        del token["holds"]
+    resume: dict[str, Any] = {"frame": hold["frame"]}
+    if not hold["on"].get("retry"):
+        resume["outcome"] = canonical(answer(hold["on"], receipt, value))
+    params = params_of(turn, step, token)
+    index = iteration_of(base)
+    if index is not None:
+        params |= {"iteration": index, "total": token["loop"]["total"]}
+    params |= {"first": hold["first"], "resume": resume}
+    turn.open(Intent(kind="step", params=params, ref=base))
+
+
+def _pipeline_ended(
+    turn: Turn, name: str, step: Step, token: Token, ref: str, report: dict[str, Any]
+) -> None:
+    error = report.get("error") if report["status"] == "error" else None
+    writes = report.get("ctx") or []
+    index = iteration_of(ref)
+    if index is None:
+        turn.patch(writes, step=step.name)
+        end(turn, name, step, token, result=report.get("result"), error=error, iteration=report.get("iter"))
+        return
+    loops.settle(turn, step, token, index, result=report.get("result"), error=error, writes=writes)
+    advance_loop(turn, name, step, token)
+
+
+def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
+    """Opens what may run next, or ends the loop."""
+    tracker = token["loop"]
+    if loops.must_stop(step, token) and not tracker.get("stopped"):
+        loops.stop(turn, name, step, token, "cancelled", "another iteration failed")
+    loops.keep_chunks(turn, name, tracker)
+    loops.fill(turn, name, step, token, params_of(turn, step, token))
+    if loops.is_over(token) and not tracker["keeping"]:
+        _loop_ended(turn, name, step, token)
+
+
+def _loop_ended(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any] | None = None) -> None:
+    result = loops.result_of(step, token)
+    if error is None and loops.must_stop(step, token):
+        error = token["loop"]["error"]
+    end(turn, name, step, token, result=result, error=error, stats=result["stats"])
+
+
+def _chunk_kept(
+    turn: Turn, name: str, step: Step, token: Token, part: int, receipt: Receipt, value: Value
+) -> None:
+    tracker = token["loop"]
+    if receipt.status != "ok" or not is_reference(value):
+        loops.stop(turn, name, step, token, "cancelled", "its results could not be stored")
+        tracker["keeping"] = 0
+        wrong = failure(
+            "storage_access", f"step {step.name!r}: results could not be stored", details=receipt.error or {}
+        )
+        tracker.setdefault("error", wrong)
+        _loop_ended(turn, name, step, token, wrong)
+        return
+    loops.kept(tracker, part, value)
+    advance_loop(turn, name, step, token)
+
+
+def expire(turn: Turn, name: str) -> None:
+    """The lifecycle of a step-run is over before the step-run is."""
+    token = turn.state["tokens"].get(name)
+    if token is None:
+        return
+    step = turn.playbook.steps[token["step"]]
+    token.pop("due", None)
+    message = f"step {step.name!r}: its time is up"
+    error = failure("timeout", message, code="TIMEOUT")
+    if "loop" in token:
+        loops.stop(turn, name, step, token, "timeout", message)
+        for ref in turn.open_refs(name):
+            turn.cancel(ref)
+        _loop_ended(turn, name, step, token, error)
+        return
+    for ref in turn.open_refs(name):
+        turn.cancel(ref)
+    end(turn, name, step, token, error=error)
+
+
+def end(
+    turn: Turn,
+    name: str,
+    step: Step,
+    token: Token,
+    *,
+    result: Value = None,
+    error: dict[str, Any] | None = None,
+    iteration: dict[str, Any] | None = None,
+    stats: dict[str, Any] | None = None,
+) -> None:
+    """A step-run has reached its terminal outcome: record it, route it, count it."""
+    state = turn.state
+    del state["tokens"][name]
+    if token.get("due"):
+        turn.cancel(f"{name}!due")
+    entry = turn.entry(step)
+    entry["active"] -= 1
+    entry["status"] = "done" if error is None else "failed"
+    entry["result"] = result
+    entry.pop("error", None)
+    if error is not None:
+        entry["error"] = error
+    state["done" if error is None else "failed"] += 1
+    state["last"] = step.name
+    event_name = "step.failed" if error is not None else "loop.done" if step.loop is not None else "step.done"
+    counts = (
+        {"total": stats["total"], "success": stats["success"], "failed": stats["failed"]} if stats else {}
+    )
+    shown: dict[str, Any] = {"step": step.name}
+    if error is not None:
+        shown["error"] = error
+    if counts or is_stored(result):
+        shown["data"] = {**counts, **({"result": result} if is_stored(result) else {})}
+    turn.emit(event_name, **shown)
+    event = boundary_event(event_name, step, result=result, error=error, attempt=1, **counts)
+    finish.after(turn, step, token, event, Boundary(turn, step, token, event, iteration))

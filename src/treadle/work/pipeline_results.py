@@ -1,0 +1,84 @@
+"""Results by reference: what is large, or asked to be stored, leaves the worker as a reference.
+
+A reference carries what people and guards need without loading it: size, a preview, and the fields
+that `spec.result.select` picked. PLAYBOOK §5.12.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Step, Task
+from treadle.kernel.model import is_reference
+from treadle.kernel.values import Value, encode
+
+from .job import Job
+
+_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
+
+
+async def externalise(job: Job, step: Step, task: Task | None, result: Value, limit: int) -> Value:
+    """The result itself while it is small, else its reference."""
+    config: dict[str, Any] = (task.spec.get("result") or {}) if task is not None else {}
+    store = config.get("store") or {}
+    asked = bool(config.get("select")) or store.get("kind", "auto") not in ("auto", "inline")
+    threshold = config.get("inline_max_bytes", limit)
+    if is_reference(result) or (not asked and len(encode(result)) <= threshold):
+        return result
+    name = task.name if task is not None else step.name
+    preview_max = int(config.get("preview_max_bytes", PREVIEW_BYTES_MAX))
+    stored = await job.store_blob(result)
+    run = job.intent.id
+    return {
+        "kind": "result_ref",
+        "ref": f"treadle://execution/{job.run}/step/{step.name}/task/{name}/run/{run}/attempt/1",
+        **stored,
+        "scope": store.get("scope", "execution"),
+        "ttl": store.get("ttl"),
+        "expires_at": None,
+        "extracted": {
+            str(item.get("as") or item["path"]): select(result, str(item["path"]))
+            for item in config.get("select") or ()
+        },
+        "preview": preview(result, preview_max),
+    }
+
+
+async def store_large(job: Job, value: Value, limit: int) -> Value:
+    """A ctx key above the limit is stored by reference too."""
+    body = encode(value)
+    if len(body) <= limit or is_reference(value):
+        return value
+    stored = await job.store_blob(value)
+    return {
+        "kind": "result_ref",
+        "ref": f"treadle://execution/{job.run}/blob/{stored['checksum']}",
+        **stored,
+        "scope": "execution",
+        "expires_at": None,
+        "extracted": {},
+        "preview": preview(value, PREVIEW_BYTES_MAX),
+    }
+
+
+def preview(value: Value, limit: int) -> dict[str, Any]:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    cut = text.encode()[:limit].decode(errors="ignore")
+    return {"truncated": len(cut) < len(text), "bytes": len(text.encode()), "sample": cut}
+
+
+def select(value: Value, path: str) -> Value:
+    """A small JSON path: `$.a.b[0]['c d']`; null where it leads nowhere."""
+    for match in _PART.finditer(path.removeprefix("$")):
+        name, index, quoted = match.groups()
+        if index is not None:
+            if not isinstance(value, list) or int(index) >= len(value):
+                return None
+            value = value[int(index)]
+        else:
+            if not isinstance(value, dict):
+                return None
+            value = value.get(name or quoted)
+    return value
