@@ -84,15 +84,16 @@ class Core:
         due = self._intake.next_due_ns()
         return None if due is None else max(0, due - now, self._retry_at_ns - now)
 
-    def take(self, timeout_s: float | None) -> None:
-        """Waits for a command; the core thread's way to sleep."""
+    def take(self, timeout_s: float | None) -> bool:
+        """Waits for a command; the core thread's way to sleep. False if none came."""
         try:
             if timeout_s == 0:
                 self._accept(self._incoming.get_nowait())
             else:
                 self._accept(self._incoming.get(timeout=timeout_s))
         except Empty:
-            return
+            return False
+        return True
 
     def poll(self) -> None:
         """Looks whether another process has written messages for us."""

@@ -7,6 +7,7 @@ inbox rows, and it takes over as soon as the owner is gone (the lock is freed by
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -93,18 +94,18 @@ class CoreThread(threading.Thread):
                 return
 
     def _turn(self, core: Core) -> None:
-        idle = 0
-        poll_ns = OWNER_POLL_MS * 1_000_000 if self._lock is not None else None
+        idle, polled = 0, 0.0
+        poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
         while not self._stopping.is_set():
+            if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
+                core.poll()
+                polled = now
             if core.turn():
                 idle = 0
                 continue
-            wait = core.wait_ns()
-            if poll_ns is not None:
-                wait = poll_ns if wait is None else min(wait, poll_ns)
-            core.take(None if wait is None else max(wait, 0) / 1e9)
-            if poll_ns is not None:
-                core.poll()
+            wait_ns = core.wait_ns()
+            wait_s = None if wait_ns is None else wait_ns / 1e9
+            if not core.take(poll_s if wait_s is None else min(wait_s, poll_s or wait_s)):
                 idle += 1
                 if idle == _IDLE_CHECKPOINT_TURNS:
                     core.store.idle()

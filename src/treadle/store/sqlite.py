@@ -57,7 +57,7 @@ class SqliteDialect:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
-                connection.execute("PRAGMA wal_autocheckpoint=4000")
+                connection.execute("PRAGMA wal_autocheckpoint=1000")
             connection.execute("PRAGMA mmap_size=0")
             connection.execute("PRAGMA cache_size=-32768")
             return connection
