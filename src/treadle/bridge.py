@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError
+from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
 from treadle.runtime.commands import Command, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, News, Work
@@ -77,8 +77,11 @@ class Bridge:
         hot_runs: int,
         registry_of: Callable[[Reads], Registry],
         operations: Operations,
+        readonly: bool = False,
     ) -> None:
         self.path = path
+        # An onlooker never owns the store, decides nothing and performs nothing.
+        self.readonly = readonly
         self.worker: Worker | None = None
         self.watching = Watching(self._no_events)
         self._clock = clock
@@ -111,6 +114,8 @@ class Bridge:
         self._loop = asyncio.get_running_loop()
         self._failure = None
         self._readers = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="treadle-reader")
+        if self.readonly:
+            return
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
         if self.worker is not None:
@@ -194,6 +199,8 @@ class Bridge:
     # --- to the core ---
 
     def submit(self, command: Command) -> None:
+        if self.readonly:
+            raise Unsupported("this engine only looks; open it without readonly to change something")
         if self._thread is None:
             raise EngineStopped()
         self._thread.submit(command)
@@ -224,16 +231,18 @@ class Bridge:
 
     async def read(self, question: Callable[[Reads], T]) -> T:
         """Asks the store on a connection of its own, off the core thread where there is one."""
-        if self._thread is None or self._readers is None:
+        if self._readers is None:
             raise EngineStopped()
-        if self.path is None:
+        if self.path is None and not self.readonly:
             return await self.write(lambda core: question(core.store))
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, question)
 
     def _read_now(self, question: Callable[[Reads], T]) -> T:
         if self._reads is None:
-            assert self.path is not None, "a store in memory is read on the core thread"
-            self._reads = read_sqlite(self.path)
+            there = self.path is not None and self.path.exists()
+            assert there or self.readonly, "a store in memory is read on the core thread"
+            # To an onlooker a store that is not there yet is an empty one, and stays away.
+            self._reads = read_sqlite(self.path) if there and self.path is not None else open_sqlite(None)
         return question(self._reads)
 
     def _close_reads(self) -> None:

@@ -29,6 +29,7 @@ from treadle.runtime import deploys, document, keeping, tasks
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.sql import open_sqlite, schema_version
 from treadle.work.registry import ToolRegistry
 from treadle.work.secrets import Secrets, SecretStore, secret_store_path
 from treadle.work.worker import Worker
@@ -58,6 +59,7 @@ class Engine:
         concurrency: int = 256,
         threads: int = 8,
         clock: Clock | None = None,
+        readonly: bool = False,
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -84,6 +86,7 @@ class Engine:
             hot_runs=hot_runs,
             registry_of=self.library.registry,
             operations=self._operate,
+            readonly=readonly,
         )
         self._bridge.watching.events_after = self.events_after
         self.worker = Worker(
@@ -272,9 +275,17 @@ class Engine:
         await self.write(lambda core: keeping.fork(core, id, at=at, definition=row, new_id=name))
         return Run(self, name)
 
-    async def replay(self, id: str) -> dict[str, Any]:
-        """Decides a run's whole journal again: `{"id", "equal": true}`, or the first difference."""
-        return await self.read(lambda reads: document.replayed(reads, self.library.registry(reads), id))
+    async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:
+        """Decides a run's whole journal again, perhaps by another definition: `{"id", "equal": true}`,
+        or the first difference."""
+        other = await self.definition(against) if against is not None else None
+
+        def ask(reads: Reads) -> dict[str, Any]:
+            registry = self.library.registry(reads)
+            registry.instead = other.digest if other is not None else None
+            return document.replayed(reads, registry, id)
+
+        return await self.read(ask)
 
     # --- tasks ---
 
@@ -384,4 +395,14 @@ def store_path(url: str) -> Path | None:
     )
 
 
-__all__ = ["Engine", "Run", "new_id", "store_path"]
+def migrate_store(url: str) -> dict[str, Any]:
+    """Brings a store's schema up to date; which one it had and has."""
+    path = store_path(url)
+    before = schema_version(path) if path is not None and path.exists() else 0
+    store = open_sqlite(path)
+    after = store.schema_version
+    store.close()
+    return {"store": url, "schema_before": before, "schema": after}
+
+
+__all__ = ["Engine", "Run", "migrate_store", "new_id", "store_path"]

@@ -41,6 +41,15 @@ def read_sqlite(path: Path) -> SqlReads:
     return SqlReads(dialect, dialect.connect(readonly=True), _files(path))
 
 
+def schema_version(path: Path) -> int:
+    """The schema of a store, without touching it."""
+    reads = read_sqlite(path)
+    try:
+        return reads.schema_version
+    finally:
+        reads.close()
+
+
 def _files(path: Path | None) -> BlobFiles | None:
     return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
 
