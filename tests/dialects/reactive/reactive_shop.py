@@ -103,7 +103,9 @@ def order(o: Order | None, event: Any, ctx: rx.Context) -> rx.Output[Order]:
             if o.attempt == ATTEMPTS_MAX:
                 return rx.Output(replace(o, pc="failed"))
             delay = timedelta(seconds=2**o.attempt)
-            return rx.Output(replace(o, pc="backoff"), effects=[rx.timer(ctx.now + delay, ref=f"retry:{o.attempt}")])
+            return rx.Output(
+                replace(o, pc="backoff"), effects=[rx.timer(ctx.now + delay, ref=f"retry:{o.attempt}")]
+            )
         case Order(pc="backoff"), rx.Receipt(ref=r) if r == f"retry:{o.attempt}":
             n = o.attempt + 1
             again = charge(ChargeParams(o.order_id, o.amount_cents), ref=f"charge:{n}")

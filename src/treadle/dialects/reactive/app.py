@@ -42,6 +42,7 @@ class App:
                 f"{name!r} cannot be the name of an application: no / and no @", code="BAD_NAME"
             )
         self.name = name
+        self._definitions: dict[str | None, Definition] = {}
         self.workflows: dict[str, Workflow] = {}
         for workflow in workflows:
             if not isinstance(workflow, Workflow):
@@ -151,17 +152,26 @@ class App:
         return {"app": self.name, "manifest": self.digest, "workflow": workflow}
 
     def definition(self, workflow: str | None) -> Definition:
+        if workflow not in self._definitions:
+            self._definitions[workflow] = self._define(workflow, None)
+        return self._definitions[workflow]
+
+    def _define(self, workflow: str | None, file: str | None) -> Definition:
         return Definition(
             dialect=DIALECT_NAME,
             name=workflow if workflow is not None else self.name,
             version=None,
             body=self.body(workflow),
+            file=file,
             code=self,
         )
 
+    def __treadle_definitions__(self, *, file: str | None) -> list[Definition]:
+        return [self._define(name, file) for name in (None, *self.workflows)]
+
     def definitions(self) -> list[Definition]:
         """One definition for each workflow, and one for the application's own run."""
-        return [self.definition(None), *(self.definition(name) for name in self.workflows)]
+        return self.__treadle_definitions__(file=None)
 
     def workflow(self, workflow: Workflow | str) -> Workflow:
         name = workflow if isinstance(workflow, str) else workflow.name

@@ -11,8 +11,9 @@ from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
-from .app import DIALECT_NAME, App
+from .app import DIALECT_NAME
 from .decide import Bound
+from .governance import Books
 from .machine import ReactiveMachine, draw
 
 
@@ -39,7 +40,7 @@ class ReactiveDialect:
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
         """The first event of a run that is started by hand: {schema, value}, or the bare value where the
         workflow takes only one schema."""
-        if isinstance(definition, App):
+        if isinstance(definition, Books):
             return None
         assert isinstance(definition, Bound)
         workflow = definition.workflow

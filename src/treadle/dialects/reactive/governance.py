@@ -7,13 +7,12 @@ run only keeps the books: whether an apply is safe is for the owner of the cells
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.model import Decision, Domain, Event, Patch
 from treadle.kernel.values import Value
-
-from .app import App
 
 # What each move needs the proposal to be, and what it makes of it.
 _MOVES: Final = {
@@ -24,6 +23,14 @@ _MOVES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The application's own run. It needs no code: a store can say what is active without it."""
+
+    app: str
+    manifest: str
+
+
 class ProposalRefused(TreadleError):
     """A proposal cannot make this move: submit, shadow, approve or reject, apply, in this order."""
 
@@ -31,15 +38,17 @@ class ProposalRefused(TreadleError):
     code = "PROPOSAL_REFUSED"
 
 
-def begin(app: App, input: Value) -> Decision:
-    state: dict[str, Any] = {"manifest": app.digest, "proposals": []}
-    decision = Decision(state=state, status="running", events=[{"type": "manifest", "manifest": app.digest}])
+def begin(books: Books, input: Value) -> Decision:
+    state: dict[str, Any] = {"manifest": books.manifest, "proposals": []}
+    decision = Decision(
+        state=state, status="running", events=[{"type": "manifest", "manifest": books.manifest}]
+    )
     if input is not None:
         decision.events.append({"type": "event.unrouted", "schema": input["schema"]})
     return decision
 
 
-def step(app: App, state: Value, event: Event) -> Decision:
+def step(books: Books, state: Value, event: Event) -> Decision:
     match event:
         case Domain():
             return Decision(
@@ -49,7 +58,7 @@ def step(app: App, state: Value, event: Event) -> Decision:
             return _move(state, event.data)
         case _:
             raise Unsupported(
-                f"{app.name} is an application: it takes events and proposals, not a {event.kind}"
+                f"{books.app} is an application: it takes events and proposals, not a {event.kind}"
             )
 
 

@@ -59,7 +59,12 @@ def strictly(call: Callable[..., T], *args: Any) -> T:
     seen: list[str] = []
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call" and (found := offence(argument)) is not None:
+        found = None
+        if event == "c_call":
+            found = offence(argument)
+        elif event == "call" and frame.f_globals.get("__name__") == "os":
+            found = f"os.{frame.f_code.co_name}"  # the environment is read in Python
+        if found is not None:
             sys.setprofile(before)
             seen.append(found)
             raise NotDeterministic(f"{found}() was called in a strict step", details={"call": found})

@@ -39,6 +39,7 @@ from . import governance, step
 from .app import DIALECT_NAME, App
 from .decide import Bound, Checked, check, decision, status_of
 from .effects import TimerFired
+from .governance import Books
 from .guard import strictly
 from .names import TIMER_EFFECT
 from .shapes import Misfit
@@ -81,7 +82,12 @@ class ReactiveMachine(Machine):
     def app(self, manifest: str) -> App | None:
         return self._apps.get(manifest)
 
+    def apps(self) -> list[App]:
+        return list(self._apps.values())
+
     def load(self, body: Value) -> Any:
+        if body["workflow"] is None:
+            return Books(body["app"], body["manifest"])
         app = self._apps.get(body["manifest"])
         if app is None:
             raise UnknownWorkflow(
@@ -90,10 +96,10 @@ class ReactiveMachine(Machine):
                 code="CODE_MISSING",
                 details=dict(body),
             )
-        return app if body["workflow"] is None else Bound(app, app.workflow(body["workflow"]))
+        return Bound(app, app.workflow(body["workflow"]))
 
     def kinds(self, definition: Any) -> frozenset[str] | None:
-        return frozenset() if isinstance(definition, App) else definition.declares
+        return frozenset() if isinstance(definition, Books) else definition.declares
 
     def takes_rejected(self, definition: Any) -> bool:
         return isinstance(definition, Bound) and definition.workflow.rejected
@@ -103,7 +109,7 @@ class ReactiveMachine(Machine):
 
     def compatible(self, definition: Any, state: Value) -> str | None:
         """Why a cell's state does not fit this version of its workflow."""
-        if isinstance(definition, App) or state is None:
+        if isinstance(definition, Books) or state is None:
             return None
         try:
             definition.workflow.state.canon(state)
@@ -126,7 +132,7 @@ class ReactiveMachine(Machine):
 
     def start(self, definition: Any, event: Started, ctx: Context) -> Decision:
         """A cell begins with its first event (`input`: {schema, value}); without one it is empty."""
-        if isinstance(definition, App):
+        if isinstance(definition, Books):
             return governance.begin(definition, event.input)
         if event.input is None:
             return Decision(state=None, status="completed", log={"state": _EMPTY})
@@ -136,7 +142,7 @@ class ReactiveMachine(Machine):
         return self._step(definition, None, first, ctx)
 
     def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
-        if isinstance(definition, App):
+        if isinstance(definition, Books):
             return governance.step(definition, state, event)
         return self._step(definition, state, event, ctx)
 
@@ -305,15 +311,10 @@ def _rejected(event: Rejected, ctx: Context) -> step.Rejected:
     )
 
 
-def draw(bound: Bound | App) -> Graph:
+def draw(bound: Bound | Books) -> Graph:
     """Events, the workflow, the effects it may ask for."""
-    if isinstance(bound, App):
-        graph = Graph(bound.name)
-        for line in bound.subscriptions:
-            graph.nodes.append(Node(line.event, line.event, "signal"))
-            graph.edges.append(Edge(line.event, line.workflow.name, line.key_field or ""))
-        graph.nodes = list(dict.fromkeys(graph.nodes)) + [Node(name, name) for name in bound.workflows]
-        return graph
+    if isinstance(bound, Books):
+        return Graph(bound.app, [Node(bound.app, bound.app, "group")])
     workflow = bound.workflow
     graph = Graph(workflow.name, [Node(workflow.name, workflow.name)])
     for event in workflow.events:

@@ -61,7 +61,7 @@ class Owner:
         owner.attach(app)
         owner.app = app
         owner._stage(["world", seed, now_ns])
-        owner.decide([Item(app.name, None, None, Started())], None)
+        owner.decide([Item(app.name, None, None, Started(definition=app.definition(None).digest))], None)
         owner.snapshot()
         return owner
 
@@ -386,7 +386,10 @@ class Owner:
             "source": event.source,
         }
         return Started(
-            input={n: v for n, v in given.items() if v is not None}, seed=seed, machine=self.machine.version
+            definition=run.definition,
+            input={n: v for n, v in given.items() if v is not None},
+            seed=seed,
+            machine=self.machine.version,
         )
 
     def _commit(self, run: RunState, step: Step) -> None:

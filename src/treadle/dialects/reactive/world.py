@@ -429,7 +429,8 @@ class World:
         index, found = CellIndex(self._owner.disk), {}
         for name, root in after.roots.items():
             pairs = index.changes(before.roots.get(name, root), root)
-            found[name] = [decode((one or other).key) for one, other in pairs]  # type: ignore[union-attr]
+            keys = [entry.key for pair in pairs if (entry := pair[0] or pair[1]) is not None]
+            found[name] = [decode(key) if key else None for key in keys]
         return found
 
     def reopen(self, *, at: Snapshot | int | None = None) -> World:
