@@ -184,6 +184,7 @@ class Engine(_Adapter):
     definitions = _waits(asynchronous.Engine.definitions)
     definition = _waits(asynchronous.Engine.definition)
     graph = _waits(asynchronous.Engine.graph)
+    events_after = _waits(asynchronous.Engine.events_after)
     diagnostics = _waits(asynchronous.Engine.diagnostics)
     gc = _waits(asynchronous.Engine.gc)
     doctor = _waits(asynchronous.Engine.doctor)

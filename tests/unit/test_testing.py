@@ -43,8 +43,7 @@ async def test_one_clock_moves_several_engines(tmp_path: Path) -> None:
 async def test_settle_does_not_wait_for_work_that_nobody_can_do(
     treadle_engine: Any, treadle_clock: Any
 ) -> None:
-    toy.install(treadle_engine)
-    treadle_engine.worker._performers.pop("work")
+    treadle_engine.dialects["toy"] = toy.ToyDialect()
     run = await treadle_engine.start(toy.TOY, {"do": ["work"]})
     await treadle_clock.settle()
     assert (await run.show())["status"] == "running"
