@@ -46,6 +46,8 @@ from .tool import Outcome, Tool, ToolCall
 SLEEP_S_MAX: Final = 1.0
 # Fast pipelines write no checkpoints: they end before one would be of use.
 SAVE_EVERY_S: Final = 0.02
+# More events than this do not ride in the receipt; they are written on the way.
+EVENTS_MAX: Final = 128
 
 T = TypeVar("T")
 
@@ -161,6 +163,8 @@ class _StepRun:
                     return await self._suspended(pipe, on)
                 pipe.woke()
                 continue
+            if len(pipe.events) >= EVENTS_MAX:
+                await self._write(pipe, durable=False)
             outcome = await self._outcome(pipe, action)
             if isinstance(outcome, Done):
                 return outcome
@@ -240,11 +244,13 @@ class _StepRun:
         """Writes the frame behind, or, before a task that must not be repeated, waits for it."""
         if not self.dirty:
             return
-        now = time.monotonic()
-        if durable or now - self.saved_at >= SAVE_EVERY_S:
-            events, pipe.events = pipe.events, []
-            await self.job.save(pipe.frame, durable=durable, events=events)
-            self.dirty, self.saved_at = False, now
+        if durable or time.monotonic() - self.saved_at >= SAVE_EVERY_S:
+            await self._write(pipe, durable=durable)
+
+    async def _write(self, pipe: Pipeline, *, durable: bool) -> None:
+        events, pipe.events = pipe.events, []
+        await self.job.save(pipe.frame, durable=durable, events=events)
+        self.dirty, self.saved_at = False, time.monotonic()
 
     async def _slept(self, seconds: float) -> bool:
         """Waits here if it is short and there is an event loop to wait in."""

@@ -24,7 +24,7 @@ from .tasks import PREVIOUS
 from .templates import Tree
 
 # A pipeline that jumps among noops forever would hold its worker forever.
-IDLE_TASKS_MAX: Final = 100_000
+IDLE_TASKS_MAX: Final = 20_000
 
 
 @dataclass(slots=True)

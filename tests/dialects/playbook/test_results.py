@@ -1,0 +1,129 @@
+"""Results by reference (PLAYBOOK §5.12, §5.37; seed 004 §10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.work.tool import ToolCall
+
+from .harness import Lab
+
+BIG = {"rows": [{"id": i, "text": "x" * 50} for i in range(2000)], "total": 2000}
+
+
+def big(config: dict[str, Any], call: ToolCall) -> Any:
+    return BIG
+
+
+def test_large_results_leave_as_references_and_templates_look_inside_them() -> None:
+    lab = (
+        Lab(
+            """
+    workflow:
+      - step: load
+        tool: {kind: big}
+        next: {arcs: [{step: use, when: "{{ event.result.total == 2000 }}", args: {all: "{{ load }}"}}]}
+      - step: use
+        tool: {kind: echo, value: ["{{ load.total }}", "{{ args.all.rows | length }}", "{{ load._ref }}", "{{ load.rows[3].id }}", "{{ load._store }}"]}
+    """,
+            {"big": big},
+        )
+        .run()
+        .replays()
+    )
+    reference = lab.steps["load"]["result"]
+    assert {
+        "kind",
+        "ref",
+        "store",
+        "key",
+        "checksum",
+        "size",
+        "schema_hint",
+        "scope",
+        "expires_at",
+        "extracted",
+        "preview",
+    } <= set(reference)
+    assert reference["kind"] == "result_ref"
+    assert reference["ref"].startswith("treadle://execution/r1/step/load/task/load_task/run/")
+    assert reference["preview"]["truncated"] is True
+    assert lab.result == [2000, 2000, reference["ref"], 3, "blob"]
+    assert lab.events("step.done", step="load")[0]["data"]["result"] == reference
+    assert sum(len(stored.body) for stored in lab.driver.journal) < 20_000
+
+
+def test_a_reference_is_not_loaded_for_its_own_fields() -> None:
+    lab = Lab(
+        "workflow: [{step: a, tool: {kind: big}, next: {arcs: [{step: b}]}}, {step: b, tool: {kind: echo, value: '{{ a._ref }}'}}]",
+        {"big": big},
+    ).run()
+    assert lab.loaded == []
+
+
+def test_select_fills_extracted_and_is_readable_by_name() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - step: load
+        tool: {kind: big, spec: {result: {preview_max_bytes: 40, select: [{path: "$.total", as: count}, {path: "$.rows[1].id", as: second}]}}}
+        next: {arcs: [{step: use, when: "{{ load.count == 2000 }}"}]}
+      - {step: use, tool: {kind: echo, value: ["{{ load.count }}", "{{ load.second }}"]}}
+    """,
+        {"big": big},
+    ).run()
+    assert lab.result == [2000, 1]
+    assert lab.steps["load"]["result"]["extracted"] == {"count": 2000, "second": 1}
+    assert len(lab.steps["load"]["result"]["preview"]["sample"]) <= 40
+    assert lab.loaded == []
+
+
+def test_inline_max_bytes_lowers_the_threshold() -> None:
+    lab = Lab(
+        "workflow: [{step: a, tool: {kind: echo, value: some text, spec: {result: {inline_max_bytes: 4}}}}]"
+    ).run()
+    assert lab.steps["a"]["result"]["kind"] == "result_ref"
+
+
+def test_w2_the_payload_limit_is_the_executors() -> None:
+    lab = Lab("""
+    executor: {spec: {policy: {limits: {max_payload_bytes: 8}}}}
+    workflow: [{step: a, tool: {kind: echo, value: longer than eight bytes}}]
+    """).run()
+    assert lab.steps["a"]["result"]["size"] > 8
+
+
+def test_a_large_ctx_key_is_a_reference_too() -> None:
+    lab = (
+        Lab(
+            """
+    workflow:
+      - step: load
+        tool: {kind: big, spec: {policy: {rules: [{else: {then: {do: continue, set_ctx: {all: "{{ outcome.result }}"}}}}]}}}
+        next: {arcs: [{step: use, when: "{{ ctx.all.total == 2000 }}"}]}
+      - {step: use, tool: {kind: echo, value: "{{ ctx.all.rows[5].id }}"}}
+    """,
+            {"big": big},
+        )
+        .run()
+        .replays()
+    )
+    assert lab.ctx["all"]["kind"] == "result_ref"
+    assert lab.result == 5
+
+
+def test_a_loop_over_a_stored_result_keeps_the_reference() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - {step: load, tool: {kind: big}, next: {arcs: [{step: each}]}}
+      - step: each
+        loop: {in: "{{ load.rows }}", iterator: row, spec: {mode: parallel, max_in_flight: 20}}
+        tool: {kind: echo, value: "{{ row.id }}"}
+    """,
+        {"big": big},
+    ).start()
+    lab.perform(lab.driver.open("step")[0])
+    (token,) = lab.driver.state["tokens"].values()
+    assert set(token["loop"]["source"]) == {"stored", "path"}
+    assert lab.driver.run.open

@@ -1,0 +1,198 @@
+"""Templates: native types, undefined, sandbox, bounds, names (PLAYBOOK §1.2 M1 M2, §1.3, §5.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle.dialects.playbook.handles import Handle, Scope, StepResults
+from treadle.dialects.playbook.templates import ENV, Expression, Field, Tree, expression, plain
+from treadle.kernel.errors import ExpressionError
+
+from .harness import Lab
+
+NAMES: dict[str, Any] = {
+    "ctx": {"n": 3, "text": "123", "list": [1, 2], "items": ["a key named like a method"], "nil": None},
+    "outcome": {"status": "error", "http": {"status": 404}},
+    "iter": {"page": "7"},
+}
+
+
+def value(text: str, **more: Any) -> Any:
+    return Field(text, "here").value(Scope({**NAMES, **more}))
+
+
+def test_m1_a_missing_chain_is_undefined_not_an_error() -> None:
+    assert value("{{ outcome.result.data.paging.hasMore | default(false) }}") is False
+    assert value("{{ nothing.at.all }}") is None
+    assert value("a{{ nothing.at.all }}b") == "ab"
+    assert Field("{{ nothing.at.all }}", "here").truth(Scope(NAMES)) is False
+
+
+def test_m2_single_expressions_keep_native_types_and_texts_stay_texts() -> None:
+    assert value("{{ (iter.page | int) + 1 }}") == 8
+    assert value("{{ ctx.list }}") == [1, 2]
+    assert value("{{ ctx.n == 3 }}") is True
+    assert value("{{ ctx.text }}") == "123"
+    assert value("{{ '[1]' }}") == "[1]"
+    assert value("  {{ ctx.n }}\n") == 3
+    assert value("{{ ctx.n }}{{ ctx.n }}") == "33"
+    assert value("{{ ctx.nil }}") is None
+
+
+def test_a_key_wins_over_a_method() -> None:
+    assert value("{{ ctx.items }}") == ["a key named like a method"]
+    assert value("{{ outcome.keys() | list }}") == ["status", "http"]
+
+
+def test_constants_never_reach_jinja() -> None:
+    tree = Tree({"a": 1, "b": ["x", {"c": "no marks"}]}, "t")
+    assert tree.constant
+    assert tree.render(Scope({})) is tree.value_if_constant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 'x' * 10**9 }}",
+        "{{ [0] * 10**9 }}",
+        "{{ range(10**9) | list }}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{{ 'a'.ljust(10**10) }}",
+        "{{ 'a' | center(10**10) }}",
+        "{{ '%0100000000d' | format(1) }}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+        "{% for a in range(9000000) %}0123456789{% endfor %}",
+    ],
+)
+def test_rendering_is_bounded(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        value(text)
+
+
+def test_range_is_not_capped_at_100_000() -> None:
+    assert value("{{ range(300000) | length }}") == 300_000
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ ctx.__class__.__mro__ }}", "{{ ''.__class__ }}", "{{ ctx.get.__globals__ }}"]
+)
+def test_the_sandbox_shows_no_internals(text: str) -> None:
+    assert value(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ ctx.update({'a': 1}) }}", "{{ ctx.list.append(3) }}", "{{ [1] | random }}", "{{ lipsum() }}"]
+)
+def test_no_mutation_and_no_chance(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        value(text)
+
+
+def test_errors_name_place_text_and_what_was_undefined() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        value("{{ missing + 1 }}")
+    assert caught.value.cls == "expression"
+    for part in ("here", "{{ missing + 1 }}", "'missing' is undefined"):
+        assert part in caught.value.message
+
+
+def test_uses_name_the_keys_that_are_read() -> None:
+    uses = expression("{{ ctx.a.b + workload['c'] }}{% for x in steps %}{{ x.y + ctx.z }}{% endfor %}").uses
+    assert list(uses) == [("ctx", "a"), ("workload", "c"), ("steps", None), ("ctx", "z")]
+
+
+def test_precedence_of_bare_names() -> None:
+    lab = Lab("""
+    workload: {a: w, b: w, c: w, d: w}
+    workflow:
+      - step: one
+        tool: {kind: noop, result: {x: 1}, spec: {policy: {rules: [{else: {then: {do: continue, set_ctx: {a: c, b: c}}}}]}}}
+        next: {arcs: [{step: two, args: {a: args}}]}
+      - step: two
+        loop: {in: [1], iterator: c}
+        tool: {kind: echo, value: ["{{ a }}", "{{ b }}", "{{ c }}", "{{ d }}", "{{ one.x }}", "{{ workload.a }}"]}
+    """).run()
+    assert lab.result["results"] == [["args", "c", 1, "w", 1, "w"]]
+
+
+def test_x1_workload_is_merged_deeply_and_defaults_may_be_templates() -> None:
+    lab = Lab("""
+    workload: {base: http://x, url: "{{ workload.base }}/v1", deep: {a: 1, b: 2}, list: [1, 2]}
+    workflow:
+      - {step: a, tool: {kind: echo, value: "{{ workload }}"}}
+    """).run({"base": "http://y", "deep": {"b": 3}, "list": [9]})
+    assert lab.result == {"base": "http://y", "url": "http://y/v1", "deep": {"a": 1, "b": 3}, "list": [9]}
+
+
+def test_handles() -> None:
+    steps = StepResults(
+        {"s": {"status": "done", "result": {"x": [1], "status": "theirs"}}, "later": {"status": "running"}}
+    )
+    scope = Scope({}, (steps,))
+    assert Field("{{ s.x[0] }}", "t").value(scope) == 1
+    assert Field("{{ s.data.status }}", "t").value(scope) == "theirs"
+    assert Field("{{ s.status }}", "t").value(scope) == "ok"
+    assert Field("{{ s }}", "t").value(scope) == {"x": [1], "status": "theirs"}
+    assert Field("{{ s.x | length }} of {{ s | length }}", "t").value(scope) == "1 of 2"
+    assert Field("{{ later.x }}", "t").value(scope) is None
+    assert plain([Handle(3)]) == [3]
+
+
+_LEAVES = st.sampled_from(
+    [
+        "ctx.n",
+        "ctx.text",
+        "ctx.list",
+        "ctx.missing",
+        "gone.a.b",
+        "outcome.http.status",
+        "1",
+        "'x'",
+        "[1, 404]",
+        "true",
+        "none",
+        "iter['page']",
+    ]
+)
+
+
+def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pair = st.tuples(inner, inner)
+    return st.one_of(
+        st.tuples(inner, st.sampled_from(["==", "!=", "in", "and", "or", "+", "<"]), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        inner.map(lambda a: f"(not {a})"),
+        inner.map(lambda a: f"({a} | default('d'))"),
+        inner.map(lambda a: f"({a} | int)"),
+        inner.map(lambda a: f"({a} is defined)"),
+        pair.map(lambda t: f"({t[0]} if {t[1]} else 7)"),
+        pair.map(lambda t: f"[{t[0]}, {t[1]}]"),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.recursive(_LEAVES, _grow, max_leaves=6))
+def test_shortcuts_agree_with_jinja(text: str) -> None:
+    """The closures and Jinja's own compiler give the same value, or both an error."""
+    source = "{{ " + text + " }}"
+    assert Expression(source)._fast is not None
+    scope = Scope(NAMES)
+
+    def fast() -> Any:
+        return plain(Expression(source).value(scope))
+
+    def slow() -> Any:
+        return plain(ENV.compile_expression(text, undefined_to_none=False)(**NAMES))
+
+    outcomes = []
+    for way in (fast, slow):
+        try:
+            outcomes.append(("value", way()))
+        except Exception as error:
+            outcomes.append(("error", type(error).__name__))
+    assert outcomes[0] == outcomes[1]
