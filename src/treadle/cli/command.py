@@ -1,0 +1,190 @@
+"""How a command is made: what all of them share is written here once.
+
+A subject has one `Commands`, which collects functions whose first parameter is a `Session`. Every
+command so made takes `--store` and `--json`, shows examples in its help, turns errors into exit codes and JSON, and
+ends cleanly on Ctrl-C. Importing this module imports no engine: `treadle --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from treadle.kernel.errors import TreadleError
+
+from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Output
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine
+
+DEFAULT_STORE: Final = "sqlite:///treadle.db"
+
+# Panels of `treadle --help`, in the order a newcomer needs them.
+RUN: Final = "Run and look"
+STEER: Final = "Steer"
+DEFINE: Final = "Definitions"
+REACT: Final = "Reactive applications"
+PROVE: Final = "Replay and compare"
+HOUSE: Final = "Keep house"
+
+_STORE = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"Where runs live. Env TREADLE_STORE, default {DEFAULT_STORE}.",
+        rich_help_panel="Common",
+        show_default=False,
+    ),
+]
+_JSON = Annotated[
+    bool, typer.Option("--json", help="Machine-readable output on standard output.", rich_help_panel="Common")
+]
+
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="FILE:ATTR",
+        help="The reactive application whose code is needed.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(slots=True)
+class Defaults:
+    """Options given before the command: `treadle --store URL list`."""
+
+    store: str | None = None
+    as_json: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """One invocation: where to look, how to answer, what to say when interrupted."""
+
+    store: str
+    out: Output
+    # Printed on Ctrl-C: how to go on.
+    on_interrupt: str = ""
+
+    @asynccontextmanager
+    async def engine(self, *deploy: str | None, **options: Any) -> AsyncIterator[Engine]:
+        """A started engine on the store. `deploy` are applications whose code must be at hand."""
+        from treadle.engine import Engine
+
+        from .loading import attach
+
+        engine = Engine(self.store, **options)
+        for app in deploy:
+            if app:
+                attach(engine, app)
+        async with engine:
+            yield engine
+
+    @asynccontextmanager
+    async def look(self, app: str | None = None) -> AsyncIterator[Engine]:
+        """An engine for questions only: it sets nothing going."""
+        from treadle.engine import Engine
+
+        onlooker = Engine(self.store, readonly=True)
+        if app:
+            onlooker.load(app)
+        async with onlooker:
+            yield onlooker
+
+
+Body = Callable[..., Awaitable[int | None]]
+
+
+@dataclass(slots=True)
+class Commands:
+    """The commands of one subject. Each is `async def body(cli: Session, …) -> exit code | None`."""
+
+    panel: str
+    # The name of a sub-command group (`treadle task …`), or none.
+    group: str | None = None
+    help: str | None = None
+    made: list[tuple[str, Sequence[str], Body]] = field(default_factory=list)
+
+    def __call__(self, name: str | None = None, *, examples: Sequence[str]) -> Callable[[Body], Body]:
+        def add(body: Body) -> Body:
+            self.made.append((name or body.__name__.replace("_", "-"), examples, body))
+            return body
+
+        return add
+
+    def install(self, app: typer.Typer) -> None:
+        home, panel = app, self.panel
+        if self.group is not None:
+            home = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=self.help)
+            app.add_typer(home, name=self.group, rich_help_panel=self.panel)
+            panel = "Commands"
+        for name, examples, body in self.made:
+            home.command(name, epilog=_examples(examples), rich_help_panel=panel)(_invocable(body))
+
+
+def _invocable(body: Body) -> Callable[..., None]:
+    """The function that Typer sees: the body's options and those that every command takes."""
+    own = [p for p in inspect.signature(body, eval_str=True).parameters.values() if p.name != "cli"]
+
+    def invoke(ctx: typer.Context, **values: Any) -> None:
+        defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
+        store = values.pop("store") or defaults.store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
+        session = Session(store, Output(as_json=values.pop("as_json") or defaults.as_json))
+        if code := perform(session, body, values):
+            raise typer.Exit(code)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+            *(parameter.replace(kind=keyword) for parameter in own),
+            inspect.Parameter("store", keyword, default=None, annotation=_STORE),
+            inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
+        ]
+    )
+    invoke.__annotations__ = {}
+    invoke.__doc__ = body.__doc__
+    return invoke
+
+
+def _examples(examples: Sequence[str]) -> str:
+    from rich.markup import escape
+
+    return "\n".join(["[bold]Examples[/]", *(f"  [cyan]{escape(example)}[/]" for example in examples)])
+
+
+def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
+    """Runs a command's body to its exit code, whatever happens in it."""
+    out = session.out
+    try:
+        return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
+    except TreadleError as error:
+        return out.error(error)
+    except KeyboardInterrupt:
+        out.note(f"\nstopped. {session.on_interrupt}".rstrip())
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`treadle events … | head`): nothing is wrong, and nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception as error:
+        if os.environ.get("TREADLE_DEBUG"):
+            raise
+        message = f"{type(error).__name__}: {error}. This is a bug in Treadle; TREADLE_DEBUG=1 shows where."
+        out.error(TreadleError(message))
+        return EXIT_FAILED
+
+
+async def _awaited(work: Awaitable[int | None]) -> int | None:
+    return await work

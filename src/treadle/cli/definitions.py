@@ -1,0 +1,151 @@
+"""check, deploy, definitions, export: definitions in files and in the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .command import DEFINE, Commands, Session
+from .output import EXIT_OK, EXIT_USAGE, Usage
+
+commands = Commands(DEFINE)
+
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Files, FILE.py:NAME, or folders.", show_default=False)
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Only the canonical spelling.")]
+
+
+@commands(
+    examples=["treadle check flow.yaml", "treadle check flows/ --strict", "treadle check flow.yaml --json"]
+)
+async def check(cli: Session, files: Files, strict: Strict = False) -> int:
+    """Compile and analyse; name each problem with file, line, code, and what to do."""
+    from treadle.engine import Engine
+
+    engine = Engine("memory:")
+    problems = [asdict(problem) for file in files for problem in engine.check(file, strict=strict)]
+    ok = not any(problem["severity"] == "error" for problem in problems)
+    if cli.out.as_json:
+        cli.out.document({"ok": ok, "problems": problems})
+    else:
+        cli.out.problems(problems)
+        errors = sum(problem["severity"] == "error" for problem in problems)
+        warnings = f", {len(problems) - errors} warnings" if len(problems) > errors else ""
+        verdict = "[green]ok[/]" if ok else f"[red]{errors} {'error' if errors == 1 else 'errors'}[/]"
+        cli.out.note(verdict + warnings)
+    return EXIT_OK if ok else EXIT_USAGE
+
+
+@commands(
+    examples=[
+        "treadle deploy flow.yaml",
+        "treadle deploy flows/ orders.py:renewal",
+        "treadle deploy flow.yaml --validation warn",
+    ]
+)
+async def deploy(
+    cli: Session,
+    files: Files,
+    strict: Strict = False,
+    validation: Annotated[
+        str | None,
+        typer.Option(
+            "--validation",
+            metavar="strict|warn",
+            help="warn: keep an invalid definition as unavailable. Env TREADLE_VALIDATION.",
+            envvar="TREADLE_VALIDATION",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Put definitions into the store under name@version."""
+    mode = validation or "strict"
+    if mode not in ("strict", "warn"):
+        raise Usage(f"--validation is strict or warn, not {mode!r}")
+    names: list[tuple[str, str | None]] = []
+    async with cli.engine(work=False, validation=mode) as engine:
+        for file in files:
+            for definition in engine.deploy(file, strict=strict):
+                names.append((definition.name, definition.version))
+                if not cli.out.as_json:
+                    cli.out.problems([asdict(problem) for problem in definition.warnings])
+        rows = [row for row in await engine.definitions() if (row["name"], row["version"]) in names]
+    cli.out.rows(rows, _COLUMNS, empty="nothing to deploy")
+
+
+_COLUMNS = {
+    "name": "NAME",
+    "version": "VERSION",
+    "dialect": "DIALECT",
+    "status": "STATUS",
+    "digest": "DIGEST",
+    "reasons": "REASONS",
+}
+
+
+@commands(examples=["treadle definitions", "treadle definitions --json"])
+async def definitions(cli: Session) -> None:
+    """List the deployed definitions."""
+    async with cli.look() as engine:
+        rows = await engine.definitions()
+    cli.out.rows(rows, _COLUMNS, empty="nothing is deployed; deploy with: treadle deploy FILE")
+
+
+@commands(
+    examples=[
+        "treadle export PolicyRenewal",
+        "treadle export PolicyRenewal@1.2.0 --format python -o renewal.py",
+        "treadle export flow.yaml --canonical",
+    ]
+)
+async def export(
+    cli: Session,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@VERSION]|FILE", help="A deployed definition, or a file.", show_default=False
+        ),
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="yaml|json|python", help="Default yaml.", show_default=False),
+    ] = None,
+    canonical: Annotated[
+        bool, typer.Option("--canonical", help="The normalised form that is digested.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write here instead of standard output.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a definition out again, as YAML, JSON or Python."""
+    from treadle.lang.definition import Definition
+
+    from .exporting import export_text
+    from .loading import one
+
+    wanted = format or ("json" if cli.out.as_json else "yaml")
+    async with cli.look() as engine:
+        target = one(engine, name)
+        if isinstance(target, str):
+            row = await engine.definition(target)
+            target = Definition(row.dialect, row.name, row.version, row.body, row.path, row.file)
+        text = export_text(target, engine.dialects[target.dialect], wanted, canonical=canonical)
+    if output is None:
+        cli.out.raw(text)
+        return
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise Usage(f"cannot write {output}: {error.strerror}") from error
+    cli.out.note(f"wrote {output}")

@@ -1,0 +1,152 @@
+"""gc, doctor, migrate, bench, and secret set|list|remove: keep house."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from .command import HOUSE, Commands, Session
+from .output import EXIT_FAILED, EXIT_OK, Usage
+
+commands = Commands(HOUSE)
+secret = Commands(
+    HOUSE, group="secret", help="The encrypted secret store beside the runs. Values are never shown."
+)
+
+
+@commands(examples=["treadle gc", "treadle gc --json"])
+async def gc(cli: Session) -> None:
+    """Remove runs whose retention has ended, and payloads that nothing refers to."""
+    async with cli.engine() as engine:
+        done = await engine.gc()
+    _report(cli, done)
+
+
+@commands(examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"])
+async def doctor(cli: Session) -> int:
+    """Look whether the store is sound: file, schema, owner, digests, overdue work. Exit 1 if not."""
+    async with cli.engine() as engine:
+        found = await engine.doctor()
+    if cli.out.as_json:
+        cli.out.document(found)
+    else:
+        _report(cli, {key: value for key, value in found.items() if key != "problems"})
+        for problem in found.get("problems") or ():
+            cli.out.note(f"[red]✗[/] {problem}")
+        if found["ok"]:
+            cli.out.note("[green]✓[/] all is well")
+    return EXIT_OK if found["ok"] else EXIT_FAILED
+
+
+@commands(examples=["treadle migrate", "treadle migrate --store sqlite:////srv/treadle.db"])
+async def migrate(cli: Session) -> None:
+    """Bring the store's schema up to date. Every command does this too; this one does nothing else."""
+    from treadle.engine import migrate_store
+
+    _report(cli, migrate_store(cli.store))
+
+
+@commands(examples=["treadle bench", "treadle bench --runs 200 --steps 10 --json"])
+async def bench(
+    cli: Session,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs at the same time.")] = 100,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of each.")] = 10,
+) -> None:
+    """Measure this machine in a few seconds, in a temporary store: durable steps per second."""
+    from .bench import measure
+
+    _report(cli, await measure(runs, steps))
+
+
+def _report(cli: Session, found: dict[str, Any]) -> None:
+    if cli.out.as_json:
+        cli.out.document(found)
+        return
+    rows = [{"what": key.replace("_", " "), "value": value} for key, value in found.items()]
+    cli.out.rows(rows, {"what": "", "value": ""}, empty="")
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.", show_default=False)]
+
+
+def _secrets(cli: Session) -> Any:
+    from treadle.work.secrets import SecretStore, secret_store_path
+
+    if cli.store == "memory:":
+        raise Usage("a store in memory keeps no secrets; name one with --store")
+    return SecretStore(secret_store_path(cli.store))
+
+
+@secret(
+    "set",
+    examples=[
+        "treadle secret set github_token            # asks for it, without echo",
+        "treadle secret set github_token < token.txt",
+        "treadle secret set pg_main --field db_host=db1 --field db_password=…",
+    ],
+)
+async def set_(
+    cli: Session,
+    name: Name,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value", help="The value; better typed or piped, so that no history has it.", show_default=False
+        ),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field", metavar="KEY=VALUE", help="A secret of several fields; repeatable.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Store a secret, or replace it."""
+    if field and value is not None:
+        raise Usage("give --value or --field, not both")
+    content: str | dict[str, str]
+    if field:
+        content = {}
+        for item in field:
+            key, sign, text = item.partition("=")
+            if not sign or not key:
+                raise Usage("--field takes KEY=VALUE")
+            content[key] = text
+    elif value is not None:
+        content = value
+    elif sys.stdin.isatty():
+        content = str(typer.prompt(f"value of {name}", hide_input=True, err=True))
+    else:
+        content = sys.stdin.read().rstrip("\n")
+    if not content:
+        raise Usage("the value is empty; type it, pipe it, or give --value")
+    _secrets(cli).set(name, content)
+    _said(cli, name, "set")
+
+
+@secret("list", examples=["treadle secret list", "treadle secret list --json"])
+async def list_(cli: Session) -> None:
+    """List the names of the stored secrets."""
+    rows = [{"name": name} for name in _secrets(cli).names()]
+    cli.out.rows(rows, {"name": "NAME"}, empty="no secrets; store one with: treadle secret set NAME")
+
+
+@secret(examples=["treadle secret remove github_token"])
+async def remove(cli: Session, name: Name) -> None:
+    """Remove a secret."""
+    if not _secrets(cli).remove(name):
+        raise Usage(
+            f"there is no secret {name!r}; list them with: treadle secret list", code="SECRET_MISSING"
+        )
+    _said(cli, name, "removed")
+
+
+def _said(cli: Session, name: str, what: str) -> None:
+    if cli.out.as_json:
+        cli.out.document({"name": name, "status": what})
+    else:
+        cli.out.note(f"{what} {name}")

@@ -1,0 +1,98 @@
+"""Values as people type them: `key=value`, JSON, `@file`, `-` for standard input, `2h` ago."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from treadle.kernel.errors import DefinitionError
+from treadle.lang.duration import parse_duration, parse_instant
+
+from .output import Usage
+
+
+def loose(text: str) -> Any:
+    """JSON if it parses, else the text itself."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def value(text: str | None, option: str) -> Any:
+    """JSON, or `@file` (JSON or YAML), or `-` for standard input."""
+    if text is None:
+        return None
+    if text == "-":
+        return _parsed(sys.stdin.read(), "standard input")
+    if text.startswith("@"):
+        path = Path(text[1:])
+        try:
+            return _parsed(path.read_text("utf-8"), str(path))
+        except (OSError, UnicodeError) as error:
+            raise Usage(f"{option} cannot read {path}: {error}") from error
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise Usage(
+            f"{option} is not JSON ({error}). Quote it as in {option} '{{\"key\": 1}}', or give @file"
+        ) from error
+
+
+def _parsed(text: str, file: str) -> Any:
+    from treadle.lang.text import parse
+
+    return parse(text, file=file).value
+
+
+def mapping(text: str | None, option: str) -> dict[str, Any]:
+    found = value(text, option)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise Usage(f"{option} must be an object, as in {option} '{{\"key\": 1}}'")
+    return found
+
+
+def pairs(items: Sequence[str]) -> dict[str, Any]:
+    """`key=value` …; the value is JSON if it parses, else text."""
+    out = {}
+    for item in items:
+        key, sign, text = item.partition("=")
+        if not sign or not key:
+            raise Usage(f"{item!r} is not key=value")
+        out[key] = loose(text)
+    return out
+
+
+def merged(base: Any, items: Sequence[str], option: str) -> Any:
+    """`--input` with the keys of `-i` added."""
+    extra = pairs(items)
+    if not extra:
+        return base
+    if base is not None and not isinstance(base, dict):
+        raise Usage(f"-i adds keys to {option}, so {option} must be an object")
+    return {**(base or {}), **extra}
+
+
+def since_ns(text: str | None) -> int | None:
+    """An instant, or a duration before now."""
+    if text is None:
+        return None
+    try:
+        return time.time_ns() - parse_duration(text)
+    except DefinitionError:
+        try:
+            return parse_instant(text)
+        except DefinitionError as error:
+            raise Usage(
+                f"--since takes a duration (2h, 3d) or an instant (2026-11-15T08:00:00Z), not {text!r}"
+            ) from error

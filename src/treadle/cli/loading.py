@@ -1,0 +1,59 @@
+"""What a FILE, FILE.py:NAME, folder, NAME or NAME@VERSION on the command line means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.files import SUFFIXES, load_python, split_target
+
+from .output import Usage
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine
+    from treadle.lang.definition import Definition
+
+
+def is_file(target: str) -> bool:
+    """Whether a target names a file (or FILE.py:NAME); otherwise it names a deployed workflow."""
+    path, _ = split_target(target)
+    return path.exists() or path.suffix.lower() in (*SUFFIXES, ".py")
+
+
+def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | str:
+    """The one definition that a target means: compiled from a file, or a deployed name."""
+    if not is_file(target):
+        return target
+    path, _ = split_target(target)
+    if path.is_dir():
+        raise Usage(f"{target} is a folder; name one file in it, or deploy it with: treadle deploy {target}")
+    found = engine.load(target, strict=strict)
+    if len(found) != 1:
+        names = ", ".join(definition.name for definition in found) or "none"
+        raise Usage(f"{target} holds {len(found)} workflows ({names}); choose one with {path}:NAME")
+    return found[0]
+
+
+def application(target: str) -> Any:
+    """The reactive application that FILE.py:ATTR names (or the only one in FILE.py)."""
+    from treadle.dialects.reactive.app import App
+
+    path, name = split_target(target)
+    _existing(path, target)
+    found = [item for item in load_python(path, name) if isinstance(item, App)]
+    if len(found) != 1:
+        names = ", ".join(app.name for app in found) or "none"
+        raise Usage(f"{target} holds {len(found)} applications ({names}); name one as FILE.py:ATTR")
+    return found[0]
+
+
+def attach(engine: Engine, app: str) -> None:
+    """Makes the code of a reactive application known to an engine."""
+    path, _ = split_target(app)
+    _existing(path, app)
+    engine.deploy(app)
+
+
+def _existing(path: Path, target: str) -> None:
+    if not path.is_file():
+        raise Usage(f"{target}: there is no file {path}")

@@ -1,0 +1,77 @@
+"""The `treadle` command: one application, its commands split by subject into the modules here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from treadle import __version__
+
+from . import compare, definitions, house, reactive, runs, steer, tasks
+from .command import Defaults
+from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
+
+app = typer.Typer(
+    name="treadle",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="One durable workflow engine: data playbooks, AI agents, business processes, event-driven state machines.",
+    epilog="[bold]Examples[/]\n  [cyan]treadle check flow.yaml[/]\n  [cyan]treadle run flow.yaml -i day=2026-11-15[/]\n"
+    "  [cyan]treadle list --status failed[/]\n  [cyan]treadle resume[/]",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"treadle {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    ctx: typer.Context,
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True)] = None,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    ctx.obj = Defaults(store, as_json)
+
+
+for subject in (
+    runs.commands,
+    steer.commands,
+    tasks.commands,
+    tasks.task,
+    definitions.commands,
+    reactive.commands,
+    compare.commands,
+    house.commands,
+    house.secret,
+):
+    subject.install(app)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The console script. Bad usage is answered as every other error: with `--json`, in JSON."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not __debug__:
+        sys.stderr.write("treadle does not run under python -O: its assertions guard your data\n")
+        sys.exit(EXIT_FAILED)
+    try:
+        code = app(given, prog_name="treadle", standalone_mode=False)
+    except typer.Abort:
+        code = EXIT_FAILED
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.exit(EXIT_USAGE)
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "treadle"
+        hint = f"{error.format_message().rstrip('.')}. Try: {path} --help"
+        code = Output(as_json="--json" in given).error(Usage(hint))
+    sys.exit(code if isinstance(code, int) else 0)

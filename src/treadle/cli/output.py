@@ -1,0 +1,259 @@
+"""What commands write, and where.
+
+Standard output carries what was asked for: with `--json` exactly one JSON document (or JSON Lines),
+otherwise the table, text or picture. Progress, hints and errors go to standard error. Commands say
+what to write; this module decides how it looks.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from treadle.kernel.errors import TreadleError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_WAITING: Final = 3
+EXIT_CANCELLED: Final = 4
+EXIT_PARTIAL: Final = 5
+EXIT_INTERRUPTED: Final = 130
+
+_BY_STATUS: Final = {
+    "completed": EXIT_OK,
+    "running": EXIT_OK,
+    "failed": EXIT_FAILED,
+    "waiting": EXIT_WAITING,
+    "stalled": EXIT_WAITING,
+    "cancelled": EXIT_CANCELLED,
+    "partial": EXIT_PARTIAL,
+}
+# From best to worst, for the exit code of several runs.
+_SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE)
+# Errors that say "you asked for something that cannot be": everything else was refused (1).
+_USAGE_CODES: Final = frozenset(["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "TASK_NOT_FOUND", "USAGE"])
+
+STATUS_STYLES: Final = {
+    "completed": "green",
+    "done": "green",
+    "running": "blue",
+    "waiting": "yellow",
+    "open": "yellow",
+    "claimed": "cyan",
+    "stalled": "dark_orange",
+    "failed": "red",
+    "expired": "red",
+    "cancelled": "magenta",
+    "partial": "dark_orange",
+    "available": "green",
+    "unavailable": "red",
+}
+
+
+class Usage(TreadleError):
+    """The command was not used as it can be used; `treadle COMMAND --help` shows examples."""
+
+    cls = "user"
+    code = "USAGE"
+
+
+def exit_code(status: str) -> int:
+    """The exit code for the state a run is left in."""
+    return _BY_STATUS.get(status, EXIT_FAILED)
+
+
+def worst(codes: Iterable[int]) -> int:
+    return max(codes, key=lambda code: _SEVERITY.index(code) if code in _SEVERITY else 99, default=EXIT_OK)
+
+
+def error_code(error: TreadleError) -> int:
+    return EXIT_USAGE if error.cls == "definition" or error.code in _USAGE_CODES else EXIT_FAILED
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """JSON text. Bytes, which JSON lacks, become `{"$bytes": base64}`."""
+    return json.dumps(
+        value, ensure_ascii=False, indent=indent, default=_plain, separators=None if indent else (",", ":")
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    return str(value)
+
+
+class Output:
+    """One command's way to the user."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        # Several runs (or an open-ended list of events): one compact document per line.
+        self.lines = False
+        self._people: Console | None = None
+
+    @property
+    def people(self) -> Console:
+        """Rich, on standard error."""
+        if self._people is None:
+            from rich.console import Console
+
+            self._people = Console(stderr=True, highlight=False, soft_wrap=True)
+        return self._people
+
+    @property
+    def console(self) -> Console:
+        """Rich, on standard output; never used with --json."""
+        from rich.console import Console
+
+        wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 200
+        return Console(highlight=False, width=wide)
+
+    def document(self, value: object) -> None:
+        """The one JSON document of this command, or one of its lines."""
+        text = to_json(value) if self.lines else to_json(value, indent=2)
+        self.raw(text + "\n")
+
+    def line(self, value: object) -> None:
+        """One line of JSON Lines, at once."""
+        self.raw(to_json(value) + "\n")
+
+    def raw(self, text: str | bytes) -> None:
+        """Exactly this, on standard output."""
+        if isinstance(text, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+            return
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def value(self, value: object) -> None:
+        """A value for people on standard output: JSON, in colour on a terminal."""
+        if sys.stdout.isatty():
+            self.console.print_json(to_json(value))
+        else:
+            self.raw(to_json(value, indent=2) + "\n")
+
+    def note(self, text: str) -> None:
+        """A remark for people; Rich markup is read, so escape what users wrote."""
+        self.people.print(text)
+
+    def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str) -> None:
+        """A list: one JSON array, or a table with the given columns (key to heading)."""
+        if self.as_json:
+            self.document(list(rows))
+            return
+        if not rows:
+            self.note(empty)
+            return
+        from rich.table import Table
+
+        titled = any(columns.values())
+        table = Table(box=None, pad_edge=False, header_style="bold dim", show_header=titled)
+        for heading in columns.values():
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            table.add_row(*(styled(key, row.get(key)) for key in columns))
+        self.console.print(table)
+
+    def error(self, error: TreadleError) -> int:
+        """Says what went wrong and what to do; gives the exit code."""
+        if self.as_json:
+            self.document({"error": error.to_value()})
+        from rich.markup import escape
+
+        problems = error.details.get("problems") or []
+        if problems:
+            self.problems(problems)
+        else:
+            place = f"{error.where}: " if error.where and error.where not in error.message else ""
+            self.note(
+                f"[bold red]error:[/] {escape(place + error.message)} [dim]{escape(f'[{error.code}]')}[/]"
+            )
+            self._details(error.details)
+        return error_code(error)
+
+    def _details(self, details: Mapping[str, Any]) -> None:
+        from rich.markup import escape
+
+        for item in details.get("errors") or ():
+            field, message = (
+                (item.get("field"), item.get("message")) if isinstance(item, Mapping) else ("", item)
+            )
+            self.note(f"  {escape(f'{field}: ' if field else '')}{escape(str(message))}")
+        for key in ("blockers", "reasons"):
+            for item in details.get(key) or ():
+                self.note(f"  - {escape(item if isinstance(item, str) else to_json(item))}")
+
+    def problems(self, problems: Sequence[Mapping[str, Any]]) -> None:
+        """Problems of a definition, as compilers print them: place, severity, message, remedy."""
+        from rich.markup import escape
+
+        for problem in problems:
+            spots = (problem.get("file"), problem.get("line"), problem.get("column"))
+            place = (
+                ":".join(str(spot) for spot in spots if spot is not None)
+                or problem.get("path")
+                or "definition"
+            )
+            colour = "red" if problem["severity"] == "error" else "yellow"
+            self.note(
+                f"[bold]{escape(place)}:[/] [{colour}]{problem['severity']}:[/] {escape(problem['message'])} "
+                f"[dim]{escape('[' + str(problem['code']) + ']')}[/]"
+            )
+            if problem.get("hint"):
+                self.note(f"    [cyan]{escape(problem['hint'])}[/]")
+
+
+def styled(key: str, value: object) -> str:
+    """One cell of a table."""
+    from rich.markup import escape
+
+    if value is None:
+        return ""
+    if key in ("status",):
+        return f"[{STATUS_STYLES.get(str(value), 'default')}]{escape(str(value))}[/]"
+    if isinstance(value, list | tuple):
+        return escape(", ".join(map(str, value)))
+    if isinstance(value, dict):
+        return escape(to_json(value))
+    if isinstance(value, str) and key.endswith(("_at", "due", "last_active")):
+        return escape(moment(value))
+    return escape(str(value))
+
+
+def moment(text: str) -> str:
+    """An RFC 3339 instant in the reader's own time zone, to the second."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def elapsed(seconds: float) -> str:
+    """`340 ms`, `2.1 s`, `3m 05s`, `2h 10m`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"

@@ -1,0 +1,196 @@
+"""What a run is doing while it does it.
+
+On a terminal: what is in hand, with a spinner and the time it has taken, and a line for each thing
+that ended. In a pipe: one plain line per change. It reads the run's events and nothing else, so it
+shows any dialect; an event it does not know is no line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from .output import Output, elapsed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from treadle.engine import Run
+
+# How an event's type ends, and what it says about its subject.
+_BEGINS = ("started", ":enter", "opened", "tool:call", "claimed")
+_ENDS = ("done", ":exit", "completed", "settled", "tool:result", "finished", "fired")
+_FAILS = ("failed", "rejected", "expired", "timeout", "stalled")
+_NOTES = (
+    "progress",
+    "retry",
+    "warning",
+    ":waiting",
+    "halted",
+    "patched",
+    "route",
+    "signal.received",
+    "stale",
+)
+# Ids of the subject of an event, most specific first.
+_SUBJECTS = ("tool", "task", "step", "node", "name", "effect", "signal", "workflow")
+
+
+class Progress:
+    """Feed it events; it tells people. A context manager, because the live display must be closed."""
+
+    def __init__(self, out: Output, *, silent: bool = False) -> None:
+        self._out = out
+        terminal = out.people.is_terminal
+        # With --json a pipe gets no remarks: whoever reads it reads the document.
+        self._silent = silent or (out.as_json and not terminal)
+        self._fancy = terminal and not self._silent
+        self._active: dict[str, tuple[str, float, str]] = {}
+        self._live: Live | None = None
+        self.last_seq = 0
+
+    def __enter__(self) -> Self:
+        if self._fancy:
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=self._display, console=self._out.people, refresh_per_second=8, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        self.last_seq = max(self.last_seq, int(event.get("seq") or 0))
+        if self._silent:
+            return
+        kind = str(event.get("type") or "")
+        key, label = _subject(event)
+        if not label:
+            return
+        if kind.endswith(_FAILS) or event.get("error"):
+            self._end(key, label, "[red]✗[/]", _why(event))
+        elif kind.endswith(_BEGINS):
+            if key not in self._active:
+                self._active[key] = (label, time.monotonic(), "")
+                if not self._fancy:
+                    self._say(f"· {label} started")
+        elif kind.endswith(_ENDS):
+            failed = _status(event) == "failed"
+            self._end(key, label, "[red]✗[/]" if failed else "[green]✓[/]", _why(event) if failed else "")
+        elif kind.endswith(_NOTES):
+            self._note(key, label, kind, event)
+
+    def _end(self, key: str, label: str, sign: str, why: str) -> None:
+        _, begun, _ = self._active.pop(key, (label, None, ""))
+        took = f" [dim]{elapsed(time.monotonic() - begun)}[/]" if begun is not None else ""
+        self._say(f"{sign} {_escaped(label)}{took}{_escaped(f'  {why}') if why else ''}")
+
+    def _note(self, key: str, label: str, kind: str, event: Mapping[str, Any]) -> None:
+        text = _remark(kind, event)
+        if kind.endswith("progress") and key in self._active:
+            name, begun, _ = self._active[key]
+            self._active[key] = (name, begun, text)
+            if self._fancy:
+                return
+        self._say(f"[dim]  {_escaped(label)}: {_escaped(text)}[/]")
+
+    def _say(self, text: str) -> None:
+        self._out.people.print(text)
+
+    def _display(self) -> RenderableType:
+        from rich.spinner import Spinner
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 1))
+        now = time.monotonic()
+        shown = list(self._active.values())[-12:]
+        for label, begun, note in shown:
+            grid.add_row(
+                Spinner("dots", style="blue"),
+                _escaped(label),
+                f"[dim]{elapsed(now - begun)}[/]",
+                f"[dim]{_escaped(note)}[/]",
+            )
+        if len(self._active) > len(shown):
+            grid.add_row("", f"[dim]and {len(self._active) - len(shown)} more[/]")
+        return grid
+
+
+async def watch(
+    run: Run, progress: Progress, *, stream: bool, out: Output, until: asyncio.Future[Any]
+) -> None:
+    """Feeds a run's events to the progress (and to `--stream`) until `until` is done and the last
+    event has been shown."""
+
+    async def pump(*, follow: bool) -> None:
+        async for event in run.events(after=progress.last_seq, follow=follow):
+            if stream:
+                out.line(event)
+            progress.feed(event)
+
+    following = asyncio.ensure_future(pump(follow=True))
+    try:
+        await asyncio.wait([until, following], return_when=asyncio.FIRST_COMPLETED)
+        if not until.done():
+            await following  # raises what went wrong, or the stream ended with the run
+            await asyncio.wait([until])
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+    await pump(follow=False)
+
+
+def _subject(event: Mapping[str, Any]) -> tuple[str, str]:
+    """What the event is about: a key that its begin and its end share, and how people call it."""
+    parts = [str(event[name]) for name in ("step", "node") if isinstance(event.get(name), str)]
+    if isinstance(event.get("iteration"), int):
+        parts.append(f"#{event['iteration']}")
+    parts += [str(event[name]) for name in ("task", "tool") if isinstance(event.get(name), str)]
+    if not parts:
+        parts = [str(event[name]) for name in _SUBJECTS if isinstance(event.get(name), str)][:1]
+    return "/".join(parts), " › ".join(parts)
+
+
+def _status(event: Mapping[str, Any]) -> str:
+    result = event.get("result")
+    return str(result.get("status")) if isinstance(result, Mapping) else str(event.get("status") or "")
+
+
+def _why(event: Mapping[str, Any]) -> str:
+    error = event.get("error")
+    if error is None and isinstance(result := event.get("result"), Mapping):
+        data = result.get("data")
+        error = data.get("error") if isinstance(data, Mapping) else None
+    if isinstance(error, Mapping):
+        return str(error.get("message") or error.get("kind") or error.get("code") or "")
+    return str(error or "")
+
+
+def _remark(kind: str, event: Mapping[str, Any]) -> str:
+    for name in ("message", "reason", "data", "to"):
+        if isinstance(event.get(name), str):
+            text = str(event[name])
+            return f"→ {event['to']} ({text})" if name == "reason" and event.get("to") else text
+    word = kind.replace(":", ".").rsplit(".", 1)[-1]
+    more = " ".join(
+        f"{k}={v}" for k, v in event.items() if isinstance(v, int | float) and k not in ("seq", "record")
+    )
+    return f"{word} {more}".strip()
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

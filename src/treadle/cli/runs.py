@@ -1,0 +1,419 @@
+"""run, resume, list, show, state, events, journal, trace, graph: start runs and look at them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import inputs
+from .command import RUN, App, Commands, Session
+from .loading import is_file, one
+from .output import Usage, worst
+from .progress import Progress, watch
+from .view import describe, event_line, outcome
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine, Run
+    from treadle.store.protocol import Reads, RunRow
+
+commands = Commands(RUN)
+
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.", show_default=False)]
+UNFINISHED = ("running", "waiting", "stalled")
+PAGE = 500
+
+
+@commands(
+    examples=[
+        "treadle run flow.yaml",
+        "treadle run flow.yaml -i day=2026-11-15 -i retries=3 --id etl-2026-11-15",
+        "treadle run triage.yaml --model scripted:script.json --json",
+        "treadle run orders.py:renewal --input @start.json --until-wait",
+        "treadle run PolicyRenewal@1.2.0 --input '{\"policy_id\": 7}'",
+    ]
+)
+async def run(
+    cli: Session,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME[@VERSION]",
+            help="A file, FILE.py:NAME, or a deployed workflow.",
+            show_default=False,
+        ),
+    ],
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-i", metavar="KEY=VALUE", help="One input; JSON if it parses, else text.", show_default=False
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="JSON|@FILE", help="The whole input; -i adds keys.", show_default=False
+        ),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", help="The run's id; the same again is the same run.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key of this start.", show_default=False)
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Business reference, to find it by.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="SPEC", help="PROVIDER[:ARG], e.g. scripted:script.json.", show_default=False
+        ),
+    ] = None,
+    secrets: Annotated[
+        Path | None,
+        typer.Option("--secrets", metavar="FILE", help="dotenv, YAML or JSON.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop where a condition would choose.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Refuse sources that need the network.")] = False,
+    until_wait: Annotated[
+        bool, typer.Option("--until-wait", help="Return also when only timers are left.")
+    ] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each event as one JSON line.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Only the canonical spelling.")] = False,
+    app: App = None,
+) -> int:
+    """Compile, start, and drive a run to its end with live progress.
+
+    Returns when the run has ended, or when only people or outside signals can move it on (exit 3).
+    """
+    data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
+    if secrets is not None and not secrets.is_file():
+        raise Usage(f"--secrets: there is no file {secrets}")
+    async with cli.engine(app) as engine:
+        started = await engine.start(
+            one(engine, target, strict=strict),
+            data,
+            id=id,
+            key=key,
+            reference=reference,
+            model=model,
+            secrets=str(secrets.absolute()) if secrets else None,
+            offline=offline,
+            dry_run=dry_run,
+        )
+        document = await drive(cli, started, until_wait=until_wait, stream=stream)
+    if stream:
+        cli.out.as_json = False
+    return outcome(cli.out, document, quiet=stream)
+
+
+async def drive(
+    cli: Session, run: Run, *, until_wait: bool = False, stream: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Follows a run until it has ended or waits for others; gives its document."""
+    cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
+    settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
+    try:
+        with Progress(cli.out, silent=stream or quiet) as progress:
+            await watch(run, progress, stream=stream, out=cli.out, until=settled)
+            await settled
+    finally:
+        settled.cancel()
+    document: dict[str, Any] = await run.show()
+    return document
+
+
+@commands(
+    examples=["treadle resume", "treadle resume etl-2026-11-15", "treadle resume --app shop.py:app --json"]
+)
+async def resume(
+    cli: Session,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Runs; none: all that are unfinished.", show_default=False),
+    ] = None,
+    until_wait: Annotated[
+        bool, typer.Option("--until-wait", help="Return also when only timers are left.")
+    ] = False,
+    app: App = None,
+) -> int:
+    """Drive unfinished runs on."""
+    async with cli.engine(app) as engine:
+        if ids and len(ids) == 1:
+            return outcome(cli.out, await drive(cli, await engine.run(ids[0]), until_wait=until_wait))
+        found = ids or await ids_of(engine, status=UNFINISHED)
+        cli.out.lines = True
+        cli.on_interrupt = "The runs are safe and go on with: treadle resume"
+        runs = [await engine.run(id) for id in found]
+        codes = []
+        for started in runs:
+            codes.append(outcome(cli.out, await drive(cli, started, until_wait=until_wait), quiet=True))
+        if not runs:
+            cli.out.note("nothing to do: no run is unfinished")
+        return worst(codes)
+
+
+async def ids_of(engine: Engine, *, status: Sequence[str] = (), workflow: str | None = None) -> list[str]:
+    """The ids of all runs that match, oldest first; read in pages, however many there are."""
+    found: list[str] = []
+    before: int | None = None
+    while True:
+        asked = before
+
+        def page(reads: Reads) -> list[RunRow]:
+            return reads.runs(status=status, workflow=workflow, before_no=asked, limit=PAGE)  # noqa: B023
+
+        rows = await engine.read(page)
+        found += [row.id for row in rows]
+        if len(rows) < PAGE:
+            return found[::-1]
+        before = rows[-1].no
+
+
+@commands(
+    "list",
+    examples=[
+        "treadle list",
+        "treadle list --status failed --status stalled --since 2h",
+        "treadle list --workflow etl --limit 200 --json",
+        "treadle list --search 2026-11",
+    ],
+)
+async def list_(
+    cli: Session,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            help="running, waiting, stalled, completed, failed, cancelled, partial; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", help="Runs of this workflow.", show_default=False)
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Business reference.", show_default=False)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="WHEN", help="A duration ago (2h) or an instant.", show_default=False
+        ),
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="Text in id, workflow or reference.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 100,
+) -> None:
+    """List runs, newest first."""
+    wanted = [part for item in status or [] for part in item.split(",")]
+    known = (*UNFINISHED, "completed", "failed", "cancelled", "partial")
+    for item in wanted:
+        if item not in known:
+            raise Usage(f"there is no status {item!r}; choose among {', '.join(known)}")
+    async with cli.look() as engine:
+        rows = await engine.list(
+            status=wanted,
+            workflow=workflow,
+            reference=reference,
+            since_ns=inputs.since_ns(since),
+            search=search,
+            limit=limit,
+        )
+    columns = {
+        "id": "ID",
+        "workflow": "WORKFLOW",
+        "status": "STATUS",
+        "reference": "REFERENCE",
+        "started_at": "STARTED",
+        "ended_at": "ENDED",
+    }
+    cli.out.rows(rows, columns, empty="no runs; start one with: treadle run FILE")
+
+
+@commands(examples=["treadle show etl-2026-11-15", "treadle show etl-2026-11-15 --engine --json"])
+async def show(
+    cli: Session,
+    id: RunId,
+    engine_state: Annotated[
+        bool,
+        typer.Option("--engine", help="Add the engine's own state: waits, frames, timers, resume pointer."),
+    ] = False,
+) -> None:
+    """Show one run: status, state, result, error, what it waits for."""
+    async with cli.look() as engine:
+        document = await (await engine.run(id)).show(engine=engine_state)
+    if cli.out.as_json:
+        cli.out.document(document)
+    else:
+        describe(cli.out, document)
+
+
+@commands(examples=["treadle state etl-1", "treadle state etl-1 --at 12 --json"])
+async def state(
+    cli: Session,
+    id: RunId,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="SEQ", min=1, help="As it was after this record.", show_default=False),
+    ] = None,
+) -> None:
+    """Show a run's state, now or at any record of its journal (time travel)."""
+    async with cli.look() as engine:
+        document = await (await engine.run(id)).show(at=at)
+    if at is not None and document["version_no"] != at:
+        raise Usage(f"{id} has no record {at}; its last is {document['version_no']}")
+    if cli.out.as_json:
+        cli.out.document(document["state"])
+    else:
+        cli.out.value(document["state"])
+
+
+@commands(
+    examples=[
+        "treadle events etl-1",
+        "treadle events etl-1 --follow",
+        "treadle events etl-1 --json | jq .type",
+    ]
+)
+async def events(
+    cli: Session,
+    id: RunId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    after: Annotated[
+        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this one.")
+    ] = 0,
+) -> None:
+    """List a run's events in order; with --json one per line."""
+    cli.on_interrupt = ""
+    async with cli.look() as engine:
+        found = await engine.run(id)
+        console = cli.out.console
+        async for event in found.events(after=after, follow=follow):
+            if cli.out.as_json:
+                cli.out.line(event)
+            else:
+                console.print(event_line(event), soft_wrap=True)
+
+
+@commands(examples=["treadle journal etl-1", "treadle journal etl-1 --json | jq '.[].kind'"])
+async def journal(cli: Session, id: RunId) -> None:
+    """List a run's journal: the records that are its truth."""
+    async with cli.look() as engine:
+        records = await (await engine.run(id)).journal()
+    columns = {
+        "seq": "SEQ",
+        "at": "AT",
+        "kind": "KIND",
+        "status": "STATUS",
+        "opened": "OPENED",
+        "cancelled": "CANCELLED",
+    }
+    if not cli.out.as_json:
+        records = [
+            {
+                **record,
+                "opened": [
+                    f"{o.get('kind')} {(o.get('params') or {}).get('name') or o.get('ref') or ''}".strip()
+                    for o in record.get("opened") or ()
+                ],
+            }
+            for record in records
+        ]
+    cli.out.rows(records, columns, empty="the journal is empty")
+
+
+@commands(examples=["treadle trace triage-1", "treadle trace o-1 --json"])
+async def trace(cli: Session, id: RunId) -> None:
+    """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
+    from .tracing import trace_of
+
+    async with cli.look() as engine:
+        found = await engine.run(id)
+        document = await found.show()
+        traced = trace_of(document, await found.journal())
+    if cli.out.as_json:
+        cli.out.document(traced)
+        return
+    if document.get("dialect") == "agent":
+        columns = {"node": "NODE", "iteration": "VISIT", "status": "STATUS", "usage": "USAGE"}
+    else:
+        columns = {
+            "seq": "SEQ",
+            "kind": "KIND",
+            "name": "NAME",
+            "status": "STATUS",
+            "settled": "SETTLED",
+            "ms": "MS",
+            "id": "INTENT",
+        }
+    cli.out.rows(traced["steps"], columns, empty="nothing was done yet")
+    for edge in traced.get("edges", ()):
+        cli.out.note(f"[dim]{edge['from']} → {edge['to']}:[/] {edge['reason']}")
+
+
+@commands(
+    examples=[
+        "treadle graph flow.yaml -o flow.svg",
+        "treadle graph etl-2026-11-15 --format png -o run.png",
+        "treadle graph flow.yaml --format mermaid",
+    ]
+)
+async def graph(
+    cli: Session,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|ID|NAME", help="A file, a run, or a deployed workflow.", show_default=False
+        ),
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="svg|mermaid|png|dot",
+            help="Default: by the file's suffix, else svg.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write here instead of standard output.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Draw a definition, or a run with its tokens and states."""
+    from dataclasses import asdict
+
+    from treadle.lang.draw import FORMATS, render
+
+    wanted = format or {".png": "png", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}.get(
+        output.suffix.lower() if output else "", "svg"
+    )
+    if wanted not in FORMATS:
+        raise Usage(f"there is no picture format {wanted!r}; choose one of {', '.join(FORMATS)}")
+    async with cli.look() as engine:
+        picture = await engine.graph(one(engine, target) if is_file(target) else target)
+    if cli.out.as_json:
+        cli.out.document(asdict(picture))
+        return
+    drawn = render(picture, wanted)
+    if output is None:
+        cli.out.raw(drawn)
+        return
+    try:
+        output.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode())
+    except OSError as error:
+        raise Usage(f"cannot write {output}: {error.strerror}") from error
+    cli.out.note(f"wrote {output}")

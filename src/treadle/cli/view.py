@@ -1,0 +1,157 @@
+"""A run as people read it: how it stands, what it waits for, and the command that moves it on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from .output import EXIT_OK, STATUS_STYLES, Output, elapsed, exit_code, moment, to_json
+
+
+def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) -> int:
+    """Reports the state a run was left in; gives the exit code. `quiet`: only what is unusual."""
+    if out.as_json:
+        out.document(document)
+    else:
+        for line in summary(document):
+            out.note(line)
+        if document.get("result") is not None and not quiet:
+            out.value(document["result"])
+    # What came too late changed nothing, so there is nothing to report as an exit code either.
+    return EXIT_OK if document.get("stale") else exit_code(document["status"])
+
+
+def summary(document: Mapping[str, Any]) -> Iterator[str]:
+    """The last lines after a command that drove a run: Rich markup."""
+    from rich.markup import escape
+
+    status = document["status"]
+    style = STATUS_STYLES.get(status, "default")
+    took = _took(document)
+    stale = " [yellow](stale: nothing changed)[/]" if document.get("stale") else ""
+    yield f"[bold {style}]{status}[/] {escape(document['workflow'])} [dim]{escape(document['id'])}{took}[/]{stale}"
+    if error := document.get("error"):
+        yield f"  [red]{escape(error_line(error))}[/]"
+    yield from waits(document)
+    if status == "failed":
+        yield f"  [dim]look:[/] treadle show {escape(document['id'])}   [dim]again:[/] treadle retry {escape(document['id'])}"
+    if status == "stalled":
+        yield f"  [dim]after the fix:[/] treadle retry {escape(document['id'])}   [dim]or:[/] treadle retry {escape(document['id'])} --skip"
+
+
+def waits(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a run waits for, each with the command that continues it."""
+    from rich.markup import escape
+
+    run = document["id"]
+    for wait in document.get("waiting_for") or ():
+        kind, name = wait.get("kind"), wait.get("name") or wait.get("id") or ""
+        due = f" [dim]due {moment(wait['due'])}[/]" if wait.get("due") else ""
+        how = {
+            "task": f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'",
+            "signal": f"treadle signal {run} {name} --data '{{…}}'",
+            "gate": f"treadle patch {run} key=value",
+        }.get(str(kind), "")
+        arrow = f"  [cyan]{escape(how)}[/]" if how else ""
+        yield f"  waits for {kind} [bold]{escape(str(name))}[/]{due}{arrow}"
+
+
+def error_line(error: Mapping[str, Any]) -> str:
+    place = f"{error['where']}: " if error.get("where") else ""
+    return f"{place}{error.get('message') or ''} [{error.get('class')}/{error.get('code')}]"
+
+
+def _took(document: Mapping[str, Any]) -> str:
+    begin, end = document.get("started_at"), document.get("ended_at")
+    if not begin or not end:
+        return ""
+    return f", {elapsed((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())}"
+
+
+def describe(out: Output, document: Mapping[str, Any]) -> None:
+    """`treadle show` for people."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = out.console
+    version = f"@{document['version']}" if document.get("version") else ""
+    style = STATUS_STYLES.get(document["status"], "default")
+    console.print(f"[bold]{escape(document['id'])}[/]  [{style}]{document['status']}[/]{_took(document)}")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    rows: list[tuple[str, str | None]] = [
+        ("workflow", f"{document['workflow']}{version}"),
+        ("dialect", document.get("dialect")),
+        ("definition", document.get("digest")),
+        ("reference", document.get("reference")),
+        ("started", moment(document["started_at"]) if document.get("started_at") else None),
+        ("ended", moment(document["ended_at"]) if document.get("ended_at") else None),
+        ("parent", document.get("parent")),
+        ("children", ", ".join(document.get("children") or ()) or None),
+        ("forked from", _text(document.get("forked_from"))),
+        ("continued from", document.get("continued_from")),
+        ("records", _text(document.get("version_no"))),
+        ("stats", _pairs(document.get("stats") or {})),
+    ]
+    for heading, text in rows:
+        if text:
+            facts.add_row(heading, escape(text))
+    console.print(facts)
+    if document.get("error"):
+        console.print(f"[red]error[/]  {escape(error_line(document['error']))}")
+    for line in waits(document):
+        console.print(line)
+    for part in ("input", "state", "results", "result", "engine"):
+        if document.get(part) not in (None, {}, []):
+            console.print(f"[bold dim]{part}[/]")
+            _json(console, document[part])
+
+
+def _json(console: Any, value: object) -> None:
+    if sys.stdout.isatty():
+        console.print_json(to_json(value))
+    else:
+        console.out(to_json(value, indent=2))
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return "  ".join(
+        f"{key} {value if not isinstance(value, dict) else to_json(value)}" for key, value in values.items()
+    )
+
+
+# --- events -------------------------------------------------------------------------------------
+
+# Fields shown in their own columns, or of no interest to people.
+_HIDDEN = frozenset(["seq", "at", "type", "record", "run"])
+
+
+def event_line(event: Mapping[str, Any], *, wide: int = 160) -> str:
+    """One event on one line: Rich markup."""
+    from rich.markup import escape
+
+    kind = str(event.get("type"))
+    if kind.endswith(("failed", "error", "rejected")):
+        style = "red"
+    elif kind.endswith(("done", "completed", ":exit", "finished")):
+        style = "green"
+    else:
+        style = "cyan"
+    rest = " ".join(
+        f"{key}={value if isinstance(value, str) else to_json(value)}"
+        for key, value in event.items()
+        if key not in _HIDDEN and value not in (None, "", {}, [])
+    )
+    if len(rest) > wide:
+        rest = rest[: wide - 1] + "…"
+    clock = moment(str(event.get("at") or ""))[-8:]
+    return f"[dim]{event.get('seq', ''):>5}  {clock}[/]  [{style}]{escape(kind):<22}[/] {escape(rest)}"
