@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -294,6 +295,10 @@ class Process:
         problems.raise_errors()
         assert definition is not None
         return definition
+
+    def __treadle_definitions__(self, *, file: str | None) -> list[Definition]:
+        """How the engine asks; `file` says where to find this object again."""
+        return [self.definition if file is None else replace(self.definition, file=file)]
 
     def __repr__(self) -> str:
         return f"<process {self.name}{'@' + self.version if self.version else ''}>"

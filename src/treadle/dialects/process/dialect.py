@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from treadle.kernel.errors import InputInvalid
@@ -15,19 +15,27 @@ from treadle.lang.text import Document
 from . import export as exporting
 from .drawing import draw
 from .machine import ProcessMachine
-from .normalise import normalise
+from .normalise import CHILD_NOT_DEPLOYED, normalise
 from .program import Program
 from .schemas import mismatches
-from .transports import TOOLS
+from .transports import BUILT_IN, TOOLS
+
+Transports = Callable[[], Collection[str]]
 
 
 class ProcessDialect:
-    """Business processes: human tasks, timers, signals, sub-workflows."""
+    """Business processes: human tasks, timers, signals, sub-workflows. `transports` names what an
+    engine can call besides what is built in."""
 
     name = "process"
 
-    def __init__(self) -> None:
+    def __init__(self, transports: Transports = tuple) -> None:
         self.machine = ProcessMachine()
+        self._transports = transports
+
+    def knowing(self, transports: Transports) -> ProcessDialect:
+        """This dialect, for an engine with transports and tools of its own."""
+        return ProcessDialect(transports)
 
     def recognises(self, value: Value) -> bool:
         if not isinstance(value, dict):
@@ -39,16 +47,28 @@ class ProcessDialect:
     def compile(
         self, document: Document, *, strict: bool = False, transports: Collection[str] = ()
     ) -> tuple[Definition | None, Problems]:
-        """`transports` are those that the engine has besides the built-in ones. Nothing here is
-        lenient, so `strict` changes nothing."""
-        body, problems = normalise(document, frozenset({*TOOLS, *transports}))
+        """There is one spelling only, so `strict` changes nothing."""
+        body, problems = normalise(document, frozenset({*TOOLS, *self._transports(), *transports}))
         if body is None:
             return None, problems
-        warnings = tuple(problems)
+        # That a child must be deployed is for `check` to say; whoever deploys sees for himself.
+        warnings = tuple(problem for problem in problems if problem.code != CHILD_NOT_DEPLOYED)
         definition = Definition(
             self.name, body["name"], body.get("version"), body, file=document.file, warnings=warnings
         )
         return definition, problems
+
+    def verify(self, definition: Definition) -> None:
+        """What a builder could not know: whether this engine has the transports it names."""
+        problems = Problems()
+        known = {*BUILT_IN, *TOOLS, *self._transports()}
+        for transport in self.requires(definition)["transports"]:
+            if transport not in known:
+                hint = f"register it with @engine.transport({transport!r}) first"
+                problems.error(
+                    "UNKNOWN_TRANSPORT", ("steps",), f"the transport {transport!r} is not known", hint=hint
+                )
+        problems.raise_errors()
 
     def check_input(self, definition: Program, input: Value, options: dict[str, Any]) -> Value:
         if definition.schema is None:
@@ -72,3 +92,8 @@ class ProcessDialect:
         """What must be there to run it: `transports`, `children`, `functions`, `signals`."""
         requires: dict[str, list[str]] = definition.body["requires"]
         return requires
+
+    def children(self, definition: Program) -> list[str]:
+        """The workflows it starts."""
+        children: list[str] = definition.body["requires"]["children"]
+        return children

@@ -40,8 +40,8 @@ def draw(program: Program, view: dict[str, Any] | None = None) -> Graph:
     run = _Run()
     if view is not None:
         engine = view.get("engine", {})
-        waits = {wait["path"]: wait for wait in engine.get("waits", [])}
-        run = _Run(view.get("steps", {}), waits, engine.get("ended"))
+        waits = {place["path"]: place for place in engine["places"]}
+        run = _Run(engine["visited"], waits, engine["ended"])
     version = f" {program.version}" if program.version else ""
     artist = _Artist(program, run, Graph(f"{program.name}{version}"))
     artist.node(Node("start", "start", "start", "done" if run.seen else "idle"))
@@ -135,7 +135,11 @@ class _Artist:
     def status(self, op: Op) -> NodeStatus:
         if wait := self.run.waits.get(op.path):
             return (
-                "stalled" if wait["kind"] == "stalled" else "running" if wait["kind"] == "call" else "waiting"
+                "stalled"
+                if wait["kind"] == "stalled"
+                else "running"
+                if wait["kind"] in ("call", "retry")
+                else "waiting"
             )
         if self.run.ended is not None and self.run.ended["path"] == op.path:
             return "failed" if self.run.ended["status"] == "failed" else "done"

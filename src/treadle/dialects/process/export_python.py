@@ -235,8 +235,7 @@ class _Writer:
 
     def template(self, value: Value) -> str:
         if is_expression(value):
-            text, is_term = self.term(value["$"])
-            return text if is_term else self.literal(text)
+            return self.sure(value["$"])
         if isinstance(value, dict):
             return "{" + ", ".join(f"{key!r}: {self.template(value[key])}" for key in sorted(value)) + "}"
         if isinstance(value, list):
@@ -266,7 +265,7 @@ class _Writer:
                 self.imports[name] = None
                 return f"{name}({', '.join(self.term(part)[0] for part in tree[2:])})", True
             case "not" | "neg":
-                return f"{'~' if head == 'not' else '-'}{self.sure(tree[1])}", True
+                return f"({'~' if head == 'not' else '-'}{self.sure(tree[1])})", True
             case "and" | "or":
                 sign = " & " if head == "and" else " | "
                 parts = [self.sure(tree[1]), *(self.grouped(part) for part in tree[2:])]

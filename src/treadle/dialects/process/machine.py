@@ -10,7 +10,7 @@ from treadle.kernel.model import Context, Continue, Decision, Event, Patch, Rece
 from treadle.kernel.values import Value
 
 from . import waits
-from .program import Program, load
+from .program import Ask, Await, Call, Fork, Op, Program, Repeat, Start, Wait, load
 from .turn import MAIN, Turn, fresh
 from .views import view
 
@@ -57,11 +57,39 @@ class ProcessMachine(Machine):
         turn.data["last"] = last
         return turn.run()
 
+    def retention_ns(self, definition: Program) -> int:
+        return definition.retention_ns
+
+    def compatible(self, definition: Program, state: Value) -> str | None:
+        """Whether every place where the run stands is there in this definition, and is the same
+        kind of step: then its frames and waits mean what they meant."""
+        for thread in state["threads"].values():
+            for frame in thread["frames"]:
+                block = definition.blocks.get(frame["block"])
+                if block is None or frame["next"] > len(block):
+                    return f"the run stands in {frame['block']}, step {frame['next']}, which is not there"
+                if "loop" in frame and not isinstance(definition.ops.get(frame["loop"]), Repeat):
+                    return f"the run is inside the loop {frame['loop']}, which is not there"
+            wait = thread["wait"]
+            if wait is not None and not _same_wait(definition.ops.get(wait["path"]), wait["kind"]):
+                return f"the run waits at {wait['path']} for a {wait['kind']}, which is another step there"
+        return None
+
     def kinds(self, definition: Program) -> frozenset[str]:
         return frozenset({"call"})
 
     def view(self, definition: Program, state: Value) -> dict[str, Any]:
         return view(definition, state)
+
+
+_WAITS: dict[str, type[Op]] = {
+    "task": Ask, "timer": Wait, "signal": Await, "child": Start, "start": Start, "call": Call, "retry": Call,
+    "join": Fork,
+}  # fmt: skip
+
+
+def _same_wait(op: Op | None, kind: str) -> bool:
+    return op is not None and (kind == "stalled" or isinstance(op, _WAITS[kind]))
 
 
 def _patch(turn: Turn, event: Patch) -> None:

@@ -17,10 +17,11 @@ from treadle.kernel.values import Value, encode
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
-from .reader import Names, Reader
+from .reader import CHILD_NOT_DEPLOYED, Names, Reader
 from .steps import StepReader
 
 RETENTION_DEFAULT: Final = "30d"
+__all__ = ["CHILD_NOT_DEPLOYED", "RETENTION_DEFAULT", "normalise"]
 
 _TOP: Final = (
     "dialect",
@@ -59,6 +60,10 @@ def normalise(document: Document, transports: Collection[str]) -> tuple[dict[str
         if task not in reader.asked:
             message = f"nothing asks for the task {task}"
             reader.warning("UNUSED_TASK", ("tasks", task), message, f"add the step `task: {task}`")
+    for workflow, path in reader.started_at.items():
+        if workflow.partition("@")[0] != name:
+            message = f"the workflow {workflow} must be deployed when this one runs"
+            reader.warning(CHILD_NOT_DEPLOYED, path, message, "deploy it first")
     body["requires"] = reader.requires.to_value()
     if not problems.errors:
         _check_size(reader, body)

@@ -24,6 +24,7 @@ from .schemas import schema_problem
 from .syntax import Tree, is_name, parse, read_tree, unparse, walk
 
 RULE: Final = "PROCESS"
+CHILD_NOT_DEPLOYED: Final = "CHILD_NOT_DEPLOYED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Reader:
         # The loop names at each place that asks for a task.
         self.asked: dict[str, list[Names]] = {}
         self.tasks: Mapping[str, Any] = {}
+        # Where each other workflow is started first.
+        self.started_at: dict[str, Path] = {}
 
     def error(self, code: str, path: Path, message: str, hint: str = "") -> None:
         self.problems.error(code, path, message, hint=hint, rule=RULE)

@@ -248,6 +248,7 @@ class StepReader(Reader):
         workflow = self.text(fields.get("workflow"), (*path, "workflow"), "the workflow")
         if workflow is not None:
             self.requires.children[workflow] = None
+            self.started_at.setdefault(workflow, (*path, "workflow"))
         out: dict[str, Value] = {"workflow": workflow}
         if "input" in fields:
             out["input"] = self.template(fields["input"], (*path, "input"), names)

@@ -35,8 +35,8 @@ class Transport:
 
 
 BUILT_IN: Final[dict[str, Transport]] = {
-    "http": Transport((("url",),), ("method", "headers", "params")),
-    "graphql": Transport((("url",), ("query",)), ("variables", "operation", "headers")),
+    "http": Transport((("url",),), ("method", "headers", "params", "auth")),
+    "graphql": Transport((("url",), ("query",)), ("variables", "operation", "headers", "auth")),
     "nats": Transport((("subject",),), ("url", "headers")),
     "python": Transport((("callable", "code"),), ("libs",)),
 }

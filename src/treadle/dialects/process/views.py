@@ -1,7 +1,8 @@
 """What people see of a run: business data first, and the engine's own state beside it.
 
-The machine does not know intent ids (a fork reissues them), so waits carry the intent's `ref`;
-whoever has the open intents fills in `token` from it.
+What is open (waits with their tokens, timers, children) the runtime knows from the open intents,
+each of which names its step in `params.path`. Here is what only the machine knows: where each
+thread stands, where it goes on, where it has been.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 
-from .program import Program, Start
+from .program import Program
 
 _ENTRY = {"call": "call", "retry": "timer", "start": "child", "join": "join", "stalled": "retry"}
 
@@ -21,22 +22,20 @@ def view(program: Program, data: dict[str, Any]) -> dict[str, Value]:
     threads = sorted(data["threads"].values(), key=lambda thread: int(thread["id"]))
     waiting = [thread for thread in threads if thread["wait"] and thread["wait"]["kind"] != "join"]
     pointers = [_pointer(data, thread) for thread in waiting]
-    waits = [thread["wait"] for thread in waiting]
     return {
         "state": data["state"],
         "results": data["results"],
         "engine": {
-            "waits": [_wait(wait, pointer) for wait, pointer in zip(waits, pointers, strict=True)],
             "resume_pointer": pointers[0] if pointers else None,
             "frames": [_frame(thread, frame) for thread in threads for frame in thread["frames"]],
-            "timers": [_timer(wait) for wait in waits if wait.get("due") is not None],
             "last_event": data["last"],
-            "children": [_child(program, wait) for wait in waits if wait["kind"] == "child"],
-            "retention_ns": program.retention_ns,
+            "places": [
+                _place(thread["wait"], pointer) for thread, pointer in zip(waiting, pointers, strict=True)
+            ],
+            "visited": dict(data["seen"]),
             "ended": data.get("ended"),
         },
         "stats": {"steps": sum(data["seen"].values())},
-        "steps": dict(data["seen"]),
     }
 
 
@@ -44,13 +43,10 @@ def _due(wait: dict[str, Any]) -> str | None:
     return None if wait.get("due") is None else instant_text(wait["due"])
 
 
-def _wait(wait: dict[str, Any], pointer: dict[str, Value]) -> dict[str, Value]:
+def _place(wait: dict[str, Any], pointer: dict[str, Value]) -> dict[str, Value]:
     shown: dict[str, Value] = {
-        "kind": "timer" if wait["kind"] == "retry" else wait["kind"],
-        "ref": wait.get("ref"),
-        "token": None,
+        "kind": wait["kind"],
         "path": wait["path"],
-        "name": wait.get("name"),
         "due": _due(wait),
         "resume": pointer,
     }
@@ -58,23 +54,6 @@ def _wait(wait: dict[str, Any], pointer: dict[str, Value]) -> dict[str, Value]:
         if key in wait:
             shown[key] = wait[key]
     return shown
-
-
-def _timer(wait: dict[str, Any]) -> dict[str, Value]:
-    return {"ref": wait["ref"], "path": wait["path"], "name": wait["name"], "due": _due(wait)}
-
-
-def _child(program: Program, wait: dict[str, Any]) -> dict[str, Value]:
-    op = program.ops[wait["path"]]
-    assert isinstance(op, Start)
-    return {
-        "id": None,
-        "ref": wait["ref"],
-        "name": op.workflow,
-        "version": None,
-        "reference": None,
-        "into": op.into,
-    }
 
 
 def _frame(thread: dict[str, Any], frame: dict[str, Any]) -> dict[str, Value]:

@@ -15,6 +15,7 @@ from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry
 from treadle.kernel.values import Value, digest
 from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
 
+from .durations import duration_text
 from .functions import json, measure, mistake, type_name
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
 from .scope import Thread
@@ -37,6 +38,7 @@ def open_intent(
 ) -> bool:
     """Opens an intent for a thread, which waits for it from now on."""
     ref = f"{current['id']}/{turn.next_id()}"
+    params["path"] = op.path
     turn.bytes += measure(params)
     turn.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
     current["wait"] = {
@@ -78,7 +80,14 @@ def _ask(turn: Turn, current: Thread, op: Ask, *, escalated: bool = False) -> bo
 
 def _call(turn: Turn, current: Thread, op: Call) -> bool:
     scope = turn.scope(current)
-    params: dict[str, Any] = {"name": op.label, "transport": op.transport, **op.address(scope)}
+    params: dict[str, Any] = {
+        "name": op.label,
+        "path": op.path,
+        "transport": op.transport,
+        **op.address(scope),
+    }
+    if op.timeout_ns is not None:
+        params["timeout"] = duration_text(op.timeout_ns)
     override = current.pop("input", None)
     if override is not None:
         params["payload"] = override["value"]
@@ -133,7 +142,7 @@ def _await(turn: Turn, current: Thread, op: Await) -> bool:
 def _start(turn: Turn, current: Thread, op: Start) -> bool:
     override = current.pop("input", None)
     input = override["value"] if override is not None else op.input(turn.scope(current)) if op.input else None
-    params = {"name": op.workflow, "workflow": op.workflow, "input": input}
+    params = {"name": op.workflow, "workflow": op.workflow, "input": input, "into": op.into}
     turn.event("child.started" if op.kind == "child" else "run.continued_with", op.path, workflow=op.workflow)
     return open_intent(turn, current, op, "child" if op.kind == "child" else "start", params)
 
@@ -150,7 +159,6 @@ def receive(turn: Turn, receipt: Receipt, intent: OpenIntent) -> None:
     wait = current["wait"]
     assert wait["ref"] == intent.ref, "a receipt for what nobody waits for"
     op = turn.program.ops[wait["path"]]
-    turn.events.extend(receipt.events)
     if wait["kind"] == "retry":
         assert isinstance(op, Call)
         _attempt(
