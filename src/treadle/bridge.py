@@ -93,6 +93,7 @@ class Bridge:
         self._readers: concurrent.futures.ThreadPoolExecutor | None = None
         self._reads: Reads | None = None
         self._failure: BaseException | None = None
+        self._unanswered: set[asyncio.Future[Any]] = set()
         self._switch_interval = sys.getswitchinterval()
 
     # --- life ---
@@ -162,8 +163,14 @@ class Bridge:
         self._failure = failure
         if failure is not None and self._loop is not None:
             log.error("the engine stopped: %s", failure)
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self.watching.close, failure)
+            self._hop(self._fail, failure)
+
+    def _fail(self, failure: BaseException) -> None:
+        """The core is gone: whoever waits for it is told so."""
+        self.watching.close(failure)
+        for future in self._unanswered:
+            if not future.done():
+                future.set_exception(failure)
 
     # --- the core's port: called on the core thread, after a commit ---
 
@@ -210,8 +217,12 @@ class Bridge:
         if self._failure is not None:
             raise self._failure
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.submit(make(_LoopAck(future)))
-        return await future
+        self._unanswered.add(future)
+        try:
+            self.submit(make(_LoopAck(future)))
+            return await future
+        finally:
+            self._unanswered.discard(future)
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()

@@ -54,7 +54,7 @@ class Engine:
         *,
         secrets: Any = None,
         validation: str | None = None,
-        hot_runs: int = HOT_RUNS_MAX,
+        hot_runs: int | None = None,
         work: bool = True,
         concurrency: int = 256,
         threads: int = 8,
@@ -83,7 +83,7 @@ class Engine:
         self._bridge = Bridge(
             path,
             clock=self.clock,
-            hot_runs=hot_runs,
+            hot_runs=hot_runs or int(os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX),
             registry_of=self.library.registry,
             operations=self._operate,
             readonly=readonly,

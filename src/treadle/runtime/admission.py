@@ -18,7 +18,20 @@ from treadle.kernel.errors import (
     TreadleError,
     VersionMismatch,
 )
-from treadle.kernel.model import REFUSABLE, Cancel, Event, Frame, Receipt, Rejected, Retry, Signal, Started
+from treadle.kernel.model import (
+    REFUSABLE,
+    Apply,
+    Cancel,
+    Domain,
+    Event,
+    Frame,
+    Receipt,
+    Rejected,
+    Retry,
+    Signal,
+    Started,
+    event_value,
+)
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import digest
 from treadle.store.protocol import RunRow
@@ -43,9 +56,14 @@ def admit(core: Core, item: Item) -> bool:
         hot = _find(core, item)
     except PASSING:
         raise
-    except TreadleError as error:
-        # Damaged, or its code is not at hand here: left as it is, its open work stays open.
-        core.quarantine(item, error)
+    except Exception as error:
+        core.hot.drop(item.run)
+        known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
+        if item.create is not None and core.store.run(item.run) is None:
+            core.refuse(item, known)
+        else:
+            # Damaged, or its code is not at hand here: left as it is, its open work stays open.
+            core.quarantine(item, known)
         return True
     if hot is None:
         core.refuse(item, RunNotFound(f"there is no run {item.run!r}; `treadle list` shows what is there"))
@@ -57,6 +75,8 @@ def admit(core: Core, item: Item) -> bool:
     if _is_stale(core, hot, item, event) or _is_barred(core, hot, item, event):
         return True
     at_ns = core.clock.now_ns()
+    if isinstance(event, Domain):
+        event = _to_cell(core, hot, item, event)
     if blobs := item.notes.get("blobs"):
         core.stage_blobs(hot, blobs)
     try:
@@ -96,25 +116,54 @@ def _create(core: Core, item: Item) -> Hot:
     core.next_run_no += 1
     hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row, set())
     core.hot.add(hot)
-    if type(item.event) is not Started:
-        # A cell comes to life with its first event.
+    if not isinstance(item.event, Started | Domain):
         started = Started(definition=new.definition, seed=core.entropy(16), machine=loaded.machine.version)
         step = advance(state, loaded.machine, loaded.definition, started, at_ns=now, blobs=core.blobs)
         record(core, hot, step, Item(item.run, started, derived=True))
     return hot
 
 
+def _to_cell(core: Core, hot: Hot, item: Item, event: Domain) -> Event:
+    """A cell comes to life with its first event, in one record. After an apply it moves to the new
+    definition with the next one, which names it."""
+    if hot.state.seq == 0:
+        return Started(
+            definition=hot.state.definition,
+            input=event_value(event),
+            seed=core.entropy(16),
+            machine=hot.machine.version,
+        )
+    if item.create is not None and item.create.definition != hot.state.definition:
+        moved = Apply(definition=item.create.definition, was=hot.state.definition)
+        loaded = core.registry.load(item.create.definition)
+        step = advance(hot.state, loaded.machine, loaded.definition, moved, at_ns=core.clock.now_ns())
+        hot.machine, hot.definition = loaded.machine, loaded.definition
+        record(core, hot, step, Item(item.run, moved, derived=True))
+    return event
+
+
 def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
     """What settles an intent that is not open, or steers a run that has ended, changes nothing."""
     if isinstance(event, Receipt | Rejected | Frame):
         if event.intent in hot.state.open:
-            return False
+            return isinstance(event, Frame) and _is_late(core, hot, item, event)
         core.note_stale(hot, item, "receipt.stale", {"intent": event.intent})
         return True
     if hot.state.ended and hot.machine.final and isinstance(event, Signal | Cancel):
         core.note_stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
         return True
     return False
+
+
+def _is_late(core: Core, hot: Hot, item: Item, frame: Frame) -> bool:
+    """Frames count up. One that does not is dropped; a gap is noted."""
+    last = hot.state.open[frame.intent].frame
+    about = {"intent": frame.intent, "frame": frame.seq, "last": last}
+    if frame.seq > last + 1:
+        core.diagnose(item.run, "stream.gap", about)
+    if frame.seq <= last:
+        core.note_stale(hot, item, "stream.non_monotonic", about)
+    return frame.seq <= last
 
 
 def _is_barred(core: Core, hot: Hot, item: Item, event: Event) -> bool:
@@ -150,14 +199,21 @@ def _step_failed(core: Core, hot: Hot, item: Item, event: Event, error: Exceptio
     if hot.batch == core.staged.number:
         core.staged.taken.pop()
         return False
-    if isinstance(event, REFUSABLE):
+    if _is_refusable(item, hot):
         known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
         core.refuse(item, known)
         return True
-    again = core.hot.get(item.run)
-    assert again is not None, "the run was there a moment ago"
+    again = core.hot.get(item.run) or _create(core, item)
     record(core, again, fault(again.state, event, error_of(error), at_ns=at_ns), item)
     return True
+
+
+def _is_refusable(item: Item, hot: Hot) -> bool:
+    """An event of another run has happened, like a receipt; only a cell that has failed before
+    does not take it."""
+    if isinstance(item.event, Domain) and item.event.source is not None:
+        return hot.state.status == "failed"
+    return isinstance(item.event, REFUSABLE)
 
 
 def record(core: Core, hot: Hot, step: Step, item: Item) -> None:

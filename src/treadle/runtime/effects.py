@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .core import Core
 
 
+# Who cancels the child of a run that no longer waits for it; it then has nobody to report to.
+PARENT = "treadle:parent"
+
+
 def child_id(parent: str, intent: str) -> str:
     return f"{parent}.{intent[:12]}"
 
@@ -36,17 +40,18 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
     for intent in step.cancelled:
         _close(core, hot, intent, "cancelled", None)
         if intent.kind == "child":
-            _send(
-                core,
-                child_id(hot.state.id, intent.id),
-                Cancel(reason="its parent no longer waits"),
-                f"cancel:{intent.id}",
-            )
+            cancel = Cancel(reason="its parent no longer waits", by=PARENT)
+            _send(core, child_id(hot.state.id, intent.id), cancel, f"cancel:{intent.id}")
         elif intent.kind not in ENGINE_KINDS:
             core.staged.revoked.append(intent.id)
     for intent in step.opened:
         _open(core, hot, intent)
-    if step.ended and hot.state.parent_intent is not None and hot.state.parent is not None:
+    if (
+        step.ended
+        and hot.state.parent_intent
+        and hot.state.parent
+        and getattr(item.event, "by", None) != PARENT
+    ):
         _send(core, hot.state.parent, _report(hot), f"end:{hot.state.parent_intent}:{step.seq}")
     if step.seq == 1 and item.reply is not None and hot.state.parent_intent is None:
         run, intent_id = item.reply

@@ -84,6 +84,9 @@ class Registry:
             return self.load(workflow).row
         name, _, version = workflow.partition("@")
         found = [row for row in self._reads.versions(name) if not version or row.version == version]
+        if not found and version:
+            # The number in the name of a reactive workflow is part of the name.
+            found = self._reads.versions(workflow)
         if not found and not version:
             found = self._reads.versions(path=workflow)
         usable = [row for row in found if row.status == "available"]

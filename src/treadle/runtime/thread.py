@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from secrets import token_hex
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.limits import OWNER_POLL_MS
@@ -20,7 +20,7 @@ from treadle.store.protocol import Store
 from .commands import Command
 from .core import Core
 from .messages import item_to_bytes
-from .ports import Item, Port
+from .ports import Ack, Item, Port
 
 _IDLE_CHECKPOINT_TURNS = 40
 
@@ -45,6 +45,8 @@ class CoreThread(threading.Thread):
         self._stopping = threading.Event()
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
+        # Answers owed for messages that wait in the inbox of another owner.
+        self._handed: dict[str, Ack] = {}
 
     @property
     def owns(self) -> bool:
@@ -119,19 +121,23 @@ class CoreThread(threading.Thread):
             try:
                 self._hand_over(store, self._commands.get(timeout=OWNER_POLL_MS / 1000))
             except Empty:
+                self._answer_read(store)
                 if self._lock.acquire():
+                    # What was handed over is durable; as owner we read it ourselves.
+                    self._port.answer([(ack, {"posted": key}, None) for key, ack in self._handed.items()])
                     self._become_owner(store)
                     return
 
     def _hand_over(self, store: Store, command: Command) -> None:
         ack = getattr(command, "ack", None)
-        value: Any = None
         error: TreadleError | None = None
         if isinstance(command, Item) and (command.event is not None or command.notes):
-            key = str(command.notes.get("message") or f"{command.run}:{id(command):x}")
+            key = f"guest:{token_hex(16)}"
             try:
                 store.post([(key, item_to_bytes(command))])
-                value = {"run": command.run, "posted": key}
+                if ack is not None:
+                    self._handed[key] = ack
+                return
             except TreadleError as found:
                 error = found
         elif not isinstance(command, Item):
@@ -139,4 +145,10 @@ class CoreThread(threading.Thread):
                 "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
             )
         if ack is not None:
-            self._port.answer([(ack, value, error)])
+            self._port.answer([(ack, None, error)])
+
+    def _answer_read(self, store: Store) -> None:
+        """A message that is gone from the inbox was read by the owner: accepted. What it refused
+        stands in the diagnostics."""
+        for key in [key for key in self._handed if not store.inbox_has(key)]:
+            self._port.answer([(self._handed.pop(key), {"posted": key}, None)])

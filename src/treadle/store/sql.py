@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import OwnershipLost
-from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
+from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
@@ -76,6 +76,8 @@ _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version,
                         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"""
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET status = excluded.status, reasons = excluded.reasons"""
+_CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
+                      (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 _RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
 
 
@@ -253,9 +255,10 @@ class SqlStore(SqlReads):
                 "INSERT INTO frames (run, event_no, at_ns, body) VALUES (?, ?, ?, ?)", batch.frames
             )
         if batch.diagnostics:
-            tx.executemany(
-                "INSERT INTO diagnostics (run, at_ns, code, body) VALUES (?, ?, ?, ?)", batch.diagnostics
-            )
+            query = "INSERT INTO diagnostics (run, at_ns, code, body) VALUES (?, ?, ?, ?)"
+            tx.executemany(query, batch.diagnostics)
+            runs = dict.fromkeys(row[0] for row in batch.diagnostics)
+            tx.executemany(_CAP_DIAGNOSTICS, [(run, run, DIAGNOSTICS_PER_RUN_MAX) for run in runs])
         if batch.submissions:
             tx.executemany(
                 "INSERT INTO submissions (scope, id, at_ns, body) VALUES (?, ?, ?, ?)", batch.submissions
