@@ -1,0 +1,30 @@
+"""The simulator: the real kernel, core and SQL store on a simulated clock, disk and bus.
+
+One thread, one seed, no real time. A `World` runs engine processes that die at any point of a turn,
+lose power, are paused and usurped by a second owner, meet failed and torn commits and a full disk;
+workers that stall, repeat and lose receipts; clients and people who ask again when they get no
+answer; a clock that jumps. Each seed draws a swarm of fault rates and of limits, so that a frequent
+fault cannot hide a rare one. First comes the safety phase, in which anything may fail; then the
+weather clears, and everything must come to its right end (liveness).
+
+    python -m treadle.testing.sim 17            one seed, with what happened in it
+    python -m treadle.testing.sim --seeds 1000  many; a failure prints the seed and the command for it
+
+Checked after every commit (`checks.py`): journals are chained and gapless, an intent is opened and
+settled once, timers do not fire early, nothing acknowledged is lost. At each dispatch and answer:
+it is durable already. At the end: every journal replays equal, from its start and from every
+snapshot; children report once; messages arrive once; every run ends as its workload says.
+
+Any dialect can be simulated. Write a `Workload` (`workload.py`): its machines, its definitions, an
+`async def perform(job)` for each kind of intent it opens (as for a worker), the actions of its clients
+(`actions(rng)`: starts, signals, cancels, each with a time), and `check(world)`, which says whether
+the runs ended right. Then `simulate(seed, MyWorkload)`; `drill.py` is the example, and what
+`make sim` runs.
+"""
+
+from __future__ import annotations
+
+from .workload import Action, Workload
+from .world import Outcome, SimulationFailed, World, simulate
+
+__all__ = ["Action", "Outcome", "SimulationFailed", "Workload", "World", "simulate"]

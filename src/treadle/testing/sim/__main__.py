@@ -1,0 +1,37 @@
+"""`python -m treadle.testing.sim SEED` and `--seeds N [--from M]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from .world import SimulationFailed, simulate
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m treadle.testing.sim", description="the fault simulator")
+    parser.add_argument("seed", type=int, nargs="?", help="run this one seed and say what happened in it")
+    parser.add_argument("--seeds", type=int, default=0, help="run this many seeds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    options = parser.parse_args(arguments)
+    if options.seed is None and not options.seeds:
+        parser.error("name a seed, or --seeds N")
+    if options.seed is not None:
+        print(simulate(options.seed))
+        return 0
+    began, records, deaths = time.monotonic(), 0, 0
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            outcome = simulate(seed)
+        except SimulationFailed as failure:
+            print(f"seed {seed} failed: {failure}", file=sys.stderr)
+            return 1
+        records, deaths = records + outcome.records, deaths + outcome.deaths
+    took = time.monotonic() - began
+    print(f"{options.seeds} seeds passed in {took:.0f} s: {records} records, {deaths} deaths of a process")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

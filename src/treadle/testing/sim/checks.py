@@ -1,0 +1,220 @@
+"""What must always hold, read from the journals alone.
+
+`advance` reads what the last commit added; it trusts nothing of the engine but the bytes on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.model import DETACHED_KINDS, TERMINAL, event_value
+from treadle.kernel.run import GENESIS
+from treadle.kernel.values import decode_trusted
+from treadle.runtime.hot import BlobCache, load_state, split_ids
+from treadle.runtime.ports import Work
+from treadle.runtime.registry import Registry, machines_of
+from treadle.store.protocol import RunRow
+
+from .disk import Disk
+
+if TYPE_CHECKING:
+    from treadle.runtime.commands import CheckpointSaved
+
+    from .world import World
+
+
+@dataclass(slots=True)
+class Life:
+    """One run as its records tell it."""
+
+    id: str
+    seq: int = 0
+    digest: bytes = GENESIS
+    status: str = ""
+    open: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Journals:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._rowid = 0
+        self._newest: bytes | None = None
+        self.lives: dict[int, Life] = {}
+        self.opened: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.settled: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.saves: dict[str, int] = {}
+        self.clock_max_ns = 0
+
+    # --- after every commit ---
+
+    def advance(self) -> None:
+        rows = self._disk.live.execute(
+            "SELECT j.rowid, r.id, j.run, j.seq, j.opens, j.closes, j.digest, j.body FROM journal j "
+            "JOIN runs r ON r.no = j.run WHERE j.rowid > ? ORDER BY j.rowid",
+            (self._rowid,),
+        ).fetchall()
+        for rowid, id, no, seq, opens, closes, digest, body in rows:
+            life = self.lives.setdefault(no, Life(id))
+            assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
+            assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"
+            self._fold(life, decode_trusted(body), split_ids(opens), split_ids(closes))
+            life.seq, life.digest = seq, digest
+            self._rowid, self._newest = rowid, digest
+
+    def _fold(self, life: Life, record: dict[str, Any], opens: list[str], closes: list[str]) -> None:
+        where = f"{life.id}#{record['seq']}"
+        gone = list(record.get("cancelled", ()))
+        intent = record["event"].get("intent")
+        if record["kind"] == "signal":
+            # A signal that somebody awaits settles the await: the index column names it.
+            gone += [id for id in closes if id not in gone]
+        elif intent is not None and record["kind"] != "frame":
+            gone.append(intent)
+            self._settle(life, intent, record, where)
+        assert sorted(gone) == sorted(closes), f"{where}: closes {closes}, and its record says {gone}"
+        for id in gone:
+            assert id in life.open, f"{where}: {id} is closed and was not open"
+            del life.open[id]
+        for opened in record.get("opened", ()):
+            assert opened["id"] not in self.opened, f"{where}: {opened['id']} is opened twice"
+            self.opened[opened["id"]] = (life.id, opened)
+            if opened["kind"] not in DETACHED_KINDS and record["status"] not in TERMINAL:
+                life.open[opened["id"]] = opened
+                assert opened["id"] in opens, f"{where}: {opened['id']} is missing in the index"
+        life.status = record["status"]
+        assert life.status not in TERMINAL or not life.open, f"{where}: ended with open work"
+        life.records.append(record)
+
+    def _settle(self, life: Life, intent: str, record: dict[str, Any], where: str) -> None:
+        assert intent not in self.settled, f"{where}: {intent} is settled twice"
+        self.settled[intent] = (life.id, record)
+        opened = life.open.get(intent)
+        assert opened is not None, f"{where}: {intent} is settled and was not open"
+        due = opened.get("due_ns")
+        early = due is not None and self.clock_max_ns < due
+        fired = opened["kind"] == "timer" or record["event"].get("status") == "timeout"
+        assert not (fired and early), f"{where}: fired before its time"
+
+    def saved(self, saved: CheckpointSaved) -> None:
+        """A worker was told that its checkpoint is durable."""
+        self.saves[saved.intent] = max(self.saves.get(saved.intent, 0), _mark(saved.body))
+
+    # --- at each dispatch ---
+
+    def assert_durable(self, work: Work) -> None:
+        live, intent = self._disk.live, work.intent
+        assert not live.in_transaction, f"{work.run}: {intent.id} is dispatched inside a transaction"
+        assert intent.id in self.opened, f"{work.run}: {intent.id} is dispatched and not durable"
+        if intent.id in self.saves and work.checkpoint is not None:
+            assert _mark(work.checkpoint) >= self.saves[intent.id], f"{work.run}: an old checkpoint"
+
+    def assert_recovered(self) -> None:
+        """After a restart: every commit that was acknowledged is still there."""
+        row = self._disk.live.execute("SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1").fetchone()
+        found = (0, None) if row is None else (row[0], row[1])
+        assert found == (self._rowid, self._newest), f"acknowledged records are gone: {found[0]} < {self._rowid}"
+
+    # --- at the end ---
+
+    def check(self, world: World) -> None:
+        self._check_replay(world)
+        self._check_rows(world)
+        self._check_actions(world)
+        self._check_children()
+        self._check_deliveries()
+        self._check_performed(world)
+
+    def _check_replay(self, world: World) -> None:
+        store = world.store
+        registry = Registry(machines_of(world.workload.machines), store)
+        blobs = BlobCache(store)
+        for no in self.lives:
+            row = self._row(world, no)
+            whole = load_state(row, store, registry, blobs, genesis=True)
+            tail = load_state(row, store, registry, blobs)
+            assert whole.digest == tail.digest == self.lives[no].digest
+            assert (whole.state, sorted(whole.open)) == (tail.state, sorted(tail.open)), f"{row.id}: snapshot"
+            for seq in store.snapshot_seqs(no):
+                load_state(row, store, registry, blobs, until_seq=seq)
+
+    def _row(self, world: World, no: int) -> RunRow:
+        row = world.store.run_by_no(no)
+        assert row is not None, f"run {no} has a journal and no row"
+        return row
+
+    def _check_rows(self, world: World) -> None:
+        for no, life in self.lives.items():
+            row = self._row(world, no)
+            assert row.status == life.status, f"{row.id}: the row says {row.status}, the journal {life.status}"
+            timers = {t.intent for t in world.store.timers_of(no)}
+            due = {id for id, intent in life.open.items() if intent.get("due_ns") is not None}
+            assert timers == due, f"{row.id}: timers {sorted(timers ^ due)} do not match open work"
+            for task in world.store.tasks(run=row.id, limit=10_000):
+                assert (task.status in ("open", "claimed")) == (task.id in life.open), f"{row.id}: task {task.id}"
+
+    def _check_actions(self, world: World) -> None:
+        """Everything acknowledged is there, nothing is there more often than it was asked for."""
+        by_id = {life.id: life for life in self.lives.values()}
+        for asked in world.clients.asked:
+            action = asked.action
+            life = by_id.get(action.run)
+            value = event_value(action.event)
+            records = life.records if life is not None else []
+            count = sum(r["kind"] == action.event.kind and r["event"] == value for r in records)
+            low, high = asked.count("ok"), asked.count("ok") + asked.count("sent")
+            if action.submission is not None or action.create is not None:
+                low, high = min(low, 1), min(high, 1)
+            if action.event.kind != "cancel":
+                assert low <= count <= high, f"{action.name}: {count} times, expected {low} to {high}"
+
+    def _check_children(self) -> None:
+        born: dict[str, Life] = {}
+        for life in self.lives.values():
+            parent = life.records[0]["event"].get("parent_intent")
+            if parent is not None:
+                assert parent not in born, f"{parent} has two children"
+                born[parent] = life
+        for intent, (run, opened) in self.opened.items():
+            if opened["kind"] != "child" or intent not in self.settled:
+                continue
+            receipt = self.settled[intent][1]["event"]
+            if intent not in born:
+                assert receipt.get("status") == "error", f"{run}: {intent} reports and was never born"
+                continue
+            last = born[intent].records[-1]
+            if receipt.get("status", "ok") == "ok":
+                assert last["status"] in ("completed", "partial"), f"{run}: {intent} reports ok"
+                assert receipt["value"]["result"] == last["result"], f"{run}: {intent} reports another result"
+
+    def _check_deliveries(self) -> None:
+        heard: dict[str, int] = {}
+        for life in self.lives.values():
+            for record in life.records:
+                if (source := _source(record)) is not None:
+                    heard[source] = heard.get(source, 0) + 1
+        for intent, (run, opened) in self.opened.items():
+            if opened["kind"] == "deliver":
+                assert heard.get(intent, 0) == 1, f"{run}: {intent} was delivered {heard.get(intent, 0)} times"
+
+    def _check_performed(self, world: World) -> None:
+        for intent, (run, record) in self.settled.items():
+            kind = self.opened[intent][1]["kind"]
+            if kind in world.workload.performers and record["event"].get("status", "ok") == "ok":
+                assert world.performed.get(intent), f"{run}: {intent} is settled and was never done"
+
+
+def _source(record: dict[str, Any]) -> str | None:
+    """The message a record is about; a cell's first one is the input it was started with."""
+    event = record["event"].get("input") if record["kind"] == "started" else record["event"]
+    if record["kind"] in ("started", "event") and isinstance(event, dict):
+        source: str | None = event.get("source")
+        return source
+    return None
+
+
+def _mark(checkpoint: Any) -> int:
+    """How far a checkpoint has come, where a workload says so."""
+    return int(checkpoint.get("mark", 0)) if isinstance(checkpoint, dict) else 0

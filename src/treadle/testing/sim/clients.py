@@ -1,0 +1,177 @@
+"""Those around the engine: a network without manners, clients who insist, people with tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import StoreBusy, StoreFull, StoreUnavailable, TreadleError
+from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.messages import item_to_bytes
+from treadle.runtime.ports import Item
+from treadle.runtime.tasks import OPEN, Actor, Operation
+from treadle.store.sql import SqlStore
+
+from .disk import SimDialect
+from .process import MS
+from .workload import Action
+
+if TYPE_CHECKING:
+    from .world import World
+
+PATIENCE_NS = 3_000 * MS
+PASSING = (StoreFull, StoreBusy, StoreUnavailable)
+
+
+class Network:
+    """Carries what workers send to whoever owns the store by then: late, twice, or not at all."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def work_ns(self, lease_ms: int) -> int:
+        """How long a piece of work takes; a stalled worker outlives its lease."""
+        rng = self._world.rng
+        if self._world.chance(self._world.faults.stalled):
+            return (lease_ms + rng.randrange(2 * lease_ms)) * MS
+        return rng.randrange(50 * MS)
+
+    def send(self, command: Item | FrameSent | CheckpointSaved, then: Callable[[], None] | None = None) -> None:
+        world = self._world
+        copies = 1
+        if world.chance(world.faults.lost):
+            copies = 0
+        elif world.chance(world.faults.duplicated) and isinstance(command, Item):
+            copies = 2
+        for _ in range(copies):
+            late = world.rng.randrange(5_000 * MS) if world.chance(world.faults.delayed) else 0
+            world.after(late + world.rng.randrange(2 * MS), lambda: self._deliver(command, then))
+
+    def _deliver(self, command: Item | FrameSent | CheckpointSaved, then: Callable[[], None] | None) -> None:
+        owner = self._world.owner
+        if owner is None or owner.dead:
+            return
+        if isinstance(command, Item):
+            # A copy: two deliveries must not share what the core writes into an item.
+            command = Item(command.run, command.event, notes=dict(command.notes))
+        owner.core.submit(command)
+        if then is not None:
+            then()
+
+
+@dataclass(slots=True)
+class Asked:
+    """One action and how each attempt at it went: sent (no answer yet), ok, stale, refused."""
+
+    action: Action
+    attempts: list[str] = field(default_factory=list)
+    done: bool = False
+
+    def count(self, outcome: str) -> int:
+        return self.attempts.count(outcome)
+
+
+class Clients:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.asked = [Asked(action) for action in world.workload.actions(world.rng)]
+        self._by_name = {asked.action.name: asked for asked in self.asked}
+        self._guest = SqlStore(SimDialect(world.disk, lambda: None), None)
+        self._left = len(self.asked)
+
+    @property
+    def idle(self) -> bool:
+        return self._left == 0
+
+    def waiting(self) -> list[str]:
+        return [asked.action.name for asked in self.asked if not asked.done]
+
+    def begin(self) -> None:
+        for asked in self.asked:
+            self._world.after(asked.action.at_ms * MS, lambda asked=asked: self._ask(asked))
+
+    def _ask(self, asked: Asked) -> None:
+        if asked.done:
+            return
+        world, action = self._world, asked.action
+        self._again(asked)
+        owner = world.owner
+        if action.after is not None and not self._by_name[action.after].done:
+            return
+        if world.chance(world.faults.guest):
+            self._post(asked)
+        elif owner is not None and not owner.dead:
+            item = action.item()
+            item.ack = self._ack(asked)
+            owner.core.submit(item)
+            if action.submission is not None and world.chance(world.faults.duplicated):
+                again = action.item()
+                again.ack = self._ack(asked)
+                owner.core.submit(again)
+
+    def _again(self, asked: Asked) -> None:
+        """No answer in time means asking again."""
+        wait = PATIENCE_NS + self._world.rng.randrange(PATIENCE_NS)
+        self._world.after(wait, lambda: self._ask(asked))
+
+    def _ack(self, asked: Asked) -> Callable[[Any, TreadleError | None], None]:
+        number = len(asked.attempts)
+        asked.attempts.append("sent")
+
+        def ack(value: Any, error: TreadleError | None) -> None:
+            assert not self._world.disk.live.in_transaction, f"{asked.action.name} is answered before its commit"
+            if error is None:
+                plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
+                asked.attempts[number] = "ok" if plain else "stale"
+            else:
+                asked.attempts[number] = "refused"
+            if not isinstance(error, PASSING):
+                self._finish(asked)
+
+        return ack
+
+    def _finish(self, asked: Asked) -> None:
+        if not asked.done:
+            asked.done = True
+            self._left -= 1
+
+    def _post(self, asked: Asked) -> None:
+        """Through another process: durable once the inbox row is."""
+        key = f"guest:{asked.action.name}:{len(asked.attempts)}"
+        asked.attempts.append("sent")
+        try:
+            self._guest.post([(key, item_to_bytes(asked.action.item()))])
+        except PASSING:
+            asked.attempts[-1] = "refused"
+            return
+        self._finish(asked)
+
+
+class People:
+    """They look at the open tasks now and then, and complete them; sometimes two do the same one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._busy: dict[str, int] = {}
+
+    def begin(self) -> None:
+        self._world.after(100 * MS, self._look)
+
+    def _look(self) -> None:
+        world = self._world
+        for task in world.store.tasks(status=OPEN, limit=100):
+            if self._busy.get(task.id, -1) < world.journals.clock_max_ns:
+                self._busy[task.id] = world.journals.clock_max_ns + 2_000 * MS
+                for person in ("ann", "bob")[: 2 if world.chance(world.faults.duplicated) else 1]:
+                    delay = world.rng.randrange(500 * MS)
+                    world.after(delay, lambda id=task.id, person=person: self._complete(id, person))
+        world.after(1_000 * MS, self._look)
+
+    def _complete(self, id: str, person: str) -> None:
+        owner = self._world.owner
+        if owner is None or owner.dead:
+            return
+        operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
+        notes = {"op": {"name": "task", "body": operation.to_value()}}
+        owner.core.submit(Item("", None, ack=lambda value, error: None, notes=notes))

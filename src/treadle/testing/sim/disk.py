@@ -1,0 +1,150 @@
+"""A disk with a memory of what was synced, and connections that fail as SQLite's do.
+
+The database is one real SQLite in memory, so the store's own SQL runs. After every acknowledged
+commit its serialized image is what a power loss leaves. A commit that dies is torn the only two ways
+a journaled database can be: the image before it, or the image after it, with nobody told.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any
+
+from treadle.store.sqlite import SqliteDialect
+
+from .faults import Faults
+
+
+class Died(BaseException):
+    """A simulated process ends here; nothing may catch it but the world."""
+
+
+def _failure(name: str, text: str) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorname = name
+    return error
+
+
+class Disk:
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.faults = Faults()
+        self.full = False
+        self.live = self._open(b"")
+        self.image = b""
+        self.commits = 0
+        # A lying disk acknowledges without syncing: the canary for skipped fsync.
+        self.lies = False
+        self.on_commit: Callable[[], None] = lambda: None
+
+    @staticmethod
+    def _open(image: bytes) -> sqlite3.Connection:
+        live = sqlite3.connect(":memory:", isolation_level=None)
+        if image:
+            live.deserialize(image)
+        return live
+
+    def lose_power(self) -> None:
+        self.live.close()
+        self.live = self._open(self.image)
+
+    def drop_transaction(self) -> None:
+        if self.live.in_transaction:
+            self.live.execute("ROLLBACK")
+
+    def commit(self) -> None:
+        self.live.execute("COMMIT")
+        self.commits += 1
+        if not (self.lies and self._rng.random() < 0.5):
+            self.image = self.live.serialize()
+        self.on_commit()
+
+    def check_sync(self) -> None:
+        if self._rng.random() < self.faults.commit_fails:
+            self.live.execute("ROLLBACK")
+            raise _failure("SQLITE_IOERR_FSYNC", "disk I/O error (simulated)")
+
+    def check_read(self) -> None:
+        if self._rng.random() < self.faults.read_fails:
+            raise _failure("SQLITE_IOERR_READ", "disk I/O error (simulated)")
+
+    def check_begin(self) -> None:
+        if self._rng.random() < self.faults.busy:
+            raise _failure("SQLITE_BUSY", "database is locked (simulated)")
+
+    def check_write(self) -> None:
+        if self.full and self._rng.random() < 0.5:
+            raise _failure("SQLITE_FULL", "database or disk is full (simulated)")
+
+
+class SimConnection:
+    """One process's connection: the same calls as sqlite3's, each a point where it may die."""
+
+    def __init__(self, disk: Disk, point: Callable[[], None] | None) -> None:
+        self._disk = disk
+        self._point = point or _steady
+        self._faulty = point is not None
+        self.own_commits = 0
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._disk.live.in_transaction
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        if sql == "ROLLBACK":
+            return self._disk.live.execute(sql)
+        self._point()
+        if not self._faulty:
+            return self._commit() if sql == "COMMIT" else self._disk.live.execute(sql, parameters)
+        if sql == "COMMIT":
+            self._disk.check_write()
+            self._disk.check_sync()
+            self._commit()
+            # It is on disk, and this process may still die before it knows.
+            self._point()
+            return None
+        if sql.startswith("BEGIN"):
+            self._disk.check_begin()
+        elif sql.startswith("SELECT"):
+            self._disk.check_read()
+        elif not sql.startswith("PRAGMA"):
+            self._disk.check_write()
+        return self._disk.live.execute(sql, parameters)
+
+    def _commit(self) -> None:
+        self._disk.commit()
+        self.own_commits += 1
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> Any:
+        self._point()
+        if self._faulty:
+            self._disk.check_write()
+        return self._disk.live.executemany(sql, rows)
+
+    def close(self) -> None:
+        """The disk outlives every process."""
+
+
+def _steady() -> None:
+    """For those who watch: nothing ever happens to them."""
+
+
+class SimDialect(SqliteDialect):
+    """SQLite's dialect on a simulated disk; without a `point` to die at, it never fails."""
+
+    def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
+        super().__init__(None)
+        self._disk = disk
+        self._point = point
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def connect(self, *, readonly: bool = False) -> Any:
+        return SimConnection(self._disk, self._point)
+
+    def data_version(self, connection: Any) -> int:
+        return self._disk.commits - int(connection.own_commits)

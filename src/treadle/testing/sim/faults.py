@@ -1,0 +1,107 @@
+"""The weather of one seed: how often each thing goes wrong, and how small each limit is.
+
+Only what the contract promises to survive is injected. A swarm switches some faults off and makes
+others wild, so that a frequent fault cannot mask a rare one (TigerBeetle's habit).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from random import Random
+from types import ModuleType
+
+from treadle.kernel import run as kernel_run
+from treadle.runtime import intake, staging
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    # per turn of a process
+    crash: float = 0.0  # it dies at a random point of the turn
+    power_loss: float = 0.0  # every process dies, the disk keeps what was synced
+    usurp: float = 0.0  # a second owner appears while the first one lives
+    pause: float = 0.0  # the process stands still for a while
+    clock_jump: float = 0.0  # the wall clock moves, either way
+    disk_full: float = 0.0  # no room for a while
+    # per statement
+    commit_fails: float = 0.0
+    read_fails: float = 0.0
+    busy: float = 0.0
+    # per message
+    lost: float = 0.0
+    duplicated: float = 0.0
+    delayed: float = 0.0
+    stalled: float = 0.0  # a worker holds its work beyond the lease
+    guest: float = 0.0  # a client's message comes through another process
+
+    @classmethod
+    def swarm(cls, rng: Random) -> Faults:
+        def rate(mild: float, wild: float) -> float:
+            return rng.choice((0.0, 0.0, mild, wild))
+
+        return cls(
+            crash=rate(0.01, 0.15),
+            power_loss=rate(0.003, 0.05),
+            usurp=rate(0.003, 0.05),
+            pause=rate(0.005, 0.05),
+            clock_jump=rate(0.005, 0.05),
+            disk_full=rate(0.003, 0.02),
+            commit_fails=rate(0.02, 0.25),
+            read_fails=rate(0.001, 0.01),
+            busy=rate(0.01, 0.1),
+            lost=rate(0.02, 0.3),
+            duplicated=rate(0.02, 0.3),
+            delayed=rate(0.05, 0.4),
+            stalled=rate(0.02, 0.3),
+            guest=rate(0.1, 0.5),
+        )
+
+    def __str__(self) -> str:
+        on = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name)]
+        return " ".join(on) or "no faults"
+
+
+CALM = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Small limits bring rare paths (a full batch, a page, a snapshot) into every run."""
+
+    batch_records: int
+    snapshot_records: int
+    recover_rows: int
+    timer_rows: int
+    inbox_rows: int
+    hot_runs: int
+
+    @classmethod
+    def swarm(cls, rng: Random) -> Limits:
+        return cls(
+            batch_records=rng.choice((1, 3, 512)),
+            snapshot_records=rng.choice((2, 5, 256)),
+            recover_rows=rng.choice((1, 3, 250)),
+            timer_rows=rng.choice((1, 1000)),
+            inbox_rows=rng.choice((1, 1000)),
+            hot_runs=rng.choice((1, 4, 4096)),
+        )
+
+    @contextlib.contextmanager
+    def apply(self) -> Iterator[None]:
+        changes: list[tuple[ModuleType, str, int]] = [
+            (staging, "BATCH_RECORDS_MAX", self.batch_records),
+            (kernel_run, "SNAPSHOT_TAIL_RECORDS_MAX", self.snapshot_records),
+            (intake, "RECOVER_PER_TURN", self.recover_rows),
+            (intake, "TIMERS_PER_TURN_MAX", self.timer_rows),
+            (intake, "INBOX_PER_TURN_MAX", self.inbox_rows),
+        ]
+        before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+        try:
+            for module, name, value in changes:
+                setattr(module, name, value)
+            yield
+        finally:
+            for module, name, value in before:
+                setattr(module, name, value)

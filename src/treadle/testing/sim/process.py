@@ -1,0 +1,244 @@
+"""One simulated engine process: the real core on the real store, and workers that are driven by hand.
+
+Every clock reading, SQL statement and call to the outside is a point at which it may die; then its
+memory, its mailboxes, its leases and its workers are gone. Workers run the workload's own
+performers; whatever they send travels through the world's unreliable network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import Receipt, make_reference
+from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
+from treadle.runtime import deploys, tasks
+from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.core import Core
+from treadle.runtime.ports import Ack, Item, News, Work
+from treadle.runtime.registry import Registry, machines_of
+from treadle.store.sql import SqlStore
+from treadle.work.bus import LocalBus
+from treadle.work.job import Done, StaysOpen
+
+from .disk import Died, SimDialect
+
+if TYPE_CHECKING:
+    from .world import World
+
+MS = 1_000_000
+LEASE_MS = 2_000
+POLL_NS = 250 * MS
+
+
+class Waiting:
+    """What a simulated job awaits: it is resumed when its checkpoint is durable, or never."""
+
+    def __init__(self, command: CheckpointSaved | None) -> None:
+        self.command = command
+
+    def __await__(self) -> Generator[Waiting, None, None]:
+        yield self
+
+
+class SimJob:
+    """One intent in a simulated worker's hands; see `treadle.work.job.Job`."""
+
+    def __init__(self, process: SimProcess, work: Work) -> None:
+        self._process = process
+        self._work = work
+        self._frames = 0
+        self._blobs: dict[str, bytes] = {}
+        self.run, self.workflow, self.definition = work.run, work.workflow, work.definition
+        self.intent, self.options, self.checkpoint = work.intent, work.options, work.checkpoint
+
+    @property
+    def idempotency_key(self) -> str:
+        return self.intent.idempotency_key or self.intent.id
+
+    async def progress(self, type: str, **data: Value) -> None:
+        self._frames += 1
+        self._process.world.network.send(FrameSent(self.run, self.intent.id, self._frames, type, data))
+
+    async def save(
+        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
+    ) -> None:
+        saved = CheckpointSaved(
+            self.run, self.intent.id, checkpoint, events or [], dict(self._blobs), ack=None
+        )
+        if durable:
+            await Waiting(saved)
+        else:
+            self._process.world.network.send(saved)
+
+    async def load_blob(self, reference: Mapping[str, Any]) -> Value:
+        digest = str(reference["checksum"])
+        return decode_trusted(self._blobs.get(digest) or self._process.world.store.blob(digest))
+
+    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        body = encode(value)
+        digest = digest_bytes(body)
+        self._blobs[digest] = body
+        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+
+    async def load_definition(self) -> Any:
+        return self._work.loaded
+
+    async def secret(self, name: str) -> str | dict[str, str]:
+        return f"secret-{name}"
+
+    async def never(self) -> None:
+        """For performers that must not end before their deadline or cancellation."""
+        await Waiting(None)
+
+    def finish(self, done: Done) -> Item:
+        value = done.value
+        if len(body := encode(value)) > PAYLOAD_INLINE_BYTES_MAX:
+            digest = digest_bytes(body)
+            self._blobs[digest] = body
+            value = make_reference(checksum=digest, size=len(body))
+        receipt = Receipt(
+            intent=self.intent.id,
+            status=done.status,
+            value=value,
+            error=done.error,
+            attempts=done.attempts,
+            events=done.events,
+        )
+        return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})
+
+
+class SimProcess:
+    """An engine process; also its own clock and port."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.dead = False
+        self.fuse: int | None = None
+        self.bus = LocalBus(world, lease_ms=LEASE_MS)
+        self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
+        store = SqlStore(SimDialect(world.disk, self.point), None)
+        self.epoch = store.own()
+        registry = Registry(machines_of(world.workload.machines), store)
+        self.core = Core(
+            store, registry, self, clock=self, entropy=world.entropy, hot_max=world.limits.hot_runs
+        )
+        self.core.operations = _operate
+
+    def point(self) -> None:
+        """Somewhere in the middle of things: a place to die."""
+        if self.dead:
+            raise Died(self.name)
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                self.dead = True
+                raise Died(self.name)
+
+    def kill(self) -> None:
+        self.dead = True
+        for job in self._jobs.values():
+            job.close()
+        self._jobs.clear()
+
+    def turn(self) -> int:
+        """One turn of the core; in how many nanoseconds it wants the next one."""
+        self.core.poll()
+        if self.core.turn():
+            return self.world.rng.randrange(MS)
+        wait = self.core.wait_ns()
+        return POLL_NS if wait is None else min(max(wait, 0), POLL_NS) + self.world.rng.randrange(MS)
+
+    # --- the clock ---
+
+    def now_ns(self) -> int:
+        self.point()
+        return self.world.now_ns()
+
+    # --- the port: after a commit ---
+
+    def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:
+        for ack, value, error in answers:
+            self.point()
+            ack(value, error)
+
+    def dispatch(self, works: list[Work]) -> None:
+        self.point()
+        for work in works:
+            self.world.journals.assert_durable(work)
+        self.bus.put(works)
+        self.world.after(self.world.rng.randrange(5 * MS), self.pump)
+
+    def revoke(self, intents: list[str]) -> None:
+        self.point()
+        for intent in intents:
+            self.bus.done(intent)
+            if (job := self._jobs.pop(intent, None)) is not None:
+                job.close()
+
+    def publish_news(self, news: list[News]) -> None:
+        self.point()
+
+    def wants_news(self, run: str, ended: bool = False) -> bool:
+        return True
+
+    # --- workers ---
+
+    def expire(self) -> None:
+        if not self.dead:
+            if self.bus.expire():
+                self.pump()
+            self.world.after(LEASE_MS * MS // 2, self.expire)
+
+    def pump(self) -> None:
+        if self.dead:
+            return
+        for work in self.bus.take("worker", 16):
+            self.world.after(self.world.network.work_ns(LEASE_MS), lambda work=work: self._begin(work))
+
+    def _begin(self, work: Work) -> None:
+        performer = self.world.workload.performers.get(work.intent.kind)
+        if self.dead or performer is None:
+            return
+        job = SimJob(self, work)
+        self.world.performed[work.intent.id] = self.world.performed.get(work.intent.id, 0) + 1
+        self._drive(job, performer(job))  # type: ignore[arg-type]
+
+    def _drive(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
+        if self.dead:
+            work.close()
+            return
+        try:
+            waiting = work.send(None)
+        except StopIteration as stop:
+            self._jobs.pop(job.intent.id, None)
+            self.world.network.send(job.finish(stop.value), then=lambda: self.bus.done(job.intent.id))
+        except StaysOpen:
+            return
+        except TreadleError as error:
+            done = Done(status="error", error=error.to_value())
+            self.world.network.send(job.finish(done), then=lambda: self.bus.done(job.intent.id))
+        else:
+            self._jobs[job.intent.id] = work
+            self._suspend(job, work, waiting)
+
+    def _suspend(self, job: SimJob, work: Coroutine[Any, Any, Done], waiting: Waiting) -> None:
+        saved = waiting.command
+        if saved is None:
+            return
+
+        def ack(value: Any, error: TreadleError | None) -> None:
+            self.world.journals.saved(saved)
+            if self._jobs.get(job.intent.id) is work:
+                self.world.after(self.world.rng.randrange(MS), lambda: self._drive(job, work))
+
+        self.world.network.send(saved._replace(ack=ack))
+
+
+def _operate(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:
+    if operation["name"] == "task":
+        return tasks.perform(core, tasks.Operation.from_value(operation["body"]), ack)
+    return deploys.perform(core, deploys.Deploy.from_value(operation["body"]))

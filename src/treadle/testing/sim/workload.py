@@ -1,0 +1,58 @@
+"""What a simulated world is asked to do: the seam at which dialects plug in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import Event
+from treadle.lang.definition import Definition
+from treadle.runtime.ports import Item, NewRun
+from treadle.work.job import Performer
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a client wants, and keeps asking for until it has an answer.
+
+    `name` is unique in the world. `after` names an action that must have been answered before.
+    With `submission` asking twice is asking once; without it, it may happen once for each time the
+    client had no answer.
+    """
+
+    name: str
+    at_ms: int
+    run: str
+    event: Event
+    create: NewRun | None = None
+    submission: tuple[str, str] | None = None
+    after: str | None = None
+
+    def item(self) -> Item:
+        return Item(self.run, self.event, create=self.create, submission=self.submission)
+
+
+class Workload(Protocol):
+    """A dialect's part in a simulation. Made new for each seed."""
+
+    machines: Mapping[str, Machine]
+    definitions: list[Definition]
+    performers: Mapping[str, Performer]
+
+    def actions(self, rng: Random) -> list[Action]:
+        """What clients do, in any order."""
+        ...
+
+    def endless(self, workflow: str) -> bool:
+        """Whether runs of this workflow never end (cells)."""
+        ...
+
+    def check(self, world: World) -> None:
+        """Called when all is quiet: asserts that every run ended as it should."""
+        ...

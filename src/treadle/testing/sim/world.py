@@ -1,0 +1,280 @@
+"""The world of one seed: a calendar, a network, clients, people, and the processes between them.
+
+Everything that happens is an entry of one calendar, in order of simulated time; all chance comes
+from one generator. So a seed is a history, and the same seed is the same history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from treadle.kernel.errors import AppendConflict, OwnershipLost, TreadleError
+from treadle.kernel.model import TERMINAL
+from treadle.runtime.deploys import row_of
+from treadle.store.protocol import Batch, VersionRow
+from treadle.store.sql import SqlStore
+
+from .checks import Journals
+from .clients import Clients, Network, People
+from .disk import Died, Disk, SimDialect
+from .faults import CALM, Faults, Limits
+from .process import MS, SimProcess
+from .workload import Workload
+
+EPOCH_NS = 1_800_000_000 * 10**9
+SAFETY_EVENTS_MAX = 3_000
+LIVENESS_EVENTS_MAX = 60_000
+SECOND = 1_000 * MS
+
+
+class SimulationFailed(AssertionError):
+    """A promise was broken; the text says which, and how to see it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a seed did. Two runs of a seed have the same digest."""
+
+    seed: int
+    digest: str
+    records: int
+    runs: int
+    deaths: int
+    commits: int
+    faults: Faults
+    limits: Limits
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: {self.runs} runs, {self.records} records, {self.commits} commits, "
+            f"{self.deaths} deaths, digest {self.digest[:16]}\n  {self.faults}\n  {self.limits}"
+        )
+
+
+class World:
+    def __init__(self, seed: int, workload: Workload) -> None:
+        self.rng = Random(seed)
+        self.seed = seed
+        self.workload = workload
+        self.faults = Faults.swarm(self.rng)
+        self.limits = Limits.swarm(self.rng)
+        self.disk = Disk(self.rng)
+        self.journals = Journals(self.disk)
+        self.disk.on_commit = self._committed
+        self.performed: dict[str, int] = {}
+        self.deaths = 0
+        self._events = 0
+        self._time_ns = 0
+        self._offset_ns = EPOCH_NS
+        self._calendar: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._trace = hashlib.sha256()
+        self._generation = 0
+        self.owner: SimProcess | None = None
+        self._processes: list[SimProcess] = []
+        # A guest on the same disk, which never dies: the eyes of the checkers and of people.
+        self.store = SqlStore(SimDialect(self.disk), None)
+        self.network = Network(self)
+        self.clients = Clients(self)
+        self.people = People(self)
+        self._deploy()
+
+    # --- time and chance ---
+
+    def now_ns(self) -> int:
+        now = self._time_ns + self._offset_ns
+        self.journals.clock_max_ns = max(self.journals.clock_max_ns, now)
+        return now
+
+    def entropy(self, count: int) -> bytes:
+        return self.rng.randbytes(count)
+
+    def after(self, delay_ns: int, do: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._calendar, (self._time_ns + max(delay_ns, 0), self._order, do))
+
+    def chance(self, rate: float) -> bool:
+        return rate > 0 and self.rng.random() < rate
+
+    # --- the two phases ---
+
+    def run(self) -> Outcome:
+        self._boot()
+        self.disk.faults = self.faults
+        self.clients.begin()
+        self.people.begin()
+        self._go(SAFETY_EVENTS_MAX, lambda: self.clients.idle and self._quiet())
+        self._heal()
+        if not self._go(LIVENESS_EVENTS_MAX, lambda: self.clients.idle and self._quiet()):
+            raise AssertionError(f"nothing moves any more: {self._pending()}")
+        self.journals.check(self)
+        self.workload.check(self)
+        return self._outcome()
+
+    def _go(self, events_max: int, until: Callable[[], bool]) -> bool:
+        for count in range(events_max):
+            if count % 32 == 0 and until():
+                return True
+            self._time_ns, order, do = heapq.heappop(self._calendar)
+            self._trace.update(order.to_bytes(8, "big"))
+            do()
+        return until()
+
+    def _heal(self) -> None:
+        self.faults = self.disk.faults = CALM
+        self.disk.full = False
+        for process in self._processes:
+            process.fuse = None
+
+    def _quiet(self) -> bool:
+        marks = ", ".join("?" * len(TERMINAL))
+        rows = self.disk.live.execute(
+            f"SELECT DISTINCT workflow FROM runs WHERE status NOT IN ({marks})", sorted(TERMINAL)
+        ).fetchall()
+        if any(not self.workload.endless(row[0]) for row in rows):
+            return False
+        return self.disk.live.execute("SELECT 1 FROM inbox LIMIT 1").fetchone() is None
+
+    def _pending(self) -> list[str]:
+        found = [f"action {name}" for name in self.clients.waiting()]
+        for row in self.store.runs(limit=1_000):
+            if row.status not in TERMINAL and not self.workload.endless(row.workflow):
+                waits = [f"{i['kind']}:{i.get('ref', '')}" for i in self.journals.lives[row.no].open.values()]
+                found.append(f"{row.id} ({row.status}) waits for {waits}")
+        inbox = self.store.inbox(5)
+        return [*found, *(f"inbox {key}" for key, _ in inbox)]
+
+    def _outcome(self) -> Outcome:
+        rows = self.disk.live.execute("SELECT run, seq, digest FROM journal ORDER BY rowid").fetchall()
+        for run, seq, digest in rows:
+            self._trace.update(f"{run}:{seq}:".encode() + digest)
+        return Outcome(
+            self.seed,
+            self._trace.hexdigest(),
+            len(rows),
+            len(self.journals.lives),
+            self.deaths,
+            self.disk.commits,
+            self.faults,
+            self.limits,
+        )
+
+    # --- processes ---
+
+    def _deploy(self) -> None:
+        self.store.own()
+        batch = Batch()
+        for definition in self.workload.definitions:
+            version = definition.version or "1"
+            batch.definitions.append(row_of(definition))
+            batch.versions.append(VersionRow(name=definition.name, version=version, digest=definition.digest))
+        self.store.commit(batch)
+
+    def _committed(self) -> None:
+        self.now_ns()
+        self.journals.advance()
+
+    def _boot(self) -> None:
+        if self.owner is not None and not self.owner.dead:
+            return
+        self.disk.drop_transaction()
+        self.journals.assert_recovered()
+        self._start_process()
+
+    def _start_process(self) -> None:
+        self._generation += 1
+        try:
+            process = SimProcess(self, f"p{self._generation}")
+        except TreadleError:
+            self.after(100 * MS, self._boot)
+            return
+        self.owner = process
+        self._processes.append(process)
+        self.after(0, lambda: self._turn(process))
+        self.after(SECOND, process.expire)
+
+    def _turn(self, process: SimProcess) -> None:
+        if process.dead:
+            return
+        if pause := self._weather(process):
+            self.after(pause, lambda: self._turn(process))
+            return
+        if process.dead:
+            return
+        try:
+            wait = process.turn()
+        except Died:
+            self._died(process)
+            return
+        except (OwnershipLost, AppendConflict) as error:
+            assert self.owner is not process, f"{process.name} is the only owner, and was told: {error}"
+            process.kill()
+            return
+        self.after(wait, lambda: self._turn(process))
+
+    def _died(self, process: SimProcess) -> None:
+        self.deaths += 1
+        process.kill()
+        self.disk.drop_transaction()
+        self.after(self.rng.randrange(200 * MS), self._boot)
+
+    def _weather(self, process: SimProcess) -> int:
+        """What happens to a process before its turn; how long it is paused."""
+        faults = self.faults
+        if self.chance(faults.crash):
+            process.fuse = self.rng.randrange(60)
+        if self.chance(faults.power_loss):
+            self._lose_power()
+        if self.chance(faults.usurp) and self.owner is process:
+            self.after(0, self._usurp)
+        if self.chance(faults.clock_jump):
+            self._offset_ns += self.rng.choice((-1, 1)) * self.rng.randrange(60 * SECOND)
+        if self.chance(faults.disk_full) and not self.disk.full:
+            self.disk.full = True
+            self.after(self.rng.randrange(5 * SECOND), self._make_room)
+        return self.rng.randrange(3 * SECOND) if self.chance(faults.pause) else 0
+
+    def _make_room(self) -> None:
+        self.disk.full = False
+
+    def _lose_power(self) -> None:
+        self.disk.drop_transaction()
+        for process in self._processes:
+            if not process.dead:
+                self.deaths += 1
+                process.kill()
+        self._processes.clear()
+        self.disk.lose_power()
+        self.journals.assert_recovered()
+        self.after(self.rng.randrange(500 * MS), self._boot)
+
+    def _usurp(self) -> None:
+        """A second process takes the store while the first one still believes it owns it."""
+        if self.owner is not None and not self.owner.dead:
+            self._start_process()
+
+
+def simulate(seed: int, make: Callable[[Random], Workload] | None = None) -> Outcome:
+    """Runs one seed to its end; raises SimulationFailed with the command that shows it again."""
+    from .drill import Drill
+
+    workload = (make or Drill)(Random(seed ^ 0x5EED))
+    world = World(seed, workload)
+    faults = world.faults
+    with world.limits.apply():
+        try:
+            outcome = world.run()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise SimulationFailed(
+                f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
+                f"reproduce with: python -m treadle.testing.sim {seed}"
+            ) from error
+    return Outcome(
+        **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "faults"}, faults=faults
+    )
