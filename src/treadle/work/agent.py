@@ -37,6 +37,7 @@ from .job import Done, Job
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 SOURCES_INLINE_BYTES_MAX: Final = 48 * 1024
 SOURCE_INLINE_CHARS_MAX: Final = 8 * 1024
+COUNT_MAX: Final = 10**12
 QUESTION: Final = "Based on the results so far, which condition is true?"
 
 
@@ -85,9 +86,11 @@ class AgentWork:
         limit = SOURCE_INLINE_CHARS_MAX if total <= 16 * SOURCES_INLINE_BYTES_MAX else 256
         slim: dict[str, Any] = {}
         for path, source in resolved.items():
-            slim[path] = source
-            if len(source["content"]) > limit:
-                slim[path] = {**source, "content": await self.payloads.store(job, source["content"])}
+            slim[path] = dict(source)
+            # The origin of an inline Source is its text once more.
+            for part in ("content", "origin"):
+                if len(source[part]) > limit:
+                    slim[path][part] = await self.payloads.store(job, source[part])
         return slim
 
     def _resolve_skills(
@@ -136,7 +139,10 @@ class AgentWork:
         trace["edges"] = [*trace["edges"], *params["edges"]]
         trace["sources"] = dict(trace["sources"])
         for path, source in params["sources"].items():
-            trace["sources"][path] = {**source, "content": await self.payloads.load(job, source["content"])}
+            trace["sources"][path] = {
+                key: await self.payloads.load(job, part) if key in ("content", "origin") else part
+                for key, part in source.items()
+            }
         if params["last"]:
             trace["usage"] = params["usage"]
         stored = await self.payloads.store(job, {"results": results, "trace": trace})
@@ -224,15 +230,15 @@ class AgentWork:
         if own is not None:
             value["own"] = own
         if reply.text:
-            value["text"] = reply.text[:CALL_BYTES_MAX]
+            value["text"] = _text(reply.text[:CALL_BYTES_MAX])
         if not reply.calls:
-            value["status"] = reply.status
+            value["status"] = _storable(reply.status)
             value["data"] = await self.payloads.slim(job, _storable(reply.data), DATA_BYTES_MAX)
             return value
         calls = [
             {
-                "id": str(call.get("id") or ""),
-                "tool": str(call["tool"]),
+                "id": _text(call.get("id") or ""),
+                "tool": _text(call["tool"]),
                 "input": await self.payloads.slim(job, _storable(call.get("input")), CALL_BYTES_MAX),
             }
             for call in reply.calls
@@ -297,7 +303,7 @@ class AgentWork:
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or provider.default_model
         reply = await provider.ask(AskRequest(instruction=question, model=model, nth=params["nth"]))
-        text = await self.payloads.slim(job, reply.text, DATA_BYTES_MAX)
+        text = await self.payloads.slim(job, _text(reply.text), DATA_BYTES_MAX)
         return Done(value={"text": text, "usage": _usage(reply.usage)})
 
     # --- calls ---
@@ -311,10 +317,15 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("input_tokens", "output_tokens"):
         amount = usage.get(name)
-        found[name] = int(amount) if isinstance(amount, int | float) and amount > 0 else 0
+        found[name] = amount if isinstance(amount, int) and 0 < amount < COUNT_MAX else 0
     usd = usage.get("usd")
-    found["usd"] = float(usd) if isinstance(usd, int | float) and usd > 0 else 0.0
+    found["usd"] = float(usd) if isinstance(usd, int | float) and 0 < usd < COUNT_MAX else 0.0
     return found
+
+
+def _text(value: object) -> str:
+    """Text that can be stored: what is not UTF-8 in it is replaced."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _storable(value: Any) -> Value:

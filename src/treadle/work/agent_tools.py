@@ -208,7 +208,7 @@ def _progress(job: Job, running: list[asyncio.Future[None]]) -> Callable[[str], 
         except RuntimeError:
             # In the thread of a plain function: wait, so that progress keeps its order.
             return asyncio.run_coroutine_threadsafe(said, loop).result()
-        task = loop.create_task(said)  # type: ignore[arg-type]
+        task = loop.create_task(said)
         running.append(task)
         return task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -184,14 +185,14 @@ def document(text: str | dict[str, Any]) -> Any:
 
 
 def compiled(text: str | dict[str, Any]) -> Any:
-    source = textwrap.dedent(text) if isinstance(text, str) else __import__("json").dumps(text)
+    source = textwrap.dedent(text) if isinstance(text, str) else json.dumps(text)
     definition, problems = DIALECT.compile(parse(source, file="flow.yaml"))
     problems.raise_errors()
     return definition
 
 
 def problems_of(text: str | dict[str, Any]) -> Problems:
-    source = textwrap.dedent(text) if isinstance(text, str) else __import__("json").dumps(text)
+    source = textwrap.dedent(text) if isinstance(text, str) else json.dumps(text)
     return DIALECT.compile(parse(source, file="flow.yaml"))[1]
 
 
@@ -207,7 +208,7 @@ def flow(nodes: dict[str, dict[str, Any]] | str, *edges: Any, **more: Any) -> di
     return {"id": "wf", "name": "Flow", "entry": next(iter(full)), "nodes": full, "edges": lines, **more}
 
 
-@pytest.fixture(name="play")
+@pytest.fixture(name="play", scope="session")
 def _play() -> Callable[..., Play]:
     def play(text: Any, script: Any, input: Any = None, **more: Any) -> Play:
         found = Play(text, script, **more).start(input).go()
@@ -217,22 +218,22 @@ def _play() -> Callable[..., Play]:
     return play
 
 
-@pytest.fixture(name="prepared")
+@pytest.fixture(name="prepared", scope="session")
 def _prepared() -> Callable[..., Play]:
     """A run that has not been started, for tests that act in the middle of it."""
     return Play
 
 
-@pytest.fixture(name="flow")
+@pytest.fixture(name="flow", scope="session")
 def _flow() -> Callable[..., dict[str, Any]]:
     return flow
 
 
-@pytest.fixture(name="problems")
+@pytest.fixture(name="problems", scope="session")
 def _problems() -> Callable[..., Problems]:
     return problems_of
 
 
-@pytest.fixture(name="definition")
+@pytest.fixture(name="definition", scope="session")
 def _definition() -> Callable[..., Any]:
     return compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -326,7 +327,7 @@ def test_requires_may_skip(play, flow):
 def test_a_long_chain_of_skipped_nodes_takes_several_records(play, flow):
     names = [f"n{i}" for i in range(190)]
     skip = {"requires": {"output_required": ["input.x"], "on_fail": "skip"}}
-    wf = flow({name: skip for name in names}, *[f"{a} {b}" for a, b in zip(names, names[1:], strict=False)])
+    wf = flow(dict.fromkeys(names, skip), *[f"{a} {b}" for a, b in itertools.pairwise(names)])
     run = play(wf, {"run": {}})
     assert run.path() == names
     assert run.status == "completed"

@@ -100,7 +100,7 @@ def _source_problem(instance: Any) -> tuple[str, str, str]:
 def _choice_message(error: ValidationError) -> str:
     names = [
         option["required"][0]
-        for option in error.validator_value
+        for option in list(error.validator_value or ())  # type: ignore[arg-type]
         if isinstance(option, dict) and set(option) == {"required"}
     ]
     if not names:
@@ -282,7 +282,8 @@ def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
 
 
 def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
-    names = [item.get("name") for item in node.get("eval") or () if isinstance(item, dict)]
+    evals = node.get("eval")
+    names = [item.get("name") for item in evals if isinstance(item, dict)] if isinstance(evals, list) else []
     for index, name in enumerate(names):
         if name in names[:index]:
             problems.error("DUPLICATE_EVALUATOR", (*at, "eval", index), f"two evaluators are called {name!r}")

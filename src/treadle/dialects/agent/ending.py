@@ -65,7 +65,7 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
 
 def _source_bytes(state: dict[str, Any]) -> int:
     return sum(
-        len(source["content"]) + 200 if isinstance(source.get("content"), str) else 400
+        sum(len(part) if isinstance(part, str) else 200 for part in source.values())
         for source in state["sources"].values()
     )
 

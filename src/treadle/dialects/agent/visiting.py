@@ -59,7 +59,7 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
         "evals": [],
         "bytes": 0,
     }
-    flow.emit("node:enter", node=node_id, instruction=_content(flow, f"nodes.{node_id}.instruction"))
+    flow.emit("node:enter", node=node_id, instruction=_shown(flow, f"nodes.{node_id}.instruction"))
     for message in state["warnings"].get(node_id, ()):
         flow.emit("node:warning", node=node_id, message=message)
     if not _requirements_hold(flow, branch, node):
@@ -68,6 +68,12 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
         _ask_approval(flow, branch, node)
     else:
         begin(flow, branch)
+
+
+def _shown(flow: Flow, path: str) -> Value:
+    """The content of a Source in an event: a long one stays a reference there."""
+    source = flow.state["sources"].get(path)
+    return source["content"] if source else ""
 
 
 def _content(flow: Flow, path: str) -> str:

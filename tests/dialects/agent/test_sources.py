@@ -1,0 +1,241 @@
+"""Sources and skills: step 0 (S5, S28, R1-R6, K1-K6, D1)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.agent import Skill
+from treadle.dialects.agent.sources import SourceShape, classify
+from treadle.kernel.errors import TreadleError
+from treadle.work.agent_skills import discover
+from treadle.work.agent_sources import SourceError
+
+ONE = {"run": {"a": [{"data": {}}]}}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "origin"),
+    [
+        ("./a.md", "file", "./a.md"),
+        ("../a.md", "file", "../a.md"),
+        ("/etc/x", "file", "/etc/x"),
+        ("  ./a.md\n", "file", "./a.md"),
+        ("http://x", "url", "http://x"),
+        ("https://x", "url", "https://x"),
+        ("ftp://x", "inline", "ftp://x"),
+        ("a.md", "inline", "a.md"),
+        ("  text ", "inline", "  text "),
+        ({"inline": "./x"}, "inline", "./x"),
+        ({"inline": ""}, "inline", ""),
+        ({"file": "x"}, "file", "x"),
+        ({"url": "https://x", "type": "fetch"}, "url", "https://x"),
+    ],
+)
+def test_what_a_source_is(value, kind, origin):
+    found = classify(value)
+    assert (found.kind, found.origin) == (kind, origin)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("", "SOURCE_INVALID_SHAPE"),
+        ({}, "SOURCE_INVALID_SHAPE"),
+        (3, "SOURCE_INVALID_SHAPE"),
+        ({"inline": "a", "file": "b"}, "SOURCE_INVALID_SHAPE"),
+        ({"inline": "a", "type": "fetch"}, "SOURCE_INVALID_SHAPE"),
+        ({"url": "https://x", "type": "soap"}, "SOURCE_INVALID_TYPE"),
+    ],
+)
+def test_what_is_no_source(value, code):
+    with pytest.raises(SourceShape) as caught:
+        classify(value)
+    assert caught.value.code == code
+
+
+def test_files_are_read_beside_the_workflow_first(play, flow, tmp_path, monkeypatch):
+    here, there = tmp_path / "flow", tmp_path / "cwd"
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / "both.md").write_text(f"from {folder.name}")
+    (there / "only.md").write_text("only in cwd")
+    monkeypatch.chdir(there)
+    wf = flow({"a": {"instruction": "./both.md", "rules": [{"file": "only.md"}]}})
+    run = play(wf, ONE, base=str(here))
+    source = run.trace["sources"]["nodes.a.instruction"]
+    assert source == {
+        "content": "from flow",
+        "kind": "file",
+        "origin": "./both.md",
+        "resolver": "file",
+        "hash": hashlib.sha256(b"from flow").hexdigest()[:16],
+        "sourcePath": str(here / "both.md"),
+    }
+    assert run.trace["sources"]["nodes.a.rules[0]"]["content"] == "only in cwd"
+    assert run.of("node:enter")[0]["instruction"] == "from flow"
+
+
+def test_every_source_has_its_field_path(play, flow):
+    wf = flow(
+        {"a": {"rules": ["r0", "r1"], "context": {"only": True, "sources": ["c0"]}, "skills": ["s"]}},
+        rules=["wr"],
+        context=["wc"],
+        skills={"s": {"instruction": "how"}},
+    )
+    run = play(wf, ONE, {"rules": "ir", "context": ["ic0", "ic1"]}, templates={"issueTemplate": "t"})
+    assert {path: source["content"] for path, source in run.trace["sources"].items()} == {
+        "nodes.a.instruction": "Do a.",
+        "nodes.a.rules[0]": "r0",
+        "nodes.a.rules[1]": "r1",
+        "nodes.a.context[0]": "c0",
+        "workflow.rules[0]": "wr",
+        "workflow.context[0]": "wc",
+        "input.rules[0]": "ir",
+        "input.context[0]": "ic0",
+        "input.context[1]": "ic1",
+        "skills.s.instruction": "how",
+        "templates.issueTemplate": "t",
+    }
+    assert "## Skill: s\n\nhow" in run.asked("run")[0]["instruction"]
+
+
+def test_the_same_url_is_fetched_once(play, flow):
+    fetched = []
+
+    async def fetch(url: str) -> tuple[str, str]:
+        fetched.append(url)
+        return f"text of {url}", "2026-11-15T08:00:00Z"
+
+    wf = flow({"a": {"instruction": "https://x/1", "rules": ["https://x/1", "https://x/2"]}})
+    run = play(wf, ONE, fetch=fetch)
+    assert fetched == ["https://x/1", "https://x/2"]
+    assert run.trace["sources"]["nodes.a.rules[0]"]["fetchedAt"] == "2026-11-15T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "options", "code"),
+    [
+        ("./missing.md", {}, "SOURCE_FILE_NOT_FOUND"),
+        ("/review this", {}, "SOURCE_FILE_NOT_FOUND"),
+        ("https://x/1", {"offline": True}, "SOURCE_OFFLINE_REQUIRES_FETCH"),
+        ("./binary", {}, "SOURCE_FILE_READ_FAILED"),
+    ],
+)
+def test_a_source_that_fails_ends_the_run(play, flow, tmp_path, instruction, options, code):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    run = play(flow({"a": {"instruction": instruction}}), ONE, base=str(tmp_path), **options)
+    assert run.status == "failed"
+    assert run.error["code"] == code
+    assert run.error["where"] == "nodes.a.instruction"
+    assert [e["type"] for e in run.events] == ["workflow:start", "workflow:end"]
+    assert run.of("workflow:end") == [{"results": {}}]
+    if instruction.startswith("/"):
+        assert "inline" in run.error["message"]
+
+
+def test_a_fetch_that_fails_ends_the_run(play, flow):
+    async def fetch(url: str) -> tuple[str, str]:
+        raise SourceError("403", code="SOURCE_URL_AUTH_REQUIRED")
+
+    run = play(flow({"a": {"instruction": "https://x"}}), ONE, fetch=fetch)
+    assert run.error["code"] == "SOURCE_URL_AUTH_REQUIRED"
+
+
+def test_step_0_is_recorded_and_never_done_again(prepared, flow, tmp_path):
+    (tmp_path / "a.md").write_text("first")
+    run = prepared(flow({"a": {"instruction": "./a.md"}}), ONE, base=str(tmp_path)).start().go(1)
+    (tmp_path / "a.md").write_text("changed meanwhile")
+    run.go()
+    assert run.asked("run")[0]["instruction"] == "first"
+    assert [i.kind for i in run.performed].count("source") == 1
+
+
+def test_long_sources_and_results_travel_by_reference(play, flow):
+    long = "x" * 200_000
+    wf = flow({"a": {"instruction": long}, "b": {}}, "a b")
+    run = play(wf, {"run": {"a": [{"data": {"text": long}}], "b": [{"data": {}}]}})
+    assert run.asked("run")[0]["instruction"] == long
+    assert run.asked("run")[1]["context"]["a"] == {"text": long}
+    assert run.result["results"]["a"]["data"]["text"] == long
+    assert run.result["trace"]["sources"]["nodes.a.instruction"]["content"] == long
+    assert max(len(record.body) for record in run.driver.journal) < 100_000 + len(long)
+
+
+# --- skills -------------------------------------------------------------------------------------
+
+
+def skill_md(root: Path, folder: str, id: str, text: str) -> None:
+    place = root / folder / id
+    place.mkdir(parents=True)
+    (place / "SKILL.md").write_text(text)
+
+
+def test_skill_folders_are_found_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skill_md(tmp_path, ".claude/skills", "one", "---\nname: Later\n---\nlater")
+    skill_md(
+        tmp_path,
+        ".treadle/skills",
+        "one",
+        "---\nname: First\ndescription: d\ncategory: data\n---\nBody text\n",
+    )
+    skill_md(tmp_path, ".gemini/skills", "two", "No front matter.")
+    found = discover(str(tmp_path))
+    assert found["one"].name == "First"
+    assert found["one"].instruction == "Body text"
+    assert found["two"].instruction == "No front matter."
+
+
+def test_a_written_skill_replaces_instruction_and_keeps_tools(play, flow, tmp_path):
+    skill = Skill("net", name="Net", instruction="built in")
+    skill.tool("ping")(lambda input, ctx: "pong")
+    skill_md(tmp_path, ".treadle/skills", "net", "---\nname: Net\n---\nwritten")
+    run = play(flow({"a": {"skills": ["net"]}}), ONE, skills=(skill,), base=str(tmp_path))
+    assert run.asked("run")[0]["tools"] == ["ping"]
+    assert "## Skill: Net\n\nwritten" in run.asked("run")[0]["instruction"]
+
+
+def test_a_registered_skill_wins_over_the_files_own(play, flow):
+    skill = Skill("net", name="Registered", instruction="registered")
+    wf = flow({"a": {"skills": ["net"]}}, skills={"net": {"instruction": "inline"}})
+    assert (
+        "## Skill: Registered\n\nregistered" in play(wf, ONE, skills=(skill,)).asked("run")[0]["instruction"]
+    )
+
+
+def test_step_0_records_skills_without_values(play, flow, monkeypatch):
+    monkeypatch.setenv("NET_TOKEN", "super-secret-value")
+    skill = Skill(
+        "net", name="Net", config={"NET_TOKEN": {"description": "t", "required": True, "env": "NET_TOKEN"}}
+    )
+    skill.tool("ping", description="Ping", input_schema={"type": "object"}, idempotent=True)(lambda i, c: 1)
+    run = play(flow({"a": {"skills": ["net"]}}), ONE, skills=(skill,))
+    assert run.driver.state["skills"]["net"]["tools"] == [
+        {"name": "ping", "description": "Ping", "input_schema": {"type": "object"}, "idempotent": True}
+    ]
+    assert all(b"super-secret-value" not in record.body for record in run.driver.journal)
+
+
+@pytest.mark.parametrize("id", ["Net", "a--b", "-a", "a" * 65, ""])
+def test_skill_ids_are_kebab_case(id):
+    with pytest.raises(TreadleError, match="not valid"):
+        Skill(id, name="x")
+
+
+def test_two_skills_with_one_tool_name(play, flow):
+    skills = []
+    for id in ("one", "two"):
+        skill = Skill(id, name=id)
+        skill.tool("go")(lambda input, ctx, id=id: id)
+        skills.append(skill)
+    calls: list[Any] = [{"tool": "go"}, {"tool": "two__go"}]
+    run = play(
+        flow({"a": {"skills": ["one", "two"]}}),
+        {"run": {"a": [{"tool_calls": calls, "data": {}}]}},
+        skills=tuple(skills),
+    )
+    assert [call["output"] for call in run.results["a"]["toolCalls"]] == ["one", "two"]

@@ -1,0 +1,244 @@
+"""People, children, time: approvals, calls in doubt, sub-workflows, provider retries (§4, §8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle.agent import ProviderError, Skill
+from treadle.work.job import StaysOpen
+
+APPROVE = {"approve": {"roles": ["lead"], "prompt": "Ship it?"}}
+
+
+def data(**value: Any) -> list[dict[str, Any]]:
+    return [{"data": value}]
+
+
+# --- approvals ----------------------------------------------------------------------------------
+
+
+def test_an_approval_opens_a_task_before_the_model_is_asked(prepared, flow):
+    run = prepared(flow({"a": APPROVE, "b": {}}, "a b"), {"run": {"a": data(), "b": data()}}).start().go()
+    (task,) = run.driver.open("task")
+    assert run.asked() == []
+    assert task.params["roles"] == ["lead"]
+    assert task.params["payload"]["prompt"] == "Ship it?"
+    assert run.status == "waiting"
+    assert run.of("node:waiting") == [{"node": "a", "task": task.id}], "the event names the task's own id"
+    assert [e["type"] for e in run.events][-2:] == ["node:enter", "node:waiting"]
+    run.driver.ok(task, {"approved": True, "note": "go", "level": 3}, by="ann")
+    run.go()
+    assert run.asked()[0]["context"]["approval"] == {"approved": True, "note": "go", "level": 3}
+    assert "approval" not in run.asked()[1]["context"], "only that node's turns see it"
+    assert run.status == "completed"
+    run.driver.assert_replays()
+
+
+def test_a_denied_approval_skips_the_node_and_routing_goes_on(prepared, flow):
+    run = prepared(flow({"a": APPROVE, "b": {}}, "a b"), {"run": {"b": data()}}).start().go()
+    run.driver.ok(run.driver.open("task")[0], {"approved": False, "note": "too late"})
+    run.go()
+    assert run.results["a"] == {
+        "status": "skipped",
+        "data": {"skipped_reason": "not approved: too late"},
+        "toolCalls": [],
+    }
+    assert run.path() == ["a", "b"]
+    assert run.status == "completed"
+
+
+def test_on_deny_fail_fails_it_and_a_deadline_denies(prepared, flow):
+    node = {"approve": {**APPROVE["approve"], "on_deny": "fail", "timeout": "2h"}}
+    run = prepared(flow({"a": node}), {"run": {}}).start().go()
+    run.driver.advance(2 * 3600)
+    assert run.results["a"]["data"]["error"] == "not approved: nobody answered in time"
+    assert run.status == "failed"
+
+
+def test_requires_comes_before_the_approval(prepared, flow):
+    node = {**APPROVE, "requires": {"output_required": ["input.x"], "on_fail": "skip"}}
+    run = prepared(flow({"a": node}), {"run": {}}).start().go()
+    assert run.driver.open("task") == []
+    assert run.status == "completed"
+
+
+# --- calls in doubt -----------------------------------------------------------------------------
+
+
+def mailer(sent: list[str], *, idempotent: bool = False) -> Skill:
+    skill = Skill("mail", name="Mail")
+
+    @skill.tool("send", idempotent=idempotent)
+    def send(input: dict, ctx: Any) -> Any:
+        sent.append(ctx.idempotency_key)
+        return {"sent": True}
+
+    return skill
+
+
+def interrupted(prepared, flow, sent, **node):
+    """A run whose call to `send` was started by a process that died."""
+    wf = flow({"a": {"skills": ["mail"], **node}})
+    script = {"run": {"a": [{"tool_calls": [{"tool": "send", "input": {"to": "x"}}], "data": {"ok": 1}}]}}
+    run = prepared(wf, script, skills=(mailer(sent),)).start().go(2)
+    (call,) = run.driver.open("call")
+    run.checkpoints[call.id] = {"started": True}
+    return run, call
+
+
+def test_a_call_in_doubt_waits_for_a_decision(prepared, flow):
+    sent: list[str] = []
+    run, call = interrupted(prepared, flow, sent)
+    run.go()
+    assert sent == []
+    (task,) = run.driver.open("task")
+    assert (task.params["name"], task.params["type"]) == ("in_doubt", "in_doubt")
+    assert task.params["payload"]["tool"] == "send"
+    assert run.of("node:waiting") == [{"node": "a", "task": task.id}]
+    run.driver.ok(task, {"decision": "retry"})
+    run.go()
+    assert sent == [call.id], "repeated under the key of the first call"
+    assert run.status == "completed"
+    assert len(run.of("tool:call")) == len(run.of("tool:result")) == 1
+    run.driver.assert_replays()
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "count"), [("retry", "success", 1), ("skip", "success", 0), ("fail", "failed", 0)]
+)
+def test_a_policy_decides_without_asking(prepared, flow, policy, status, count):
+    sent: list[str] = []
+    run, _ = interrupted(prepared, flow, sent, in_doubt=policy)
+    run.go()
+    assert run.driver.open("task") == []
+    assert run.results["a"]["status"] == status
+    assert len(sent) == count
+    if policy == "skip":
+        assert run.results["a"]["toolCalls"][0]["error"].startswith("in doubt")
+
+
+def test_an_idempotent_call_is_simply_repeated(prepared, flow):
+    sent: list[str] = []
+    wf = flow({"a": {"skills": ["mail"]}})
+    script = {"run": {"a": [{"tool_calls": [{"tool": "send", "input": {}}], "data": {}}]}}
+    run = prepared(wf, script, skills=(mailer(sent, idempotent=True),)).start().go(2)
+    (call,) = run.driver.open("call")
+    run.checkpoints[call.id] = {"started": True}
+    run.go()
+    assert sent == [call.id]
+
+
+def test_a_call_whose_tool_is_unknown_here_stays_open(prepared, flow):
+    sent: list[str] = []
+    run, call = interrupted(prepared, flow, sent)
+    run.work.skills._registered.clear()
+    with pytest.raises(StaysOpen, match="mail"):
+        run.perform(call)
+    assert run.driver.open("call") == [call]
+
+
+# --- children -----------------------------------------------------------------------------------
+
+
+def test_a_node_may_run_another_workflow(prepared, flow):
+    child = {
+        "name": "Child",
+        "run": {"workflow": "sub", "input": {"n": "{{ a.n }}", "text": "got {{ a.n }} of {{ input.max }}"}},
+    }
+    wf = flow({"a": {}}, "a b", "b c")
+    wf["nodes"]["b"] = child
+    wf["nodes"]["c"] = {"name": "C", "instruction": "x"}
+    run = prepared(wf, {"run": {"a": data(n=[1, 2]), "c": data()}}).start({"max": 3}).go()
+    (intent,) = run.driver.open("child")
+    assert intent.params["workflow"] == "sub"
+    assert intent.params["input"] == {"n": [1, 2], "text": "got 1,2 of 3"}
+    run.driver.ok(intent, {"run": "x", "workflow": "sub", "version": None, "result": {"done": True}})
+    run.go()
+    assert run.results["b"]["data"] == {"done": True}
+    assert run.asked("run")[-1]["context"]["b"] == {"done": True}
+    run.driver.assert_replays()
+
+
+def test_a_child_that_fails_fails_its_node(prepared, flow):
+    wf = flow({"a": {}})
+    wf["nodes"]["a"] = {"name": "A", "run": {"workflow": "sub"}}
+    run = prepared(wf, {"run": {}}).start({"k": 1}).go()
+    assert run.driver.open("child")[0].params["input"] == {"k": 1}
+    run.driver.error(run.driver.open("child")[0], "it broke")
+    assert run.results["a"]["status"] == "failed"
+    assert "sub: it broke" in run.results["a"]["data"]["error"]
+
+
+# --- providers that do not answer ---------------------------------------------------------------
+
+
+class Flaky:
+    """Fails a number of times, then answers."""
+
+    default_model = small_model = None
+    keeps_history = False
+
+    def __init__(self, failures: list[ProviderError]) -> None:
+        self.failures, self.calls = failures, 0
+
+    async def turn(self, request: Any) -> Any:
+        from treadle.agent import TurnReply
+
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return TurnReply(data={"ok": True})
+
+
+def test_rate_limits_are_waited_out_with_timers(prepared, flow):
+    limited = ProviderError("slow down", retryable=True, retry_after_s=7.5)
+    model = Flaky([limited, ProviderError("503", retryable=True)])
+    run = prepared(flow("a"), model).start().go()
+    (timer,) = run.driver.open("timer")
+    assert timer.due_ns == run.driver.now_ns + 7_500_000_000, "the server's own Retry-After"
+    assert run.status == "waiting"
+    run.driver.advance(7.5)
+    run.go()
+    run.driver.advance(2)
+    run.go()
+    assert (run.status, model.calls) == ("completed", 3)
+    run.driver.assert_replays()
+
+
+def test_four_attempts_are_the_limit(prepared, flow):
+    model = Flaky([ProviderError("503", retryable=True) for _ in range(9)])
+    run = prepared(flow("a b", "a b"), model).start()
+    for _ in range(4):
+        run.go()
+        run.driver.advance(10)
+    assert model.calls - 4 in (0, 1, 2, 3)
+    assert run.results["a"] == {"status": "failed", "data": {"error": "503"}, "toolCalls": []}
+    assert len([i for i in run.performed if i.params.get("node") == "a"]) == 4
+
+
+def test_everything_else_fails_at_once(play, flow):
+    run = play(flow("a"), Flaky([ProviderError("bad request")]))
+    assert run.results["a"]["data"]["error"] == "bad request"
+
+
+# --- a person sends a failed run on -------------------------------------------------------------
+
+
+def test_retry_goes_on_from_the_first_failed_node(prepared, flow):
+    script = {
+        "run": {
+            "a": data(n=1),
+            "b": [{"status": "failed", "data": {"error": "x"}}, {"data": {}}],
+            "c": data(),
+        }
+    }
+    wf = flow("a b c", "a b", "b c", on_failure="halt")
+    run = prepared(wf, script).start().go()
+    assert run.status == "failed"
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b", "b", "c"]
+    assert run.asked("run")[-1]["context"] == {"input": {}, "a": {"n": 1}, "b": {}}

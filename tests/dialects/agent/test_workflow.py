@@ -1,0 +1,240 @@
+"""Documents: shape, structure, declared inputs (W1-W5, E6-E8, AGENT.md §2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle.dialects.agent import DIALECT, inputs
+from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.lang.problems import Problems
+from treadle.lang.text import parse
+
+GOOD = """\
+id: triage
+name: Triage
+author: someone            # the top level is open
+entry: gather
+nodes:
+  gather:
+    name: Gather
+    instruction: Collect what is known.
+    eval:
+      - name: fine
+        kind: judge
+        rubric: Is it complete?
+        pass_when: yes
+  decide:
+    name: Decide
+    instruction: Decide.
+edges:
+  - {from: gather, to: decide}
+"""
+
+
+def codes(found: Problems) -> list[str]:
+    return [problem.code for problem in found.errors]
+
+
+def test_yaml_is_1_2_core(definition):
+    found = definition(GOOD)
+    assert found.body["nodes"]["gather"]["eval"][0]["pass_when"] == "yes"
+    assert (found.name, found.dialect) == ("triage", "agent")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "line"),
+    [
+        (("entry: gather", "entry: nowhere"), "MISSING_ENTRY", 4),
+        (("from: gather", "from: ghost"), "UNKNOWN_EDGE_SOURCE", 18),
+        (("to: decide", "to: ghost"), "UNKNOWN_EDGE_TARGET", 18),
+        (("- {from: gather, to: decide}", "- {from: gather, to: gather, max_iterations: 1}"), "UNREACHABLE_NODE", 14),
+        (("- {from: gather, to: decide}", "- {from: gather, to: decide}\n  - {from: decide, to: decide}"), "SELF_LOOP", 19),
+        (("- {from: gather, to: decide}", "- {from: gather, to: decide}\n  - {from: decide, to: gather}"), "UNBOUNDED_CYCLE", 19),
+        (("edges:", "skills:\n  s: {description: nothing in it}\nedges:"), "INVALID_INLINE_SKILL", 18),
+        (("name: Triage", "name: Triage\nworkflow_type: party"), "SCHEMA", 3),
+        (("instruction: Decide.", "instruction: {inline: a, file: b}"), "SOURCE_INVALID_SHAPE", 16),
+        (("instruction: Decide.", "instruction: {url: 'https://x', type: soap}"), "SOURCE_INVALID_TYPE", 16),
+        (("instruction: Decide.", "instruction: ''"), "SOURCE_INVALID_SHAPE", 16),
+        (("instruction: Decide.", "instruction: D\n    eval_policy: any_pass"), "UNSUPPORTED_EVAL_POLICY", 17),
+        (("instruction: Decide.", "instruction: D\n    verify: {}"), "LEGACY_VERIFY", 14),
+        (("instruction: Decide.", "instruction: D\n    max_turn: 3"), "SCHEMA", 14),
+        (("instruction: Decide.", "instruction: D\n    output: {type: nonsense}"), "OUTPUT_SCHEMA_INVALID", 17),
+        (("pass_when: yes", "pass_when: yes please"), "PASS_WHEN_NOT_A_TOKEN", 13),
+        (("rubric: Is it complete?", "rubric: R\n        rule: {output_required: [x]}"), "SCHEMA", 10),
+        (("instruction: Decide.", "instruction: D\n    requires: {output_required: ['a..b']}"), "BAD_PATH", 17),
+        (("instruction: Decide.", "instruction: D\n    requires: {output_matches: [{path: a, matches: '('}]}"), "BAD_PATTERN", 17),
+        (("instruction: Decide.", "instruction: D\n    requires: {output_matches: [{path: a, equals: 1, in: [1]}]}"), "SCHEMA", 17),
+        (("instruction: Decide.", "instruction: D\n    requires: {on_fail: skip}"), "SCHEMA", 17),
+        (("name: Triage", "name: Triage\ninputs: {a: {type: string, required: true, default: x}}"), "INPUT_REQUIRED_WITH_DEFAULT", 3),
+        (("name: Triage", "name: Triage\ninputs: {a: {type: number, default: x}}"), "INPUT_DEFAULT_TYPE", 3),
+        (("name: Triage", "name: Triage\ninputs: {a: {type: string, enum: [1]}}"), "INPUT_ENUM_TYPE", 3),
+    ],
+)  # fmt: skip
+def test_problems_have_codes_and_lines(problems, change, code, line):
+    found = problems(GOOD.replace(*change))
+    assert code in codes(found), [str(p) for p in found]
+    problem = next(p for p in found.errors if p.code == code)
+    assert problem.line == line
+    assert problem.file == "flow.yaml"
+
+
+def test_all_problems_are_found_at_once(problems):
+    text = (
+        GOOD.replace("entry: gather", "entry: x")
+        .replace("to: decide", "to: ghost")
+        .replace("name: Decide", "nome: D")
+    )
+    assert {"MISSING_ENTRY", "UNKNOWN_EDGE_TARGET", "SCHEMA"} <= set(codes(problems(text)))
+
+
+@pytest.mark.parametrize("id", ["input", "approval"])
+def test_reserved_node_ids_are_refused(problems, flow, id):
+    assert codes(problems(flow(id))) == ["RESERVED_NODE_ID"]
+
+
+def test_bounded_cycles_are_allowed(problems, flow):
+    assert not problems(
+        flow("a b c", "a b", ("b", "a", {"max_iterations": 2, "when": "x"}), ("b", "c", {"when": "y"}))
+    ).errors
+
+
+def test_unknown_skills_are_a_warning(problems, flow):
+    found = problems(
+        flow({"a": {"skills": ["somewhere", "files", "mine"]}}, skills={"mine": {"instruction": "x"}})
+    )
+    assert not found.errors
+    assert [(p.code, p.path) for p in found] == [("UNKNOWN_SKILL", "nodes.a.skills[0]")]
+
+
+def test_a_run_without_a_terminal_node_is_a_warning(problems, flow):
+    found = problems(flow("a", ("a", "a", {"max_iterations": 2})))
+    assert [p.code for p in found] == ["NO_TERMINAL_NODE"]
+
+
+def test_judge_budget_is_a_warning(problems, flow):
+    judge = [{"name": f"j{i}", "kind": "judge", "rubric": "r"} for i in range(3)]
+    found = problems(flow({"a": {"eval": judge, "retry": {"max": 1}}}, judge_budget=5))
+    assert [p.code for p in found] == ["JUDGE_BUDGET"]
+
+
+def test_the_dialect_is_recognised_by_its_shape():
+    assert DIALECT.recognises({"nodes": {}, "edges": []})
+    assert DIALECT.recognises({"dialect": "agent"})
+    assert not DIALECT.recognises({"dialect": "process", "nodes": {}, "edges": []})
+    assert not DIALECT.recognises({"workflow": []})
+    assert not DIALECT.recognises([1])
+
+
+# --- declared inputs ----------------------------------------------------------------------------
+
+DECLARED = {
+    "host": {"type": "string", "required": True},
+    "count": {"type": "number", "default": 3},
+    "loud": {"type": "boolean"},
+    "tags": {"type": "string[]", "enum": ["a", "b"]},
+    "level": {"type": "string", "enum": ["low", "high"]},
+}
+
+
+def test_defaults_are_filled_the_caller_wins_and_other_keys_pass():
+    given = {"host": "h", "extra": {"x": 1}, "count": 5, "level": "low", "tags": ["b"]}
+    assert inputs.apply(DECLARED, given) == given
+    assert inputs.apply(DECLARED, {"host": "h"}) == {"host": "h", "count": 3}
+    assert inputs.apply({}, None) == {}
+
+
+def test_all_input_errors_come_at_once():
+    with pytest.raises(InputInvalid) as caught:
+        inputs.apply(
+            DECLARED, {"host": None, "count": float("nan"), "loud": "yes", "tags": ["a", 1], "level": "mid"}
+        )
+    assert [error["field"] for error in caught.value.details["errors"]] == [
+        "host",
+        "count",
+        "loud",
+        "tags",
+        "level",
+    ]
+    assert (caught.value.cls, caught.value.code) == ("user", "INPUT_INVALID")
+
+
+@pytest.mark.parametrize("value", [True, "1", float("inf"), [1], None])
+def test_numbers_are_numbers(value):
+    assert not inputs.fits(value, "number")
+
+
+def test_telemetry_carries_shapes_only():
+    assert inputs.shape({"password": "hunter2", "n": 1, "l": []}) == {
+        "password": "string",
+        "n": "number",
+        "l": "array",
+    }
+
+
+# --- fuzzing ------------------------------------------------------------------------------------
+
+SCALAR = st.none() | st.booleans() | st.integers(-3, 300) | st.text(max_size=6) | st.floats()
+JUNK = st.recursive(
+    SCALAR,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = [
+    *(
+        "name",
+        "instruction",
+        "skills",
+        "output",
+        "max_turns",
+        "tools",
+        "fail_soft",
+        "rules",
+        "context",
+        "eval",
+    ),
+    *("requires", "retry", "budget", "approve", "run", "in_doubt", "nonsense"),
+]
+NODE = st.fixed_dictionaries(
+    {"name": st.text(max_size=3), "instruction": st.text(max_size=3) | JUNK},
+    optional=dict.fromkeys(FIELDS[2:], JUNK),
+)
+IDS = st.sampled_from(["a", "b", "c", "input", ""])
+EDGE = st.fixed_dictionaries({"from": IDS, "to": IDS}, optional={"when": JUNK, "max_iterations": JUNK})
+DOCUMENT = st.fixed_dictionaries(
+    {"id": st.just("wf") | JUNK, "name": st.just("W"), "entry": IDS},
+    optional={
+        "nodes": st.dictionaries(IDS, NODE | JUNK, max_size=3) | JUNK,
+        "edges": st.lists(EDGE | JUNK, max_size=4) | JUNK,
+        "skills": JUNK,
+        "inputs": JUNK,
+        "parallel": JUNK,
+        "fetch": JUNK,
+        "budget": JUNK,
+        "judge_budget": JUNK,
+        "rules": JUNK,
+    },
+)
+
+
+@settings(max_examples=700, deadline=None)
+@given(DOCUMENT | JUNK)
+def test_no_document_breaks_the_compiler(value):
+    from treadle.lang.text import Document
+
+    definition, found = DIALECT.compile(Document(value))
+    assert (definition is None) == bool(found.errors)
+    if definition is not None:
+        DIALECT.machine.load(definition.body)
+        assert definition.digest
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_compiler(text):
+    try:
+        document = parse(text)
+    except TreadleError:
+        return
+    DIALECT.compile(document)
