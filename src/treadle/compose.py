@@ -6,7 +6,7 @@ fast, and a missing extra only matters to those who use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,20 @@ DIALECTS = ("playbook", "agent", "process", "reactive")
 
 
 class Dialects(Mapping[str, Dialect]):
-    """The dialects of one engine, each imported on first use."""
+    """The dialects of one engine, each imported on first use. Those that check which transports a
+    definition calls (`knowing`) are told what this engine has."""
 
-    def __init__(self) -> None:
+    def __init__(self, transports: Callable[[], Collection[str]] = tuple) -> None:
         self._loaded: dict[str, Dialect] = {}
+        self._transports = transports
 
     def __getitem__(self, name: str) -> Dialect:
         if name not in self._loaded:
             if name not in DIALECTS:
                 raise KeyError(name)
-            self._loaded[name] = import_module(f"treadle.dialects.{name}").DIALECT
+            dialect = import_module(f"treadle.dialects.{name}").DIALECT
+            knowing = getattr(dialect, "knowing", None)
+            self._loaded[name] = knowing(self._transports) if knowing else dialect
         return self._loaded[name]
 
     def __setitem__(self, name: str, dialect: Dialect) -> None:
@@ -57,6 +61,13 @@ def register_performers(engine: Engine, dialect: str) -> None:
 
         pipeline = PipelinePerformer(engine.tools, engine.secrets)
         register("step", pipeline, dialect=dialect, threaded=pipeline.never_waits)
+    if dialect == "process":
+        calls = engine.transports
+        register("call", calls, dialect=dialect, threaded=calls.never_waits)
+    if dialect == "reactive":
+        from treadle.work.effects import perform
+
+        register("*", perform, dialect=dialect)
 
 
 def register(engine: Engine, plugin: Any) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, StoreUnavailable, Unsupported
 from treadle.kernel.limits import HOT_RUNS_MAX
@@ -32,6 +33,7 @@ from treadle.store.protocol import DefinitionRow, Reads
 from treadle.store.sql import open_sqlite, schema_version
 from treadle.work.registry import ToolRegistry
 from treadle.work.secrets import Secrets, SecretStore, secret_store_path
+from treadle.work.transports import Transports
 from treadle.work.worker import Worker
 
 from . import compose
@@ -39,6 +41,9 @@ from .bridge import Bridge
 from .handle import Run
 from .library import Library
 from .watching import Watch
+
+if TYPE_CHECKING:
+    from .applications import Applications
 
 T = TypeVar("T")
 # `list` is a method of the engine, so its signatures need the type under another name.
@@ -68,9 +73,10 @@ class Engine:
         if self.validation not in ("strict", "warn"):
             raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
         path = store_path(self.store_url)
-        self.dialects = compose.Dialects()
-        self.library = Library(self.dialects)
         self.tools = ToolRegistry()
+        self.transports = Transports(self.tools)
+        self.dialects = compose.Dialects(self.transports.names)
+        self.library = Library(self.dialects)
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}
@@ -113,12 +119,20 @@ class Engine:
     async def __aexit__(self, *exc: object) -> None:
         """Stops without settling anything: what is open stays open and goes on with the next start."""
         await self._bridge.stop()
+        await self.transports.close()
         await self.tools.close()
 
     @property
     def owns(self) -> bool:
         """Whether this engine owns the store, or is the guest of another process."""
         return self._bridge.core is not None
+
+    @cached_property
+    def applications(self) -> Applications:
+        """Reactive applications, imported when the first of them is used."""
+        from .applications import Applications
+
+        return Applications(self)
 
     # --- how everything below reaches the core ---
 
@@ -135,6 +149,14 @@ class Engine:
         """Asks the store, off the core thread where possible."""
         return await self._bridge.read(question)
 
+    async def ask(self, make: Callable[[Ack], Item]) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._bridge.ask(make)
+        return answer
+
+    async def operate(self, name: str, body: dict[str, Any]) -> Any:
+        """Performs a named operation where the store is owned, here or in another process."""
+        return await self._bridge.operate(name, body)
+
     def _operate(self, core: Core, asked: dict[str, Any], ack: Ack | None) -> Any:
         body = asked["body"]
         match asked["name"]:
@@ -143,7 +165,7 @@ class Engine:
             case "task":
                 return tasks.perform(core, tasks.Operation.from_value(body), ack)
             case name:
-                raise Unsupported(f"no operation {name!r} is known")
+                return self.applications.operate(core, name, body, ack)
 
     # --- definitions ---
 
@@ -287,6 +309,51 @@ class Engine:
 
         return await self.read(ask)
 
+    # --- reactive applications ---
+
+    async def publish(
+        self, event: Any, value: Any = None, *, key: Value = None, submission_id: str | None = None
+    ) -> Sequence[str]:
+        """Publishes a domain event: a typed object, or a schema's name and a value. Returns the runs
+        it was delivered to, once that is durable. The same submission id again changes nothing."""
+        return await self.applications.publish(event, value, key=key, submission_id=submission_id)
+
+    async def cells(self, workflow: Any, *, limit: int | None = None) -> Rows:
+        return await self.applications.cells(workflow, limit=limit)
+
+    async def cell(self, workflow: Any, key: Any = None) -> Run | None:
+        """The run behind (workflow, key); None if there is no such cell."""
+        return await self.applications.cell(workflow, key)
+
+    async def reset(self, id: str) -> dict[str, Any]:
+        """Lets a failed cell take events again, from the state it had."""
+        return await self.applications.reset(id)
+
+    async def apply(self, what: Any, *, app: str | None = None, wait: bool = False) -> dict[str, Any]:
+        """Moves an application to new code (or to an approved proposal); refused with
+        details["blockers"] unless it is quiet."""
+        return await self.applications.apply(what, app=app, wait=wait)
+
+    async def shadow(self, what: Any, *, app: str | None = None, run: str | None = None) -> dict[str, Any]:
+        """What a candidate does with what has happened so far; touches nothing."""
+        return await self.applications.shadow(what, app=app, run=run)
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Writes the cells' states into content-addressed indexes and returns their roots."""
+        return await self.applications.snapshot()
+
+    async def propose(self, app: Any) -> int:
+        return await self.applications.propose(app)
+
+    async def approve(self, number: int, *, app: str | None = None) -> None:
+        await self.applications.decide(number, "approve", app=app)
+
+    async def reject(self, number: int, *, app: str | None = None) -> None:
+        await self.applications.decide(number, "reject", app=app)
+
+    async def proposals(self, app: str | None = None) -> Rows:
+        return await self.applications.proposals(app)
+
     # --- tasks ---
 
     async def tasks(self, /, **filters: Any) -> Rows:
@@ -368,6 +435,10 @@ class Engine:
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Registers a function as a tool: `@engine.tool("slack")`."""
         return self.tools.tool(kind, idempotent=idempotent)
+
+    def transport(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Registers a function of the payload that processes can call: `@engine.transport("billing")`."""
+        return self.transports.transport(name)
 
     def register(self, plugin: Any) -> None:
         """Registers a tool or a skill."""

@@ -40,8 +40,15 @@ class Library:
         else:
             found = definitions_of(target, file=None)
         for definition in found:
+            self._verify(definition)
             self._learn(definition)
         return found
+
+    def _verify(self, definition: Definition) -> None:
+        """What only the engine can check, of definitions that were not compiled here."""
+        verify = getattr(self._dialects[definition.dialect], "verify", None)
+        if verify is not None:
+            verify(definition)
 
     def _load_path(self, target: str, *, strict: bool) -> list[Definition]:
         path, name = split_target(target)
