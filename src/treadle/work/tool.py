@@ -83,6 +83,10 @@ async def _no_secret(name: str) -> str | dict[str, str]:
     raise KeyError(name)
 
 
+async def _no_store(value: Any, **options: Any) -> Any:
+    raise KeyError("there is no store of results here")
+
+
 @dataclass(slots=True, kw_only=True)
 class ToolCall:
     """What a tool may know besides its configuration."""
@@ -95,6 +99,9 @@ class ToolCall:
     base: str | None = None
     progress: Callable[..., Awaitable[None]] = _silent
     secret: Callable[[str], Awaitable[str | dict[str, str]]] = _no_secret
+    # The engine's own store of payloads (`Job.load_blob`, `Job.store_blob`); KeyError: not there.
+    load_blob: Callable[[Mapping[str, Any]], Awaitable[Value]] = _no_store
+    store_blob: Callable[..., Awaitable[dict[str, Any]]] = _no_store
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

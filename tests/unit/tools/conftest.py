@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -166,6 +170,32 @@ def pg(pg_uri: str) -> dict[str, str]:
         "db_name": "postgres",
         "options": f"-csearch_path={schema}",
     }
+
+
+@pytest.fixture(scope="session")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A NATS server with JetStream on a free port; user `ann` needs a password."""
+    folder = tmp_path_factory.mktemp("nats")
+    config = folder / "server.conf"
+    config.write_text(
+        f'port: -1\nhost: 127.0.0.1\nports_file_dir: "{folder}"\njetstream {{ store_dir: "{folder}/js" }}\n'
+        "authorization { users: [ {user: ann, password: secret-of-ann} ] }\n"
+    )
+    program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
+    server = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(folder.glob("*.ports")) and _ports(folder) != [])
+        yield _ports(folder)[0]
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _ports(folder: Path) -> list[str]:
+    try:
+        return list(json.loads(next(folder.glob("*.ports")).read_text())["nats"])
+    except (ValueError, StopIteration):
+        return []
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
