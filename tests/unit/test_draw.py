@@ -161,6 +161,13 @@ def test_long_labels_are_wrapped_and_cut() -> None:
     assert wrap("a_very_long_identifier_of_a_step", 15)[0].endswith("_")
 
 
+def test_a_line_break_in_a_label_is_one_in_the_picture() -> None:
+    graph = Graph("g", [Node("a", "load\nshell")])
+    assert wrap("load\nshell", 15) == ["load", "shell"]
+    assert '"load<br/>shell"' in mermaid(graph)
+    assert 'label="load\\nshell"' in dot(graph)
+
+
 def test_mermaid_names_shapes_labels_and_states() -> None:
     text = mermaid(LOOPED)
     assert text.startswith('---\ntitle: "order"\n---\nflowchart TD\n')

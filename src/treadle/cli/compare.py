@@ -138,11 +138,16 @@ async def record(
     ] = None,
 ) -> None:
     """Turn a run into a test script: a scripted model for an agent, the outside's answers otherwise."""
+    from treadle.kernel.values import decode_trusted
+
     from .recording import script_of
 
     async with cli.look() as engine:
         found = await engine.run(id)
-        script = script_of(await found.show(), await found.journal())
+        document, journal = await found.show(), await found.journal()
+        script = await engine.read(
+            lambda reads: script_of(document, journal, lambda digest: decode_trusted(reads.blob(digest)))
+        )
     text = to_json(script, indent=2) + "\n"
     if output is None:
         cli.out.raw(text)

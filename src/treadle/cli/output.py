@@ -66,9 +66,14 @@ class Usage(TreadleError):
     code = "USAGE"
 
 
-def exit_code(status: str) -> int:
-    """The exit code for the state a run is left in."""
-    return _BY_STATUS.get(status, EXIT_FAILED)
+def exit_code(document: Mapping[str, Any]) -> int:
+    """The exit code for the state a run was left in. What came too late (`stale`) changed nothing, so it reports
+    nothing. An idle cell is running and well; any other run that nothing drives on is stuck."""
+    if document.get("stale"):
+        return EXIT_OK
+    if document["status"] == "running" and document.get("dialect") != "reactive":
+        return EXIT_WAITING
+    return _BY_STATUS.get(document["status"], EXIT_FAILED)
 
 
 def worst(codes: Iterable[int]) -> int:

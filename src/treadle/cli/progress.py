@@ -11,6 +11,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +43,40 @@ _NOTES = (
 _SUBJECTS = ("tool", "task", "step", "node", "name", "effect", "signal", "workflow")
 
 
+@dataclass(slots=True)
+class _Activity:
+    label: str
+    since: float
+    note: str = ""
+    # Iterations of a loop that are done.
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What an event is about: a key that its begin and its end share, and how people call it."""
+
+    key: str
+    label: str
+    # The key of what it is inside of, if it is.
+    outer: str = ""
+
+    @property
+    def inner(self) -> bool:
+        return bool(self.outer)
+
+    @staticmethod
+    def of(event: Mapping[str, Any]) -> _Subject:
+        home = [str(event[name]) for name in ("step", "node") if isinstance(event.get(name), str)]
+        parts = list(home)
+        if isinstance(event.get("iteration"), int) and "node" not in event:
+            parts.append(f"#{event['iteration']}")
+        parts += [str(event[name]) for name in ("task", "tool") if isinstance(event.get(name), str)]
+        if not parts:
+            parts = [str(event[name]) for name in _SUBJECTS if isinstance(event.get(name), str)][:1]
+        return _Subject("/".join(parts), " › ".join(parts), "/".join(home) if home and parts != home else "")
+
+
 class Progress:
     """Feed it events; it tells people. A context manager, because the live display must be closed."""
 
@@ -50,7 +86,7 @@ class Progress:
         # With --json a pipe gets no remarks: whoever reads it reads the document.
         self._silent = silent or (out.as_json and not terminal)
         self._fancy = terminal and not self._silent
-        self._active: dict[str, tuple[str, float, str]] = {}
+        self._active: dict[str, _Activity] = {}
         self._live: Live | None = None
         self.last_seq = 0
 
@@ -75,35 +111,47 @@ class Progress:
         if self._silent:
             return
         kind = str(event.get("type") or "")
-        key, label = _subject(event)
-        if not label:
+        subject = _Subject.of(event)
+        if not subject.label:
             return
-        if kind.endswith(_FAILS) or event.get("error"):
-            self._end(key, label, "[red]✗[/]", _why(event))
+        if kind.endswith(_FAILS) or (event.get("error") and not kind.endswith(_BEGINS)):
+            self._end(subject, event, "[red]✗[/]", _why(event))
         elif kind.endswith(_BEGINS):
-            if key not in self._active:
-                self._active[key] = (label, time.monotonic(), "")
-                if not self._fancy:
-                    self._say(f"· {label} started")
+            self._begin(subject, event)
         elif kind.endswith(_ENDS):
-            failed = _status(event) == "failed"
-            self._end(key, label, "[red]✗[/]" if failed else "[green]✓[/]", _why(event) if failed else "")
+            if _status(event) == "failed":
+                self._end(subject, event, "[red]✗[/]", _why(event))
+            else:
+                self._end(subject, event, "" if subject.inner else "[green]✓[/]", "")
         elif kind.endswith(_NOTES):
-            self._note(key, label, kind, event)
+            self._note(subject, kind, event)
 
-    def _end(self, key: str, label: str, sign: str, why: str) -> None:
-        _, begun, _ = self._active.pop(key, (label, None, ""))
-        took = f" [dim]{elapsed(time.monotonic() - begun)}[/]" if begun is not None else ""
-        self._say(f"{sign} {_escaped(label)}{took}{_escaped(f'  {why}') if why else ''}")
+    def _begin(self, subject: _Subject, event: Mapping[str, Any]) -> None:
+        if subject.key in self._active:
+            return
+        self._active[subject.key] = _Activity(subject.label, _at(event))
+        if not self._fancy and not subject.inner:
+            self._say(f"· {_escaped(subject.label)} started")
 
-    def _note(self, key: str, label: str, kind: str, event: Mapping[str, Any]) -> None:
+    def _end(self, subject: _Subject, event: Mapping[str, Any], sign: str, why: str) -> None:
+        """Something ended. What ends well inside something else is no line of its own."""
+        begun = self._active.pop(subject.key, None)
+        if not sign:
+            outer = self._active.get(subject.outer)
+            if outer is not None and "iteration" in event:
+                outer.count += 1
+            return
+        took = f" [dim]{elapsed(max(0.0, _at(event) - begun.since))}[/]" if begun is not None else ""
+        counted = f" [dim]{begun.count} iterations[/]" if begun is not None and begun.count else ""
+        self._say(f"{sign} {_escaped(subject.label)}{took}{counted}{_escaped(f'  {why}') if why else ''}")
+
+    def _note(self, subject: _Subject, kind: str, event: Mapping[str, Any]) -> None:
         text = _remark(kind, event)
-        if kind.endswith("progress") and key in self._active:
-            name, begun, _ = self._active[key]
-            self._active[key] = (name, begun, text)
+        if kind.endswith("progress") and subject.key in self._active:
+            self._active[subject.key].note = text
             if self._fancy:
                 return
-        self._say(f"[dim]  {_escaped(label)}: {_escaped(text)}[/]")
+        self._say(f"[dim]  {_escaped(subject.label)}: {_escaped(text)}[/]")
 
     def _say(self, text: str) -> None:
         self._out.people.print(text)
@@ -113,13 +161,15 @@ class Progress:
         from rich.table import Table
 
         grid = Table.grid(padding=(0, 1))
-        now = time.monotonic()
+        now = time.time()
         shown = list(self._active.values())[-12:]
-        for label, begun, note in shown:
+        for active in shown:
+            took = elapsed(max(0.0, now - active.since))
+            note = f"{active.count} iterations" if active.count else active.note
             grid.add_row(
                 Spinner("dots", style="blue"),
-                _escaped(label),
-                f"[dim]{elapsed(now - begun)}[/]",
+                _escaped(active.label),
+                f"[dim]{took}[/]",
                 f"[dim]{_escaped(note)}[/]",
             )
         if len(self._active) > len(shown):
@@ -152,15 +202,12 @@ async def watch(
     await pump(follow=False)
 
 
-def _subject(event: Mapping[str, Any]) -> tuple[str, str]:
-    """What the event is about: a key that its begin and its end share, and how people call it."""
-    parts = [str(event[name]) for name in ("step", "node") if isinstance(event.get(name), str)]
-    if isinstance(event.get("iteration"), int):
-        parts.append(f"#{event['iteration']}")
-    parts += [str(event[name]) for name in ("task", "tool") if isinstance(event.get(name), str)]
-    if not parts:
-        parts = [str(event[name]) for name in _SUBJECTS if isinstance(event.get(name), str)][:1]
-    return "/".join(parts), " › ".join(parts)
+def _at(event: Mapping[str, Any]) -> float:
+    """When it happened, in seconds; the run's own clock, not the reader's."""
+    try:
+        return datetime.fromisoformat(str(event.get("at"))).timestamp()
+    except ValueError:
+        return time.time()
 
 
 def _status(event: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from .output import EXIT_OK, STATUS_STYLES, Output, elapsed, exit_code, moment, to_json
+from .output import STATUS_STYLES, Output, elapsed, exit_code, moment, to_json
 
 
 def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) -> int:
@@ -19,8 +19,7 @@ def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) ->
             out.note(line)
         if document.get("result") is not None and not quiet:
             out.value(document["result"])
-    # What came too late changed nothing, so there is nothing to report as an exit code either.
-    return EXIT_OK if document.get("stale") else exit_code(document["status"])
+    return exit_code(document)
 
 
 def summary(document: Mapping[str, Any]) -> Iterator[str]:

@@ -139,10 +139,10 @@ def _caption(node: Node) -> str:
 
 def _quoted(text: str) -> str:
     """Text between Mermaid's quotes: markup and its own entity sign are spelled as entities."""
-    text = " ".join(text.split()).replace("#", "#35;")
+    text = "\n".join(" ".join(line.split()) for line in text.splitlines()).replace("#", "#35;")
     for char, name in (("&", "amp"), ('"', "quot"), ("<", "lt"), (">", "gt"), ("`", "96"), ("|", "124")):
         text = text.replace(char, f"#{name};")
-    return text or " "
+    return text.replace("\n", "<br/>") or " "
 
 
 def dot(graph: Graph) -> str:
@@ -176,8 +176,8 @@ def _dot_marks(edge: Edge) -> str:
 
 
 def _dot_text(text: str) -> str:
-    plain = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{plain}"'
+    lines = [" ".join(line.split()).replace("\\", "\\\\").replace('"', '\\"') for line in text.splitlines()]
+    return '"' + "\\n".join(lines) + '"'
 
 
 def png(graph: Graph) -> bytes:

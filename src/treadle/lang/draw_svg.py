@@ -123,15 +123,18 @@ def _em(char: str) -> float:
 
 
 def wrap(text: str, limit: float) -> list[str]:
-    """Lines of at most `limit` em, at most three of them, cut with an ellipsis."""
-    words = [piece for word in _clean(text).split(" ") for piece in _pieces(word, limit)]
-    lines = [""]
-    for word in words:
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and _width(longer) > limit:
-            lines.append(word)
-        else:
-            lines[-1] = longer
+    """Lines of at most `limit` em, at most three of them, cut with an ellipsis. A line break in
+    the text is one in the picture."""
+    lines: list[str] = []
+    for part in text.splitlines() or [""]:
+        lines.append("")
+        pieces = [piece for word in _clean(part).split(" ") for piece in _pieces(word, limit)]
+        for word in pieces:
+            longer = f"{lines[-1]} {word}".strip()
+            if lines[-1] and _width(longer) > limit:
+                lines.append(word)
+            else:
+                lines[-1] = longer
     if len(lines) > LINES_MAX:
         lines = lines[:LINES_MAX]
         while lines[-1] and _width(lines[-1]) > limit - 1:
