@@ -70,6 +70,8 @@ class Task:
     loop: Loop | None
     where: str
     uses: tuple[Use, ...]
+    # The arguments a workbook entry was called with: `args` in the entry's own templates.
+    called_with: Tree | None = None
 
     @property
     def view(self) -> dict[str, Any]:
@@ -225,7 +227,8 @@ class _Loader:
         self, body: dict[str, Any], index: int, where: str, outer: tuple[dict[str, Any] | None, ...]
     ) -> Task:
         spec = body.get("spec") or {}
-        if body["kind"] == "workbook":
+        called = body["kind"] == "workbook"
+        if called:
             entry = self.workbook[body["task"]]
             own = {key: value for key, value in body.items() if key not in ("kind", "task", "spec")}
             spec = merge(entry.get("spec") or {}, spec)
@@ -238,6 +241,7 @@ class _Loader:
             key: value for key, value in body.items() if key not in _OWN_KEYS and key not in verbatim_keys
         }
         config["spec"] = effective
+        called_with = Tree(config.pop("args", {}), f"{place}.args") if called else None
         tree = Tree(config, place)
         policy = spec.get("policy")
         rules = None
@@ -259,6 +263,7 @@ class _Loader:
             loop=_loop(body["loop"], place) if "loop" in body else None,
             where=place,
             uses=(),
+            called_with=called_with,
         )
         task.uses = tuple(dict.fromkeys(_task_uses(task)))
         return task
@@ -266,7 +271,7 @@ class _Loader:
 
 def _task_uses(task: Task) -> Iterable[Use]:
     yield from task.config.uses
-    for tree in (task.set_ctx, task.set_iter):
+    for tree in (task.set_ctx, task.set_iter, task.called_with):
         if tree is not None:
             yield from tree.uses
     if task.loop is not None:

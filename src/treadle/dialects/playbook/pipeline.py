@@ -130,8 +130,13 @@ class Pipeline:
 
     def config(self, task: Task, *, load: bool = True) -> dict[str, Any]:
         """The task's fields rendered for its tool."""
-        config: dict[str, Any] = task.config.render(self.scope, load=load)
-        return {**config, **task.verbatim} if task.verbatim else config
+        scope, more = self.scope, task.verbatim
+        if task.called_with is not None:
+            given = {**scope.names["args"], **task.called_with.render(scope, load=load)}
+            scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers))
+            more = {**more, "args": given}
+        config: dict[str, Any] = task.config.render(scope, load=load)
+        return {**config, **more} if more else config
 
     def _enter(self, task: Task) -> int:
         names, entries = self.scope.names, self.frame["entries"]
