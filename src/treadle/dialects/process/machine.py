@@ -28,6 +28,7 @@ class ProcessMachine(Machine):
         turn = Turn(definition, fresh(event.input), ctx)
         turn.reference = event.reference
         turn.queue.append(MAIN)
+        turn.events.append({"type": "workflow.started", "workflow": definition.name})
         return self._decided(turn, event)
 
     def step(self, definition: Program, state: Value, event: Event, ctx: Context) -> Decision:

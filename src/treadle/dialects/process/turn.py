@@ -139,6 +139,7 @@ class Turn:
         self.intents = [intent for intent in self.intents if intent.kind == "start"]
         self.data["threads"] = {}
         self.data["ended"] = {"status": status, "path": path}
+        self.events.append({"type": "workflow.finished", "workflow": self.program.name, "status": status})
         return True
 
     def _finish(self, current: Thread) -> None:
