@@ -12,9 +12,6 @@ from treadle.kernel.errors import (
     RunEnded,
     RunExists,
     RunNotFound,
-    StoreBusy,
-    StoreFull,
-    StoreUnavailable,
     TreadleError,
     VersionMismatch,
 )
@@ -22,6 +19,7 @@ from treadle.kernel.model import (
     REFUSABLE,
     Apply,
     Cancel,
+    Continue,
     Domain,
     Event,
     Frame,
@@ -38,20 +36,17 @@ from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import Hot, join_ids
-from .ports import Item
+from .ports import PASSING, Item
 
 if TYPE_CHECKING:
     from .core import Core
 
-# The store did not answer: nothing is wrong with the event, it is tried again.
-PASSING = (StoreFull, StoreBusy, StoreUnavailable)
-
 
 def admit(core: Core, item: Item) -> bool:
     """Admits one event; False if what is staged must be committed before it can be."""
+    core.staged.taken.append(item)
     if item.submission is not None and core.answered_before(item):
         return True
-    core.staged.taken.append(item)
     try:
         hot = _find(core, item)
     except PASSING:
@@ -71,6 +66,14 @@ def admit(core: Core, item: Item) -> bool:
     event = item.event
     if event is None:
         core.owe(hot)
+        return True
+    if (owed := hot.state.pending()) is not None and event != owed:
+        # After a restart something may come before what the run owes itself: it has to wait.
+        core.staged.taken.pop()
+        core.put_back(item)
+        core.owe(hot)
+        return True
+    if type(event) is Continue and owed is None:
         return True
     if _is_stale(core, hot, item, event) or _is_barred(core, hot, item, event):
         return True

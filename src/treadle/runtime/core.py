@@ -19,7 +19,7 @@ from typing import Any
 from treadle.kernel.errors import AppendConflict, OwnershipLost, TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
-from treadle.kernel.model import REFUSABLE, Frame
+from treadle.kernel.model import Frame
 from treadle.kernel.run import Step
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
@@ -31,7 +31,7 @@ from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
 from .messages import item_to_bytes
-from .ports import Ack, Clock, Item, News, Port
+from .ports import PASSING, Ack, Clock, Item, News, Port
 from .registry import Registry
 from .staging import Staged
 
@@ -80,9 +80,14 @@ class Core:
         """How long nothing will happen by itself; None if for ever."""
         now = self.clock.now_ns()
         if self._mail or self._writes or self._progress or self._intake.busy:
-            return max(0, self._retry_at_ns - now)
+            return self._held_back_ns(now)
         due = self._intake.next_due_ns()
-        return None if due is None else max(0, due - now, self._retry_at_ns - now)
+        return None if due is None else max(due - now, self._held_back_ns(now))
+
+    def _held_back_ns(self, now: int) -> int:
+        """How long a failed commit still holds us back; a clock that was set back does not."""
+        left = self._retry_at_ns - now
+        return left if 0 < left <= RETRY_AFTER_NS else 0
 
     def take(self, timeout_s: float | None) -> bool:
         """Waits for a command; the core thread's way to sleep. False if none came."""
@@ -104,12 +109,14 @@ class Core:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self.clock.now_ns()
         self._drain()
-        if now < self._retry_at_ns:
+        if self._held_back_ns(now):
+            return False
+        if not (self._mail or self._writes or self._progress or self._intake.due(now)):
             return False
         try:
             self._intake.gather(now)
             self._fill()
-        except admission.PASSING as error:
+        except PASSING as error:
             self._rollback(error)
             return True
         if self.staged.empty:
@@ -140,6 +147,10 @@ class Core:
             self._writes.append(Write(lambda core: core.operate(item), item.ack))
         else:
             self._mail.post(item)
+
+    def queued(self) -> list[Item]:
+        """What waits in mailboxes, for changes that need an empty queue."""
+        return list(self._mail)
 
     def _fill(self) -> None:
         while self._writes and not self.staged.full:
@@ -181,12 +192,15 @@ class Core:
     def _publish(self) -> None:
         staged = self.staged
         for item in self._mail:
-            if item.inbox is not None and item.derived:
+            # What made it is durable now, so no later rollback may drop it.
+            if item.derived:
                 item.derived = False
-                self._intake.reading.add(item.inbox)
+                if item.inbox is not None:
+                    self._intake.reading.add(item.inbox)
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
         self.registry.stored.update(row.digest for row in staged.batch.definitions)
+        self._intake.handed_out(staged.dispatched)
         self._next_batch()
         if staged.revoked:
             self._port.revoke(staged.revoked)
@@ -212,16 +226,14 @@ class Core:
         for item in reversed(staged.taken):
             if item.derived:
                 continue
-            if item.ack is not None and isinstance(item.event, REFUSABLE):
+            if item.ack is not None:
                 answers.append((item.ack, None, error))
             else:
                 self._mail.post(item, front=True)
         answers += [(write.ack, None, error) for write in staged.writes if write.ack is not None]
         self._progress.extendleft(reversed(staged.progress))
-        self._intake.inbox_dirty = True
+        self._intake.undo(staged)
         self._next_batch()
-        self.next_run_no = self.store.last_run_no() + 1
-        self.next_task_no = self.store.last_task_no() + 1
         self._retry_at_ns = self.clock.now_ns() + RETRY_AFTER_NS
         if answers:
             self._port.answer(answers)
@@ -292,13 +304,17 @@ class Core:
 
     # --- what admission and effects stage ---
 
+    def put_back(self, item: Item) -> None:
+        """For an event that has to wait until the run has had what it owes itself."""
+        self._mail.post(item, front=True)
+
     def owe(self, hot: Hot) -> None:
         """Events a run owes itself come before whatever else waits in its mailbox."""
         owed = hot.state.pending()
         if owed is None:
             return
         head = self._mail.head(hot.state.id)
-        if head is None or not head.derived or head.event != owed:
+        if head is None or head.event != owed:
             self._mail.post(Item(hot.state.id, owed, derived=True), front=True)
 
     def arm(self, due_ns: int) -> None:
@@ -332,6 +348,7 @@ class Core:
     def show(self, hot: Hot, event: dict[str, Any]) -> None:
         """An event beside the journal: numbered and visible, decided on by nobody."""
         hot.event_no += 1
+        hot.batch = self.staged.number
         now = self.clock.now_ns()
         self.staged.batch.frames.append((hot.no, hot.event_no, now, encode(event)))
         self.tell(hot, [event], hot.event_no, hot.state.seq, now)
@@ -350,7 +367,7 @@ class Core:
     def _write(self, write: Write) -> None:
         try:
             value = write.change(self)
-        except admission.PASSING:
+        except PASSING:
             self._writes.appendleft(write)
             raise
         except Exception as error:
@@ -359,14 +376,17 @@ class Core:
             known = (
                 error if isinstance(error, TreadleError) else TreadleError(f"{type(error).__name__}: {error}")
             )
-            answers = self.staged.answers
+            before = self.staged
             self._next_batch()
             self.staged.batch.diagnostics, self.staged.batch.inbox_done = kept, read
-            self.staged.answers = answers
+            self.staged.answers, self.staged.writes = before.answers, before.writes
+            self.staged.dispatched, self.staged.revoked = before.dispatched, before.revoked
             if write.ack is not None:
                 self.staged.answers.append((write.ack, None, known))
             return
-        if write.ack is not None and value is not HANDED_ON:
+        if value is HANDED_ON:
+            return
+        if write.ack is not None:
             self.staged.answers.append((write.ack, value, None))
         self.staged.writes.append(write)
 
@@ -385,6 +405,9 @@ class Core:
         """Frames and checkpoints are rows beside the journal, written behind with the next batch."""
         try:
             hot = self.hot.get(progress.run)
+        except PASSING:
+            self._progress.appendleft(progress)
+            raise
         except TreadleError:
             hot = None
         if hot is None or progress.intent not in hot.state.open:

@@ -16,7 +16,7 @@ from treadle.kernel.run import Step
 from treadle.store.protocol import TaskRow, TimerRow
 
 from .hot import Hot
-from .ports import Item, NewRun, Work
+from .ports import PASSING, Item, NewRun, Work
 
 if TYPE_CHECKING:
     from .core import Core
@@ -34,6 +34,8 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
     if step.settled is not None:
         status = item.event.status if isinstance(item.event, Receipt) else "ok"
         by = getattr(item.event, "by", None)
+        if status == "timeout" and step.settled.kind not in ENGINE_KINDS:
+            core.staged.revoked.append(step.settled.id)
         _close(
             core, hot, step.settled, {"ok": "completed", "timeout": "expired"}.get(status, "cancelled"), by
         )
@@ -73,7 +75,6 @@ def refused(core: Core, item: Item, error: TreadleError) -> None:
 def deadline(core: Core, row: TimerRow) -> None:
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
     core.post(Item(row.run_id, Receipt(intent=row.intent, status="timeout", error=error)))
-    core.staged.revoked.append(row.intent)
 
 
 def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
@@ -189,6 +190,8 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
         options = {**state.options, **(params.get("options") or {})}
         row = core.registry.find(str(params["workflow"]), base=options.get("base"))
         input = core.registry.prepare(row, params.get("input"), options)
+    except PASSING:
+        raise
     except TreadleError as error:
         if reply is not None:
             receipt = Receipt(intent=intent.id, status="error", error=error.to_value())

@@ -8,6 +8,7 @@ are pinned until it is committed.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,27 +156,40 @@ class HotRuns:
 
 
 def open_work(row: RunRow, reads: Reads) -> dict[str, OpenIntent]:
-    """A run's open intents by id, found without running its machine: ids first, then only the few
-    records that opened something still open."""
+    """A run's open intents by id, found without running its machine."""
+    return open_and_owed(row, reads)[0]
+
+
+def open_and_owed(row: RunRow, reads: Reads) -> tuple[dict[str, OpenIntent], bool]:
+    """Open intents: ids first, then only the few records that opened something still open. And
+    whether the run may owe itself an event: a continuation, or a signal that came early."""
     cut = reads.snapshot(row.no)
-    open_ = dict(restore(cut[1]).open) if cut is not None else {}
-    opened_at: dict[str, int] = {}
-    for seq, opens, closes in reads.open_ids(row.no, after_seq=cut[0] if cut else 0):
+    state = restore(cut[1]) if cut is not None else None
+    open_ = dict(state.open) if state is not None else {}
+    more = state is not None and bool(state.more)
+    opened_at: dict[bytes, int] = {}
+    last = 0
+    for last, opens, closes in reads.open_ids(row.no, after_seq=cut[0] if cut else 0):
         for intent in split_ids(closes):
-            opened_at.pop(intent, None)
-            open_.pop(intent, None)
+            if opened_at.pop(intent, None) is None:
+                open_.pop(intent.hex(), None)
         for intent in split_ids(opens):
-            opened_at[intent] = seq
+            opened_at[intent] = last
     for seq in sorted(set(opened_at.values())):
         stored = reads.record(row.no, seq)
         assert stored is not None, "the record was there a moment ago"
-        open_.update((i.id, i) for i in opened_by(stored.record()) if i.id in opened_at)
-    return open_
+        open_.update((i.id, i) for i in opened_by(stored.record()) if bytes.fromhex(i.id) in opened_at)
+    if last and (stored := reads.record(row.no, last)) is not None:
+        more = "more" in stored.record()
+    return open_, more or any(intent.kind == "signal" for intent in open_.values())
 
 
 def join_ids(ids: list[str]) -> bytes | None:
     return bytes.fromhex("".join(ids)) if ids else None
 
 
-def split_ids(ids: bytes | None) -> list[str]:
-    return [ids[at : at + 16].hex() for at in range(0, len(ids), 16)] if ids else []
+def split_ids(ids: bytes | None) -> Sequence[bytes]:
+    """The 16-byte ids of a column; nearly always there is one or none."""
+    if not ids:
+        return ()
+    return (ids,) if len(ids) == 16 else [ids[at : at + 16] for at in range(0, len(ids), 16)]

@@ -14,9 +14,10 @@ from treadle.kernel.model import ENGINE_KINDS, Receipt
 from treadle.store.protocol import RunRow
 
 from . import effects
-from .hot import open_work
+from .hot import open_and_owed
 from .messages import item_from_bytes
 from .ports import Item, Work
+from .staging import Staged
 
 if TYPE_CHECKING:
     from .core import Core
@@ -32,11 +33,19 @@ class Intake:
         self.reading: set[str] = set()
         self.inbox_dirty = True
         self._next_due_ns: int | None = 0
+        # Recovery has come to this run (None: it is over), and had before the batch at hand.
         self._recovered_no: int | None = 0
+        self._recovered_before: int | None = 0
+        # Handed out in this life while recovery is under way: not to be handed out again.
+        self._handed: set[str] = set()
 
     @property
     def busy(self) -> bool:
         return self._recovered_no is not None or self.inbox_dirty
+
+    def due(self, now_ns: int) -> bool:
+        """Whether `gather` would find anything."""
+        return self.busy or (self._next_due_ns is not None and now_ns >= self._next_due_ns)
 
     def next_due_ns(self) -> int | None:
         return self._next_due_ns
@@ -45,7 +54,22 @@ class Intake:
         if self._next_due_ns is None or due_ns < self._next_due_ns:
             self._next_due_ns = due_ns
 
+    def handed_out(self, works: list[Work]) -> None:
+        if self._recovered_no is not None:
+            self._handed.update(work.intent.id for work in works)
+        else:
+            self._handed.clear()
+
+    def undo(self, staged: Staged) -> None:
+        """A commit failed: what it recovered is recovered again; messages whose operation it held
+        are read again (events are back in their mailboxes by themselves)."""
+        self._recovered_no = self._recovered_before
+        kept = {item.inbox for item in staged.taken}
+        self.reading.difference_update(key for key in staged.batch.inbox_done if key not in kept)
+        self.inbox_dirty = True
+
     def gather(self, now_ns: int) -> None:
+        self._recovered_before = self._recovered_no
         self._recover()
         self._read_inbox()
         self._fire_timers(now_ns)
@@ -84,16 +108,18 @@ class Intake:
             return
         rows = self._core.store.working(after_no=self._recovered_no, limit=RECOVER_PER_TURN)
         for row in rows:
-            if self._core.hot.peek(row.id) is None and not self._dispatch_again(row):
-                # No worker holds anything, so the run owes itself an event: load it and see.
-                self._core.post(Item(row.id, None))
+            if self._dispatch_again(row):
+                # It owes itself an event, or may: load it and see.
+                self._core.put_back(Item(row.id, None))
         self._recovered_no = rows[-1].no if len(rows) == RECOVER_PER_TURN else None
 
     def _dispatch_again(self, row: RunRow) -> bool:
+        """Whether the run may owe itself an event, besides what workers hold."""
         core = self._core
-        intents = [i for i in open_work(row, core.store).values() if i.kind not in ENGINE_KINDS]
+        open_, owes = open_and_owed(row, core.store)
+        intents = [i for i in open_.values() if i.kind not in ENGINE_KINDS]
         if not intents:
-            return False
+            return True
         first = core.store.record(row.no, 1)
         options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
         checkpoints = core.store.checkpoints(row.no)
@@ -102,8 +128,10 @@ class Intake:
         except TreadleError:
             loaded = None
         for intent in intents:
+            if intent.id in self._handed:
+                continue
             saved = checkpoints.get(intent.id)
             core.staged.dispatched.append(
                 Work(row.id, row.workflow, row.dialect, row.definition, options, intent, loaded, saved)
             )
-        return True
+        return owes

@@ -75,8 +75,14 @@ async def collect(
         removed += count
         if dry_run or count < COLLECT_PER_COMMIT:
             break
-    blobs = 0 if dry_run else await write(lambda core: core.store.sweep(keep=_pinned(core)))
+    blobs = 0 if dry_run else await write(_sweep)
     return {"runs": removed, "blobs": blobs}
+
+
+def _sweep(core: Core) -> int:
+    from .cells import pinned  # only here are reactive applications of interest to everybody
+
+    return core.store.sweep(keep=pinned(core))
 
 
 def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
@@ -87,11 +93,6 @@ def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
             core.hot.drop(row.id)
             core.staged.batch.runs_removed.append(row.no)
     return len(rows)
-
-
-def _pinned(core: Core) -> list[str]:
-    """Blobs that snapshots of reactive applications hold on to."""
-    return [digest for _, body in core.store.documents("pins") for digest in body.get("blobs", [])]
 
 
 def diagnosis(core: Core, *, url: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Journals:
         self.lives: dict[int, Life] = {}
         self.opened: dict[str, tuple[str, dict[str, Any]]] = {}
         self.settled: dict[str, tuple[str, dict[str, Any]]] = {}
-        self.saves: dict[str, int] = {}
+        self.saves: set[str] = set()
         self.clock_max_ns = 0
 
     # --- after every commit ---
@@ -100,7 +100,7 @@ class Journals:
 
     def saved(self, saved: CheckpointSaved) -> None:
         """A worker was told that its checkpoint is durable."""
-        self.saves[saved.intent] = max(self.saves.get(saved.intent, 0), _mark(saved.body))
+        self.saves.add(saved.intent)
 
     # --- at each dispatch ---
 
@@ -108,8 +108,8 @@ class Journals:
         live, intent = self._disk.live, work.intent
         assert not live.in_transaction, f"{work.run}: {intent.id} is dispatched inside a transaction"
         assert intent.id in self.opened, f"{work.run}: {intent.id} is dispatched and not durable"
-        if intent.id in self.saves and work.checkpoint is not None:
-            assert _mark(work.checkpoint) >= self.saves[intent.id], f"{work.run}: an old checkpoint"
+        # Two workers may hold one intent, and the last to save wins; but saved is saved.
+        assert intent.id not in self.saves or work.checkpoint is not None, f"{work.run}: a checkpoint is lost"
 
     def assert_recovered(self) -> None:
         """After a restart: every commit that was acknowledged is still there."""
@@ -213,8 +213,3 @@ def _source(record: dict[str, Any]) -> str | None:
         source: str | None = event.get("source")
         return source
     return None
-
-
-def _mark(checkpoint: Any) -> int:
-    """How far a checkpoint has come, where a workload says so."""
-    return int(checkpoint.get("mark", 0)) if isinstance(checkpoint, dict) else 0

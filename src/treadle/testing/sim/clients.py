@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import StoreBusy, StoreFull, StoreUnavailable, TreadleError
+from treadle.kernel.errors import TreadleError
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.messages import item_to_bytes
-from treadle.runtime.ports import Item
+from treadle.runtime.ports import PASSING, Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.sql import SqlStore
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .world import World
 
 PATIENCE_NS = 3_000 * MS
-PASSING = (StoreFull, StoreBusy, StoreUnavailable)
 
 
 class Network:

@@ -225,6 +225,10 @@ class SimProcess:
             self._jobs[job.intent.id] = work
             self._suspend(job, work, waiting)
 
+    def _resume(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
+        if self._jobs.get(job.intent.id) is work:
+            self._drive(job, work)
+
     def _suspend(self, job: SimJob, work: Coroutine[Any, Any, Done], waiting: Waiting) -> None:
         saved = waiting.command
         if saved is None:
@@ -232,8 +236,7 @@ class SimProcess:
 
         def ack(value: Any, error: TreadleError | None) -> None:
             self.world.journals.saved(saved)
-            if self._jobs.get(job.intent.id) is work:
-                self.world.after(self.world.rng.randrange(MS), lambda: self._drive(job, work))
+            self.world.after(self.world.rng.randrange(MS), lambda: self._resume(job, work))
 
         self.world.network.send(saved._replace(ack=ack))
 

@@ -211,8 +211,10 @@ class World:
             self._died(process)
             return
         except (OwnershipLost, AppendConflict) as error:
-            assert self.owner is not process, f"{process.name} is the only owner, and was told: {error}"
+            newest = int(self.disk.live.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+            assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
             process.kill()
+            self.after(0, self._boot)
             return
         self.after(wait, lambda: self._turn(process))
 

@@ -1,0 +1,373 @@
+"""Reactive applications on a store: which manifest is active, publishing, applying, snapshots.
+
+An application has a run of its own (its id is the application's name). It holds the digest of the active
+manifest, the proposals, and events that nobody subscribes to. Publishing routes an event by the active
+manifest and hands one event to each cell; applying moves to another manifest once everything is quiet.
+
+Everything here runs on the core thread, between batches, or reads. Nothing is abandoned, cleared or hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from treadle.dialects.reactive import governance
+from treadle.dialects.reactive.app import DIALECT_NAME, App
+from treadle.dialects.reactive.decide import Bound
+from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
+from treadle.dialects.reactive.machine import ReactiveMachine
+from treadle.dialects.reactive.routing import run_id
+from treadle.dialects.reactive.shadow import History, shadow
+from treadle.dialects.reactive.world import ApplyBlocked
+from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import Domain, Patch, Started, make_reference
+from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.lang.duration import instant_text
+from treadle.store.protocol import Reads, RunRow
+
+from .commands import HANDED_ON
+from .core import Core
+from .hot import BlobCache, load_state
+from .ports import Ack, Item, NewRun
+from .registry import Registry
+
+PAGE = 1_000
+SNAPSHOTS = "cells"
+
+
+# --- which code is active -----------------------------------------------------------------------------
+
+
+def active_manifest(reads: Reads, registry: Registry, app: str) -> str | None:
+    """The manifest that an application runs under; None if it has never run in this store."""
+    books = _books(reads, registry, app)
+    return None if books is None else str(books["manifest"])
+
+
+def _books(reads: Reads, registry: Registry, app: str) -> Value:
+    row = reads.run(app)
+    if row is None or row.dialect != DIALECT_NAME:
+        return None
+    return load_state(row, reads, registry, BlobCache(reads)).state
+
+
+def active_app(reads: Reads, registry: Registry, machine: ReactiveMachine, name: str) -> App:
+    """The code of the active manifest; an application that is new here is active by being there."""
+    manifest = active_manifest(reads, registry, name)
+    here = [app for app in machine.apps() if app.name == name]
+    for app in here:
+        if manifest in (None, app.digest):
+            return app
+    if not here:
+        raise UnknownWorkflow(
+            f"no application {name!r} is loaded here; give it with --app FILE:ATTR", code="CODE_MISSING"
+        )
+    raise UnknownWorkflow(
+        f"{name} runs under {manifest}, and its code is another version ({here[-1].digest}); "
+        "apply it first (treadle apply FILE:ATTR), or give the version that runs",
+        code="CODE_MISSING",
+        details={"app": name, "active": manifest, "here": here[-1].digest},
+    )
+
+
+def names(machine: ReactiveMachine) -> list[str]:
+    return list(dict.fromkeys(app.name for app in machine.apps()))
+
+
+# --- publishing ---------------------------------------------------------------------------------------
+
+
+def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Item]:
+    """An event as one item for each cell that subscribes; for the application itself if none does."""
+    deliveries = app.route(schema, value)
+    if key is not None and any(d.key not in (None, key) for d in deliveries):
+        raise InputInvalid(f"the key is {key!r}, but the event is for {deliveries[0].key!r}")
+    scope = (f"app:{app.name}", submission) if submission is not None else None
+    found = [
+        _item(app, d.run, d.workflow, d.key, Domain(schema=d.schema, value=d.value, submission=submission))
+        for d in deliveries
+    ]
+    if not found:
+        found = [_item(app, app.name, None, None, Domain(schema=schema, value=value, submission=submission))]
+    if len(found) == 1:
+        found[0].submission = scope
+    return found
+
+
+def _item(app: App, run: str, workflow: str | None, key: Value, event: Domain) -> Item:
+    create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, key)
+    body = encode(event.value)
+    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
+        return Item(run, event, create=create)
+    digest = digest_bytes(body)
+    reference = make_reference(checksum=digest, size=len(body), schema_hint=event.schema)
+    large = Domain(schema=event.schema, value=reference, submission=event.submission)
+    return Item(run, large, create=create, notes={"blobs": {digest: body}})
+
+
+def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
+    """Publishes on the core thread. Several deliveries of one submission are accepted together: each is
+    decided in this commit, or waits in the inbox with it."""
+    submission = asked.get("submission")
+    schema, value = app.event(asked["schema"], asked.get("value"))
+    made = items(app, schema, value, submission=submission, key=asked.get("key"))
+    if len(made) == 1:
+        made[0].ack = ack and _told(ack, [made[0].run])
+        core.post(made[0])
+        return HANDED_ON
+    runs = [item.run for item in made]
+    if submission is not None:
+        scope = (f"app:{app.name}", submission)
+        found = core.staged.submitted.get(scope) or core.store.submission(*scope)
+        if found is not None:
+            return _answered(core, found, submission)
+        core.remember(scope, {"runs": runs})
+    gathered = _Gathered(len(made), runs, ack)
+    for number, item in enumerate(made):
+        item.ack, item.derived = gathered.one, True
+        item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
+        if submission is not None:
+            item.submission = (f"run:{item.run}", submission)
+        core.post(item)
+    return HANDED_ON
+
+
+def _answered(core: Core, found: Value, submission: str) -> list[str]:
+    """The durable answer of a submission that went to several cells."""
+    runs: list[str] = found.get("runs") or [found["run"]]
+    for run in runs:
+        one = core.store.submission(f"run:{run}", submission)
+        if one is not None and "error" in one:
+            raise TreadleError.from_value(one["error"])
+    return runs
+
+
+def _told(ack: Ack, runs: list[str]) -> Ack:
+    def told(value: Any, error: TreadleError | None) -> None:
+        ack(None if error is not None else (value.get("runs") or runs), error)
+
+    return told
+
+
+class _Gathered:
+    """One answer for several deliveries: the runs, or the first refusal once all are decided."""
+
+    def __init__(self, count: int, runs: list[str], ack: Ack | None) -> None:
+        self._left, self._runs, self._ack = count, runs, ack
+        self._error: TreadleError | None = None
+
+    def one(self, value: Any, error: TreadleError | None) -> None:
+        self._error = self._error or error
+        self._left -= 1
+        if self._left == 0 and self._ack is not None:
+            self._ack(None if self._error is not None else self._runs, self._error)
+
+
+# --- looking ------------------------------------------------------------------------------------------
+
+
+def rows_of(reads: Reads, workflow: str, *, status: tuple[str, ...] = ()) -> Iterator[RunRow]:
+    """All runs of a workflow, newest first, in pages."""
+    before: int | None = None
+    while page := reads.runs(workflow=workflow, status=status, before_no=before, limit=PAGE):
+        yield from page
+        before = page[-1].no
+
+
+def listed(
+    reads: Reads, registry: Registry, workflow: str, *, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """`treadle cells`: key, status, size, last active."""
+    blobs, found = BlobCache(reads), []
+    for row in rows_of(reads, workflow):
+        state = load_state(row, reads, registry, blobs)
+        if state.state is None and state.status not in ("waiting", "failed"):
+            continue
+        size = 0 if state.state is None else len(encode(state.state))
+        found.append(
+            {
+                "key": row.cell_key,
+                "status": state.status,
+                "size": size,
+                "last_active": instant_text(state.last_ns),
+            }
+        )
+        if limit is not None and len(found) == limit:
+            break
+    return sorted(found, key=lambda cell: encode(cell["key"]))
+
+
+def exists(reads: Reads, registry: Registry, id: str) -> bool:
+    row = reads.run(id)
+    if row is None:
+        return False
+    state = load_state(row, reads, registry, BlobCache(reads))
+    return state.state is not None or state.status in ("waiting", "failed")
+
+
+def cell_id(app: App | None, workflow: str, key: Value) -> str:
+    """The run behind (workflow, key); the key is checked where the code is at hand."""
+    if app is None or workflow not in app.workflows:
+        return run_id(workflow, key, keyed=key is not None)
+    declared = app.workflows[workflow]
+    if declared.key is None:
+        return workflow
+    return run_id(workflow, declared.key.canon(key))
+
+
+# --- applying -----------------------------------------------------------------------------------------
+
+
+def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
+    """What keeps another manifest from being applied."""
+    found: list[dict[str, Any]] = []
+    machine = ReactiveMachine()
+    for workflow in {**(current.workflows if current else {}), **app.workflows}:
+        new = app.workflows.get(workflow)
+        changed = new is not None and (
+            current is None
+            or workflow not in current.workflows
+            or current.nodes[new.state.describe()["ref"]] != app.nodes[new.state.describe()["ref"]]
+        )
+        for row in rows_of(core.store, workflow, status=() if changed else ("running", "waiting", "stalled")):
+            about = {"run": row.id, "workflow": workflow, "key": row.cell_key, "status": row.status}
+            if row.status in ("running", "waiting", "stalled"):
+                hot = core.hot.get(row.id)
+                intents = list(hot.state.open) if hot is not None else []
+                reason = "has open effects" if intents else "is not terminal"
+                found.append({**about, "reason": reason, "intents": intents})
+            elif new is not None and row.status != "failed":
+                hot = core.hot.get(row.id)
+                why = None if hot is None else machine.compatible(Bound(app, new), hot.state.state)
+                if why is not None:
+                    found.append({**about, "reason": f"does not fit the new state: {why}"})
+    found += [{"run": run, "reason": "has queued events"} for run in _queued(core)]
+    return found
+
+
+def _queued(core: Core) -> list[str]:
+    """Cells that have events or receipts waiting."""
+    found = []
+    for item in core.queued():
+        hot = core.hot.peek(item.run)
+        dialect = item.create.dialect if item.create is not None else hot.state.dialect if hot else None
+        if dialect == DIALECT_NAME and not isinstance(item.event, Patch):
+            found.append(item.run)
+    return list(dict.fromkeys(found))
+
+
+def apply(core: Core, current: App | None, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
+    """Moves to another manifest, in one commit. Cells with a tail are snapshotted first, so that none
+    needs the code it leaves in order to load."""
+    found = blockers(core, current, app)
+    if found:
+        first = found[0]
+        raise ApplyBlocked(
+            f"{len(found)} things keep {app.name} from being applied; the first: {first['run']} {first['reason']}",
+            details={"blockers": found},
+        )
+    for workflow in current.workflows if current else ():
+        for row in rows_of(core.store, workflow):
+            hot = core.hot.get(row.id)
+            if hot is not None and hot.state.tail_records:
+                core.stage_snapshot(hot)
+    data = {"op": "apply", "manifest": app.digest}
+    if asked.get("proposal") is not None:
+        data["proposal"] = asked["proposal"]
+    govern(core, app, data, ack)
+    return HANDED_ON
+
+
+def govern(core: Core, app: App, data: dict[str, Any] | None, ack: Ack | None) -> None:
+    """A move in the application's own run; without one the run is only begun."""
+    digest = app.definition(None).digest
+    create = NewRun(DIALECT_NAME, app.name, None, digest)
+    if data is not None:
+        core.post(Item(app.name, Patch(data=data), ack=ack, create=create))
+        return
+    started = Started(definition=digest, seed=core.entropy(16), machine=ReactiveMachine.version)
+    core.post(Item(app.name, started, ack=ack, create=create))
+
+
+def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]]:
+    books = _books(reads, registry, app)
+    return [] if books is None else list(books["proposals"])
+
+
+def proposed(reads: Reads, registry: Registry, app: str, number: int) -> dict[str, Any]:
+    return governance.find(_books(reads, registry, app), number)
+
+
+def report(reads: Reads, registry: Registry, app: App, *, run: str | None = None) -> dict[str, Any]:
+    """What a candidate does with what was recorded, of one run or of all."""
+    blobs, histories = BlobCache(reads), []
+    for workflow in app.workflows:
+        for row in rows_of(reads, workflow):
+            if run is None or row.id == run:
+                records = [stored.record() for stored in reads.journal(row.no)]
+                state = load_state(row, reads, registry, blobs)
+                histories.append(History(row.id, workflow, row.cell_key, records, state))
+    if run is not None and not histories:
+        raise InputInvalid(f"{run} is no cell of {app.name}")
+    return shadow(app, histories)
+
+
+# --- snapshots ----------------------------------------------------------------------------------------
+
+
+class StoreBlobs:
+    """The store's blobs as the index needs them; what is put stands in the batch at hand."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def get(self, digest: str) -> bytes:
+        return self._core.staged.batch.blobs.get(digest) or self._core.store.blob(digest)
+
+    def put(self, body: bytes) -> str:
+        digest = digest_bytes(body)
+        if digest not in self._core.staged.batch.blobs and not self._core.store.has_blob(digest):
+            self._core.staged.batch.blobs[digest] = body
+        return digest
+
+
+def snapshot(core: Core, app: App) -> dict[str, Any]:
+    """Materialises the cells of every workflow into its index; the roots depend on the states alone.
+    The last snapshot's roots are pinned: `gc` keeps what they reach."""
+    if queued := _queued(core):
+        raise TreadleError(f"{len(queued)} cells have queued events", code="NOT_QUIET", cls="consistency")
+    blobs = StoreBlobs(core)
+    index = CellIndex(blobs)
+    last = core.store.document(SNAPSHOTS, app.name) or {"roots": {}}
+    roots: dict[str, str] = {}
+    for workflow in app.workflows:
+        before = last["roots"].get(workflow, EMPTY)
+        seen: dict[bytes, Entry | None] = dict.fromkeys((entry.key for entry in index.entries(before)), None)
+        for row in rows_of(core.store, workflow):
+            hot = core.hot.get(row.id)
+            if hot is None or hot.state.state is None:
+                continue
+            body = encode(hot.state.state)
+            key = b"" if row.id == workflow else encode(row.cell_key)
+            entry = Entry(key, digest_bytes(body), len(body), hot.state.last_ns)
+            if index.find(before, key) == entry:
+                seen.pop(key, None)
+            else:
+                blobs.put(body)
+                seen[key] = entry
+            core.hot.evict()
+        roots[workflow] = index.update(before, seen)
+    taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(core.clock.now_ns())}
+    core.staged.batch.documents.append((SNAPSHOTS, app.name, core.clock.now_ns(), encode(taken)))
+    return taken
+
+
+def pinned(core: Core) -> Iterator[str]:
+    """Every blob that the snapshots of applications hold on to."""
+    index = CellIndex(StoreBlobs(core))
+    for _, taken in core.store.documents(SNAPSHOTS):
+        for root in taken["roots"].values():
+            if root != EMPTY:
+                yield from index.reachable(root)
