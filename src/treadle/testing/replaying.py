@@ -18,7 +18,7 @@ async def assert_replays(target: Engine | Run) -> int:
     """
     from treadle.engine import Run
 
-    engine = target.engine if isinstance(target, Run) else target
+    engine = target._engine if isinstance(target, Run) else target
     ids = [target.id] if isinstance(target, Run) else await _all_ids(engine)
     for id in ids:
         found = await engine.replay(id)
