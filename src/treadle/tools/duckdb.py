@@ -7,8 +7,9 @@ Each call opens the database and closes it again, so that a file is free for oth
 from __future__ import annotations
 
 import asyncio
-import threading
-from typing import Any, Final
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import duckdb
 
@@ -16,6 +17,8 @@ from treadle.work.tool import Outcome, ToolCall
 
 from .base import BadConfig, ToolBase, credential, local_path, need, pick
 from .sql import Params, Statement, read_statements, sql_result
+
+T = TypeVar("T")
 
 _KINDS: Final[tuple[tuple[str, str, bool], ...]] = (
     ("ConstraintException", "db_constraint", False),
@@ -47,69 +50,78 @@ class DuckDbTool(ToolBase):
     timeout_kind = "db_timeout"
 
     async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
-        session = DuckDbSession(
-            database_path(config, call),
-            read_only=bool(config.get("read_only")),
-            attachments=await _attachments(config, call),
-        )
-        texts = _statements(config, call)
-        return await session.run(
-            lambda connection: _execute(connection, texts, bool(config.get("autocommit")))
-        )
+        statements = _statements(config, call)
+        autocommit = bool(config.get("autocommit"))
+        try:
+            async with await open_duckdb(config, call) as session:
+                return Outcome(result=await session.call(_execute, statements, autocommit))
+        except duckdb.Error as error:
+            return error_outcome(error)
 
     async def close(self) -> None:
         """Every call closes what it opened."""
 
 
 class DuckDbSession:
-    """One opened database, used by one function in a thread. A cancelled `run` interrupts it."""
+    """One open database in a thread of its own, because DuckDB blocks. A cancelled call interrupts
+    what the thread is doing, and waits until it has let go of the database."""
 
-    def __init__(self, path: str, *, read_only: bool = False, attachments: list[str] | None = None) -> None:
+    def __init__(self, path: str, *, read_only: bool, attachments: list[str]) -> None:
         self._path = path
         self._read_only = read_only
-        self._attachments = attachments or []
-        self._lock = threading.Lock()
+        self._attachments = attachments
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="treadle-duckdb")
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._unwanted = False
 
-    async def run(self, work: Any) -> Outcome:
-        """`work(connection)` in a thread; its Outcome, or the error's."""
-        task = asyncio.create_task(asyncio.to_thread(self._work, work))
+    async def __aenter__(self) -> DuckDbSession:
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._interrupt()
-            # The thread must be out of the database before anyone else may use it.
-            await asyncio.wait([task])
+            await self._in_thread(self._open)
+            for attachment in self._attachments:
+                await self.call(lambda connection, text: connection.execute(text), attachment)
+        except BaseException:
+            await self.__aexit__()
             raise
+        return self
 
-    def _work(self, work: Any) -> Outcome:
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.shield(self._in_thread(self._close))
+        self._thread.shutdown(wait=False)
+
+    async def call(self, work: Callable[..., T], *arguments: Any) -> T:
+        """`work(connection, *arguments)` in the database's thread."""
+        return await self._in_thread(lambda: work(self._connection, *arguments))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            connection = duckdb.connect(self._path, read_only=self._read_only)
-            with self._lock:
-                self._connection = connection
-            try:
-                if self._unwanted:
-                    return Outcome.failed("cancelled", "the task was cancelled")
-                for attachment in self._attachments:
-                    connection.execute(attachment)
-                outcome: Outcome = work(connection)
-                return outcome
-            finally:
-                with self._lock:
-                    self._connection = None
-                connection.close()
-        except duckdb.Error as error:
-            return error_outcome(error)
-
-    def _interrupt(self) -> None:
-        with self._lock:
-            self._unwanted = True
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
             if self._connection is not None:
                 self._connection.interrupt()
+            await asyncio.wait([future])
+            raise
+
+    def _open(self) -> None:
+        self._connection = duckdb.connect(self._path, read_only=self._read_only)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-def _execute(connection: duckdb.DuckDBPyConnection, statements: list[Statement], autocommit: bool) -> Outcome:
+async def open_duckdb(config: dict[str, Any], call: ToolCall) -> DuckDbSession:
+    """The database that a task or one side of a transfer names; enter it with `async with`."""
+    return DuckDbSession(
+        _database(config, call),
+        read_only=bool(config.get("read_only")),
+        attachments=await _attachments(config, call),
+    )
+
+
+def _execute(
+    connection: duckdb.DuckDBPyConnection, statements: list[Statement], autocommit: bool
+) -> dict[str, Any]:
     if not autocommit:
         connection.begin()
     result: dict[str, Any] = {}
@@ -126,7 +138,7 @@ def _execute(connection: duckdb.DuckDBPyConnection, statements: list[Statement],
                 result = sql_result(columns, rows, affected=0, statements=count)
     if not autocommit:
         connection.commit()
-    return Outcome(result=result)
+    return result
 
 
 def _wanted(params: Params, names: Any) -> Any:
@@ -147,7 +159,7 @@ def error_outcome(error: duckdb.Error) -> Outcome:
     return Outcome.failed(kind, text, code=f"DUCKDB_{type(error).__name__}", retryable=retryable)
 
 
-def database_path(config: dict[str, Any], call: ToolCall) -> str:
+def _database(config: dict[str, Any], call: ToolCall) -> str:
     database = str(pick(config, "database", "db", "db_path") or ":memory:")
     if database.startswith(":memory:"):
         return ":memory:"

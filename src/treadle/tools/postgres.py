@@ -34,6 +34,7 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "dbname": ("db_name", "dbname", "database"),
     "sslmode": ("sslmode", "db_sslmode"),
     "options": ("options",),
+    "application_name": ("application_name",),
 }
 _WHOLE: Final = ("db_conn_string", "conn_string", "connection_string", "dsn", "uri", "url")
 _ENDS_TRANSACTION: Final = re.compile(r"\s*(BEGIN|START|COMMIT|ROLLBACK|END|ABORT)\b(?!\s+TO\b)", re.I)
@@ -56,18 +57,20 @@ class PostgresTool(ToolBase):
 
     async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
         statements = read_statements(config, call)
-        once = _once_key(config, call, statements)
-        pool = await self._pool(config, call)
+        key = once_key(config, call)
+        if key is not None and any(_ENDS_TRANSACTION.match(statement.text) for statement in statements):
+            raise BadConfig("'once' needs one transaction; leave BEGIN, COMMIT and ROLLBACK to the tool")
         progress = _Progress()
         try:
-            if once is not None:
-                await _ensure_once_table(pool)
-            async with pool.connection() as connection:
-                if config.get("autocommit") and once is None:
+            async with self.connection(config, call) as connection:
+                if config.get("autocommit"):
                     await connection.set_autocommit(True)
                     return Outcome(result=await _execute(connection, statements, progress))
-                await connection.set_autocommit(False)
-                result = await _execute_once(connection, statements, progress, once)
+                if key is not None and (first := await claim_once(connection, key)) is not None:
+                    return Outcome(result=first)
+                result = await _execute(connection, statements, progress)
+                if key is not None:
+                    await keep_once(connection, key, result)
                 await connection.commit()
                 return Outcome(result=result)
         except PoolExhausted as error:
@@ -84,8 +87,10 @@ class PostgresTool(ToolBase):
     async def connection(
         self, config: Mapping[str, Any], call: ToolCall
     ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """A connection with a task's settings, for tools that move rows in bulk."""
+        """A connection with a task's settings, in a transaction that is rolled back unless committed."""
         pool = await self._pool(config, call)
+        if config.get("once"):
+            await _ensure_once_table(pool)
         async with pool.connection() as connection:
             await connection.set_autocommit(False)
             yield connection
@@ -117,26 +122,23 @@ async def _execute(
         return sql_result(columns, rows, affected=cursor.rowcount, statements=len(statements))
 
 
-async def _execute_once(
-    connection: psycopg.AsyncConnection[Any],
-    statements: list[Statement],
-    progress: _Progress,
-    key: str | None,
-) -> dict[str, Any]:
-    if key is None:
-        return await _execute(connection, statements, progress)
-    # Waits for a transaction with the same key that is still open, and sees what became of it.
+async def claim_once(connection: psycopg.AsyncConnection[Any], key: str) -> dict[str, Any] | None:
+    """None if the work is ours to do now; else the result of who did it. A transaction with the same
+    key that is still open is waited for."""
     taken = await connection.execute(
         "INSERT INTO treadle_once (key) VALUES (%s) ON CONFLICT DO NOTHING RETURNING key", [key]
     )
-    if await taken.fetchone() is None:
-        first = await connection.execute("SELECT result FROM treadle_once WHERE key = %s", [key])
-        row = await first.fetchone()
-        stored: dict[str, Any] = decode_trusted(bytes(row[0])) if row and row[0] else {}
-        return stored
-    result = await _execute(connection, statements, progress)
+    if await taken.fetchone() is not None:
+        return None
+    first = await connection.execute("SELECT result FROM treadle_once WHERE key = %s", [key])
+    row = await first.fetchone()
+    stored: dict[str, Any] = decode_trusted(bytes(row[0])) if row and row[0] else {}
+    return stored
+
+
+async def keep_once(connection: psycopg.AsyncConnection[Any], key: str, result: dict[str, Any]) -> None:
+    """Stores the result beside the key, in the transaction of the work itself."""
     await connection.execute("UPDATE treadle_once SET result = %s WHERE key = %s", [encode(result), key])
-    return result
 
 
 async def _ensure_once_table(pool: PostgresPool) -> None:
@@ -156,14 +158,13 @@ async def _ensure_once_table(pool: PostgresPool) -> None:
     pool.prepared.add("once")
 
 
-def _once_key(config: Mapping[str, Any], call: ToolCall, statements: list[Statement]) -> str | None:
+def once_key(config: Mapping[str, Any], call: ToolCall) -> str | None:
+    """The key under which this work is done once, or None if it may be repeated."""
     once = config.get("once")
     if not once:
         return None
     if config.get("autocommit"):
         raise BadConfig("'once' needs one transaction; leave out 'autocommit'")
-    if any(_ENDS_TRANSACTION.match(statement.text) for statement in statements):
-        raise BadConfig("'once' needs one transaction; leave BEGIN, COMMIT and ROLLBACK to the tool")
     key = once if isinstance(once, str) else call.idempotency_key
     if not key:
         raise BadConfig("'once' needs an idempotency key; give it as text: once: my-key")

@@ -1,0 +1,199 @@
+"""`artifact`: puts a payload into a store and gives its reference; gets the payload of a reference.
+
+Stores: files (`file://…` or a path, relative to the definition) and the engine's own
+(`treadle://…`; `noetl://…` is read as the same). A reference holds size and checksum, and what is read
+by it is checked against them. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import is_reference
+from treadle.kernel.values import digest_bytes
+from treadle.work.portable import portable
+from treadle.work.tool import Outcome, ToolCall
+
+from .base import BadConfig, ToolBase, local_path, need, pick
+
+_OURS: Final = ("treadle://", "noetl://")
+_GZIP: Final = b"\x1f\x8b"
+_LINES: Final = (".jsonl", ".ndjson")
+
+
+class _Unavailable(Exception):
+    """What a reference stands for cannot be had."""
+
+
+class ArtifactTool(ToolBase):
+    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint."""
+
+    kind = "artifact"
+    idempotent = True
+
+    async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        action = str(config.get("action") or ("put" if "data" in config else "get"))
+        if action not in ("get", "put"):
+            raise BadConfig(f"the field 'action' must be get or put, not {action!r}")
+        try:
+            return Outcome(result=await (_get(config, call) if action == "get" else _put(config, call)))
+        except _Unavailable as error:
+            return Outcome.failed("not_found", str(error), code="REFERENCE_NOT_AVAILABLE")
+        except TreadleError as error:
+            if error.code == "BLOB_CORRUPT":
+                return Outcome.failed("storage_access", error.message, code="CHECKSUM_MISMATCH")
+            raise
+        except OSError as error:
+            kind = "storage_quota" if error.errno in (28, 122) else "storage_access"
+            return Outcome.failed(kind, str(error), code="FILE_ERROR", retryable=kind == "storage_quota")
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def _get(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+    wanted = need(config, "result_ref", "ref", "uri", "path")
+    if isinstance(wanted, Mapping):
+        location = str(wanted.get("ref") or wanted.get("uri") or wanted.get("key") or "")
+        if wanted.get("store") != "file":
+            return {"data": await _load(dict(wanted), call), "ref": location or None}
+        path, expected = Path(str(wanted["key"])), wanted
+    else:
+        location = str(wanted)
+        if location.startswith(_OURS):
+            return {"data": await _load({"ref": _ours(location)}, call), "ref": _ours(location)}
+        path, expected = _file(location, call), {}
+    content = await asyncio.to_thread(_read, path, expected)
+    return {
+        "data": _parse(content, path, str(config.get("format") or "auto")),
+        "ref": location,
+        "size": len(content),
+        "checksum": digest_bytes(content),
+    }
+
+
+async def _load(reference: dict[str, Any], call: ToolCall) -> Any:
+    if not is_reference(reference) and "ref" not in reference:
+        raise BadConfig("'result_ref' must be a reference {store, key, checksum, …} or an address")
+    try:
+        return await call.load_blob(reference)
+    except KeyError as error:
+        raise _Unavailable(f"{reference.get('ref') or reference.get('key')} is not in the store") from error
+    except TreadleError as error:
+        if error.code == "BLOB_MISSING":
+            raise _Unavailable(error.message) from error
+        raise
+
+
+async def _put(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+    if "data" not in config:
+        raise BadConfig("the field 'data' is missing: there is nothing to put")
+    hint = config.get("schema_hint")
+    uri = pick(config, "uri", "path", "ref")
+    if uri is None or str(uri).startswith(_OURS):
+        try:
+            return await call.store_blob(portable(config["data"]), schema_hint=hint)
+        except KeyError as error:
+            raise _Unavailable("there is no store of results here; give a file:// address") from error
+    path = _file(str(uri), call)
+    content = _bytes(config["data"], path)
+    if config.get("compress"):
+        content = gzip.compress(content, mtime=0)
+    await asyncio.to_thread(_write, path, content)
+    return {
+        "kind": "result_ref",
+        "ref": path.as_uri(),
+        "uri": path.as_uri(),
+        "store": "file",
+        "key": str(path),
+        "checksum": digest_bytes(content),
+        "size": len(content),
+        "schema_hint": hint,
+        "scope": "permanent",
+        "expires_at": None,
+        "extracted": {},
+        "preview": None,
+    }
+
+
+def _ours(location: str) -> str:
+    return "treadle://" + location.partition("://")[2]
+
+
+def _file(location: str, call: ToolCall) -> Path:
+    if "://" in location and not location.startswith("file://"):
+        scheme = location.partition("://")[0]
+        raise BadConfig(f"{scheme}:// is not a store of this tool; use file:// or treadle://")
+    return local_path(location, call).absolute()
+
+
+def _read(path: Path, expected: Mapping[str, Any]) -> bytes:
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise _Unavailable(f"there is no file {path}") from error
+    checksum = expected.get("checksum")
+    if checksum is not None and digest_bytes(content) != checksum:
+        raise TreadleError(f"{path} is not what was put there: its checksum differs", code="BLOB_CORRUPT")
+    return gzip.decompress(content) if content.startswith(_GZIP) else content
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _bytes(value: Any, path: Path) -> bytes:
+    """Text and bytes as they are, a list as lines if the name says so, the rest as JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list) and path.name.removesuffix(".gz").endswith(_LINES):
+        return b"".join(msgspec.json.encode(portable(item)) + b"\n" for item in value)
+    return msgspec.json.encode(portable(value))
+
+
+def _parse(content: bytes, path: Path, wanted: str) -> Any:
+    """What the name or `format` says: json, jsonl, text or bytes."""
+    name = path.name.removesuffix(".gz")
+    if wanted == "auto":
+        suffix = ".jsonl" if name.endswith(_LINES) else Path(name).suffix
+        wanted = {".json": "json", ".jsonl": "jsonl"}.get(suffix, "auto")
+    try:
+        match wanted:
+            case "json":
+                return portable(msgspec.json.decode(content))
+            case "jsonl":
+                return [portable(msgspec.json.decode(line)) for line in content.splitlines() if line.strip()]
+            case "bytes":
+                return content
+            case "text":
+                return content.decode()
+            case "auto":
+                try:
+                    return content.decode()
+                except UnicodeDecodeError:
+                    return content
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not {wanted}: {error}") from error
+    raise BadConfig(f"the field 'format' must be auto, json, jsonl, text or bytes, not {wanted!r}")
