@@ -162,6 +162,8 @@ class Engine:
         match asked["name"]:
             case "deploy":
                 return deploys.perform(core, deploys.Deploy.from_value(body))
+            case "learn":
+                return deploys.learn(core, body)
             case "task":
                 return tasks.perform(core, tasks.Operation.from_value(body), ack)
             case name:
@@ -243,6 +245,9 @@ class Engine:
             options=options,
         )
         create = NewRun(row.dialect, row.name, row.version, row.digest, key)
+        if not self.owns and row.digest in self.library.known:
+            # The owner is another process: it has to know what was compiled here.
+            await self.operate("learn", deploys.row_value(row))
         answer = await self.submit(run, event, create=create)
         return Run(self, run, existing=bool(answer.get("existing")))
 
@@ -396,7 +401,8 @@ class Engine:
     async def _task(self, name: str, id: str, user: str | None, roles: Any, **more: Any) -> dict[str, Any]:
         asked = tasks.Operation(name=name, task=id, actor=tasks.Actor(user, tuple(roles)), **more)
         found: dict[str, Any] = await self._bridge.operate("task", asked.to_value())
-        return found
+        # Done by the owner, in another process: what has become of the task is in the store.
+        return found if "posted" not in found else await self.task(id)
 
     # --- watching, house-keeping, plug-ins ---
 

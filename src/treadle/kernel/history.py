@@ -72,7 +72,7 @@ def snapshot(run: RunState) -> bytes:
             "started_ns": run.started_ns,
             "last_ns": run.last_ns,
             "ended_ns": run.ended_ns,
-            "open": [{**i.to_value(), "seq": i.seq, "at_ns": i.at_ns} for i in run.open.values()],
+            "open": [_open_value(intent) for intent in run.open.values()],
             "signals": run.signals,
             "more": run.more,
             "retries": run.retries,
@@ -81,6 +81,11 @@ def snapshot(run: RunState) -> bytes:
     )
     run.snapshot_bytes = len(body)
     return body
+
+
+def _open_value(intent: OpenIntent) -> dict[str, Any]:
+    value = {**intent.to_value(), "seq": intent.seq, "at_ns": intent.at_ns}
+    return {**value, "frame": intent.frame} if intent.frame else value
 
 
 def restore(body: bytes) -> RunState:
@@ -108,7 +113,10 @@ def replay(
         record = stored.record()
         # A move is decided by what it moves to: what it leaves need not be at hand any more.
         decides = record["event"]["definition"] if record["kind"] == "apply" else run.definition
-        step = _again(run, machine, definition_of(decides), record, blobs)
+        definition = definition_of(decides)
+        if (problem := machine.unavailable(definition)) is not None:
+            raise problem
+        step = _again(run, machine, definition, record, blobs)
         if step.body != stored.body:
             got = decode_trusted(step.body)
             fields = [name for name in {**record, **got} if record.get(name) != got.get(name)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from .errors import TreadleError
 from .limits import STEP_BYTES_MAX
 from .model import Cancel, Context, Decision, Event, OpenIntent, Receipt, Started
 from .values import Value
@@ -69,6 +70,10 @@ class Machine(ABC):
     def wants_frames(self, definition: Any) -> bool:
         """Whether progress frames are events of the run; otherwise they are only shown."""
         return False
+
+    def unavailable(self, definition: Any) -> TreadleError | None:
+        """Why a definition cannot be run here, though it could be loaded: its code is not at hand."""
+        return None
 
     def compatible(self, definition: Any, state: Value) -> str | None:
         """Why a state cannot go on under this definition (fork, apply); None if it can."""

@@ -181,6 +181,8 @@ class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_ns: int = 0
     due_ns: int | None = None
     idempotency_key: str | None = None
+    # The number of the last frame that the run was told.
+    frame: int = 0
 
     @property
     def name(self) -> str:

@@ -34,6 +34,7 @@ from .model import (
     Continue,
     Decision,
     Event,
+    Frame,
     Intent,
     OpenIntent,
     Receipt,
@@ -175,6 +176,8 @@ def advance(
             _begin(run, event, at_ns)
         case Continue():
             run.more.pop(0)
+        case Frame():
+            run.open[event.intent].frame = event.seq
     if intent is not None:
         del run.open[intent.id]
         if intent.kind == "signal" and isinstance(event, Receipt):

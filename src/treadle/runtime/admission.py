@@ -80,6 +80,9 @@ def admit(core: Core, item: Item) -> bool:
     at_ns = core.clock.now_ns()
     if isinstance(event, Domain):
         event = _to_cell(core, hot, item, event)
+    if (problem := hot.machine.unavailable(hot.definition)) is not None:
+        core.quarantine(item, problem)
+        return True
     if blobs := item.notes.get("blobs"):
         core.stage_blobs(hot, blobs)
     try:

@@ -114,7 +114,7 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
     schema, value = app.event(asked["schema"], asked.get("value"))
     made = items(app, schema, value, submission=submission, key=asked.get("key"))
     if len(made) == 1:
-        made[0].ack = ack and _told(ack, [made[0].run])
+        made[0].ack = _Gathered(core, 1, [made[0].run], ack).one
         core.post(made[0])
         return HANDED_ON
     runs = [item.run for item in made]
@@ -124,7 +124,7 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         if found is not None:
             return _answered(core, found, submission)
         core.remember(scope, {"runs": runs})
-    gathered = _Gathered(len(made), runs, ack)
+    gathered = _Gathered(core, len(made), runs, ack)
     for number, item in enumerate(made):
         item.ack, item.derived = gathered.one, True
         item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
@@ -144,25 +144,20 @@ def _answered(core: Core, found: Value, submission: str) -> list[str]:
     return runs
 
 
-def _told(ack: Ack, runs: list[str]) -> Ack:
-    def told(value: Any, error: TreadleError | None) -> None:
-        ack(None if error is not None else (value.get("runs") or runs), error)
-
-    return told
-
-
 class _Gathered:
     """One answer for several deliveries: the runs, or the first refusal once all are decided."""
 
-    def __init__(self, count: int, runs: list[str], ack: Ack | None) -> None:
-        self._left, self._runs, self._ack = count, runs, ack
+    def __init__(self, core: Core, count: int, runs: list[str], ack: Ack | None) -> None:
+        self._core, self._left, self._runs, self._ack = core, count, runs, ack
         self._error: TreadleError | None = None
 
     def one(self, value: Any, error: TreadleError | None) -> None:
         self._error = self._error or error
         self._left -= 1
+        if value is not None and "runs" in value:
+            self._runs = value["runs"]
         if self._left == 0 and self._ack is not None:
-            self._ack(None if self._error is not None else self._runs, self._error)
+            self._core.reply(self._ack, None if self._error is not None else self._runs, self._error)
 
 
 # --- looking ------------------------------------------------------------------------------------------

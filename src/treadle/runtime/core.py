@@ -139,7 +139,12 @@ class Core:
             self._writes.append(command)
         else:
             assert isinstance(command, FrameSent | CheckpointSaved)
-            self._progress.append(command)
+            hot = self.hot.peek(command.run)
+            if isinstance(command, FrameSent) and hot and hot.machine.wants_frames(hot.definition):
+                # An event of the run like any other: it keeps its place before the receipt.
+                self.post(_frame_item(command))
+            else:
+                self._progress.append(command)
 
     def post(self, item: Item) -> None:
         """Puts an event into a run's mailbox and the run into the ring of ready ones."""
@@ -246,10 +251,16 @@ class Core:
         if item.inbox is not None:
             self.staged.batch.inbox_done.append(item.inbox)
 
+    def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+        """Answers at once, for a caller who was waiting for several commits."""
+        self._port.answer([(ack, value, error)])
+
     def refuse(self, item: Item, error: TreadleError) -> None:
         """Nothing changes; whoever asked is told, and a line stays in the diagnostics."""
         kind = item.event.kind if item.event is not None else None
-        self.diagnose(item.run, "refused", {"event": kind, "error": error.to_value()})
+        # The message's key lets the guest that sent it find out that it was refused.
+        told = {"message": item.inbox} if item.inbox is not None else {}
+        self.diagnose(item.run, "refused", {"event": kind, "error": error.to_value(), **told})
         if item.ack is not None:
             self.staged.answers.append((item.ack, None, error))
         if item.inbox is not None:
@@ -420,10 +431,7 @@ class Core:
         self.staged.progress.append(progress)
         if isinstance(progress, FrameSent):
             if hot.machine.wants_frames(hot.definition):
-                frame = Frame(
-                    intent=progress.intent, seq=progress.seq, type=progress.type, value=progress.data
-                )
-                self._mail.post(Item(progress.run, frame, derived=True))
+                self.post(_frame_item(progress))
                 return
             self.show(hot, {"type": progress.type, **progress.data})
             return
@@ -434,6 +442,10 @@ class Core:
         hot.checkpoints.add(progress.intent)
         if progress.ack is not None:
             self.staged.answers.append((progress.ack, {}, None))
+
+
+def _frame_item(sent: FrameSent) -> Item:
+    return Item(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
 
 
 def _no_operations(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:

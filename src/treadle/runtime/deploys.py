@@ -27,8 +27,12 @@ class Deploy:
     strict: bool
 
     def to_value(self) -> dict[str, Any]:
-        row: dict[str, Any] = msgspec.to_builtins(self.row, builtin_types=(bytes,))
-        return {"row": row, "reasons": self.reasons, "children": self.children, "strict": self.strict}
+        return {
+            "row": row_value(self.row),
+            "reasons": self.reasons,
+            "children": self.children,
+            "strict": self.strict,
+        }
 
     @staticmethod
     def from_value(value: dict[str, Any]) -> Deploy:
@@ -52,6 +56,18 @@ def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
     children = getattr(dialect, "children", None)
     loaded = dialect.machine.load(definition.body) if children else None
     return Deploy(row_of(definition), [], list(children(loaded)) if children else [], validation == "strict")
+
+
+def row_value(row: DefinitionRow) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
+    return value
+
+
+def learn(core: Core, value: dict[str, Any]) -> dict[str, Any]:
+    """Writes a definition that another process compiled; it claims no name and no version."""
+    row = DefinitionRow(**value)
+    core.staged.batch.definitions.append(msgspec.structs.replace(row, created_ns=core.clock.now_ns()))
+    return {"digest": row.digest}
 
 
 def perform(core: Core, deploy: Deploy) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from .messages import item_to_bytes
 from .ports import Ack, Item, Port
 
 _IDLE_CHECKPOINT_TURNS = 40
+REFUSALS_READ = 500
 
 
 class CoreThread(threading.Thread):
@@ -148,7 +149,12 @@ class CoreThread(threading.Thread):
             self._port.answer([(ack, None, error)])
 
     def _answer_read(self, store: Store) -> None:
-        """A message that is gone from the inbox was read by the owner: accepted. What it refused
-        stands in the diagnostics."""
-        for key in [key for key in self._handed if not store.inbox_has(key)]:
-            self._port.answer([(self._handed.pop(key), {"posted": key}, None)])
+        """A message that is gone from the inbox was read by the owner: accepted, unless the
+        diagnostics say that it was refused."""
+        gone = [key for key in self._handed if not store.inbox_has(key)]
+        if not gone:
+            return
+        refused = {d["message"]: d["error"] for d in store.diagnostics(limit=REFUSALS_READ) if "message" in d}
+        for key in gone:
+            error = TreadleError.from_value(refused[key]) if key in refused else None
+            self._port.answer([(self._handed.pop(key), None if error else {"posted": key}, error)])

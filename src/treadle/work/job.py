@@ -26,6 +26,8 @@ class Done(msgspec.Struct, kw_only=True):
     error: dict[str, Any] | None = None
     attempts: int = 1
     events: list[dict[str, Any]] = []
+    # Who did it, where that is worth recording.
+    by: str | None = None
 
 
 class Job(Protocol):

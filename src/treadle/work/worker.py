@@ -121,6 +121,7 @@ class WorkerJob:
             value=value,
             error=redact(to_value(done.error)) if done.error is not None else None,
             attempts=done.attempts,
+            by=done.by,
             events=redact(to_value(done.events)) if done.events else [],
         )
         return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})

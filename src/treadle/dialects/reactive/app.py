@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError, InputInvalid, UnknownWorkflow
-from treadle.kernel.values import Value, digest
+from treadle.kernel.values import Value, decode, digest
 from treadle.lang.definition import Definition
 
 from . import routing
@@ -182,11 +182,15 @@ class App:
     def event(self, schema: str | object, value: object = None) -> tuple[str, Value]:
         """An event in canonical form: from a typed object, or from a schema's name and a raw value."""
         if isinstance(schema, str):
-            return schema, canonical(self._event_shape(schema), value, what=schema)
+            raw = decode(value) if isinstance(value, bytes) else value
+            return schema, canonical(self._event_shape(schema), raw, what=schema)
         shape = shape_of(type(schema))
         if shape is None or shape.schema is None:
             raise InputInvalid(f"{type(schema).__name__} is not a class decorated with rx.schema")
         return shape.schema, canonical(shape, schema, what=shape.schema)
+
+    def knows(self, schema: str) -> bool:
+        return schema in self.schemas or any(w.family == schema for w in self.workflows.values())
 
     def _event_shape(self, schema: str) -> Shape:
         if (shape := self.schemas.get(schema)) is not None:

@@ -39,6 +39,15 @@ class Bound:
         return self.workflow.emits
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A workflow whose code is not here. It can be looked at, not run."""
+
+    app: str
+    manifest: str
+    workflow: str
+
+
 @dataclass(slots=True)
 class Checked:
     """An output in canonical form. This is also what `decision_log` journals."""

@@ -23,6 +23,10 @@ class ReactiveDialect:
     def __init__(self) -> None:
         self.machine = ReactiveMachine()
 
+    def knowing(self, transports: object) -> ReactiveDialect:
+        """An instance for each engine, because the machine holds live code; transports do not matter."""
+        return ReactiveDialect()
+
     def recognises(self, value: Value) -> bool:
         return isinstance(value, dict) and value.get("$kind") == "manifest"
 
@@ -42,7 +46,8 @@ class ReactiveDialect:
         workflow takes only one schema."""
         if isinstance(definition, Books):
             return None
-        assert isinstance(definition, Bound)
+        if not isinstance(definition, Bound):
+            raise InputInvalid("the code of this workflow is not here; deploy its application")
         workflow = definition.workflow
         if input is None:
             return None

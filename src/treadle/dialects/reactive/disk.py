@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.kernel.errors import BlobMissing
-from treadle.kernel.model import DETACHED_KINDS, OpenIntent
 from treadle.kernel.history import Stored
+from treadle.kernel.model import DETACHED_KINDS, OpenIntent
 from treadle.kernel.values import Value, decode, digest_bytes, encode
 
 Row = list[Value]

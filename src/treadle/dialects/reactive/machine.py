@@ -37,7 +37,7 @@ from treadle.lang.graph import Edge, Graph, Node
 
 from . import governance, step
 from .app import DIALECT_NAME, App
-from .decide import Bound, Checked, check, decision, status_of
+from .decide import Absent, Bound, Checked, check, decision, status_of
 from .effects import TimerFired
 from .governance import Books
 from .guard import strictly
@@ -90,19 +90,33 @@ class ReactiveMachine(Machine):
             return Books(body["app"], body["manifest"])
         app = self._apps.get(body["manifest"])
         if app is None:
-            raise UnknownWorkflow(
-                f"the code of {body['app']} at {body['manifest']} is not here: it was made by another version of the "
-                "application. Give that version with --app FILE:ATTR (engine.deploy(app))",
-                code="CODE_MISSING",
-                details=dict(body),
-            )
+            return Absent(body["app"], body["manifest"], body["workflow"])
         return Bound(app, app.workflow(body["workflow"]))
 
+    def unavailable(self, definition: Any) -> TreadleError | None:
+        if not isinstance(definition, Absent) or definition.manifest in self._apps:
+            return None
+        return UnknownWorkflow(
+            f"the code of {definition.app} at {definition.manifest} is not here: these records were made by another "
+            "version of the application. Give that version with --app FILE:ATTR (engine.deploy(app))",
+            code="CODE_MISSING",
+            details={"app": definition.app, "manifest": definition.manifest, "workflow": definition.workflow},
+        )
+
+    def _live(self, definition: Any) -> Any:
+        """The definition with its code, which may have come after it was loaded."""
+        if not isinstance(definition, Absent):
+            return definition
+        if (problem := self.unavailable(definition)) is not None:
+            raise problem
+        app = self._apps[definition.manifest]
+        return Bound(app, app.workflow(definition.workflow))
+
     def kinds(self, definition: Any) -> frozenset[str] | None:
-        return frozenset() if isinstance(definition, Books) else definition.declares
+        return frozenset() if isinstance(definition, Books) else self._live(definition).declares
 
     def takes_rejected(self, definition: Any) -> bool:
-        return isinstance(definition, Bound) and definition.workflow.rejected
+        return bool(self._live(definition).workflow.rejected)
 
     def wants_frames(self, definition: Any) -> bool:
         return isinstance(definition, Bound) and definition.workflow.frames
@@ -112,7 +126,7 @@ class ReactiveMachine(Machine):
         if isinstance(definition, Books) or state is None:
             return None
         try:
-            definition.workflow.state.canon(state)
+            self._live(definition).workflow.state.canon(state)
         except Misfit as misfit:
             return f"state{''.join(misfit.path)}: {misfit.message}"
         return None
@@ -123,7 +137,7 @@ class ReactiveMachine(Machine):
             problem = f"{receipt.status!r} is not a status of a receipt"
         elif receipt.status == "ok" and intent.kind != "timer" and not is_reference(receipt.value):
             try:
-                definition.workflow.effects[intent.kind].receipt.canon(receipt.value)
+                self._live(definition).workflow.effects[intent.kind].receipt.canon(receipt.value)
             except Misfit as misfit:
                 problem = f"{intent.kind}: ${''.join(misfit.path)}: {misfit.message}"
         if problem is None:
@@ -139,12 +153,12 @@ class ReactiveMachine(Machine):
         first = Domain(
             **{name: event.input.get(name) for name in ("schema", "value", "submission", "source")}
         )
-        return self._step(definition, None, first, ctx)
+        return self._step(self._live(definition), None, first, ctx)
 
     def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
         if isinstance(definition, Books):
             return governance.step(definition, state, event)
-        return self._step(definition, state, event, ctx)
+        return self._step(self._live(definition), state, event, ctx)
 
     def _step(self, bound: Bound, state: Value, event: Event, ctx: Context) -> Decision:
         if isinstance(event, Apply):
@@ -311,10 +325,11 @@ def _rejected(event: Rejected, ctx: Context) -> step.Rejected:
     )
 
 
-def draw(bound: Bound | Books) -> Graph:
+def draw(bound: Bound | Books | Absent) -> Graph:
     """Events, the workflow, the effects it may ask for."""
-    if isinstance(bound, Books):
-        return Graph(bound.app, [Node(bound.app, bound.app, "group")])
+    if not isinstance(bound, Bound):
+        name = bound.app if isinstance(bound, Books) else bound.workflow
+        return Graph(name, [Node(name, name, "group")])
     workflow = bound.workflow
     graph = Graph(workflow.name, [Node(workflow.name, workflow.name)])
     for event in workflow.events:

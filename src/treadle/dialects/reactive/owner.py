@@ -15,8 +15,8 @@ from hashlib import sha256
 from typing import Any
 
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
-from treadle.kernel.model import Apply, Domain, Event, Frame, Patch, Receipt, Started
 from treadle.kernel.history import replay, restore, snapshot_of
+from treadle.kernel.model import Apply, Domain, Event, Frame, Patch, Receipt, Started
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 
@@ -112,9 +112,9 @@ class Owner:
         return self.machine.load(self.tables.definitions[digest])
 
     def bound(self, digest: str) -> Bound:
+        """A run's workflow, to look at: of its own version, or of the active one if that is gone."""
         found = self.definition(digest)
-        assert isinstance(found, Bound)
-        return found
+        return found if isinstance(found, Bound) else Bound(self.app, self.app.workflow(found.workflow))
 
     def manifest_at(self, meta: RunMeta, seq: int) -> str:
         """The manifest under which a record was made."""

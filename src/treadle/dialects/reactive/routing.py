@@ -17,6 +17,7 @@ from treadle.kernel.limits import RUN_ID_CHARS_MAX
 from treadle.kernel.values import Value
 
 from .names import is_name
+from .shapes import BYTES, Misfit
 from .workflow import EventType, Workflow, shape_at
 
 _IN_VALUE = "$value."
@@ -68,6 +69,18 @@ def key_text(key: Value) -> str:
 def _hex(value: object) -> str:
     assert isinstance(value, bytes)
     return "0x" + value.hex()
+
+
+def key_of(workflow: Workflow, run: str) -> Any:
+    """The typed key of a run's id; the inverse of `run_id`."""
+    if workflow.key is None:
+        return None
+    text = run.removeprefix(f"{workflow.name}/")
+    try:
+        return workflow.key.load(workflow.key.canon(text))
+    except Misfit:
+        value = json.loads(text)
+        return bytes.fromhex(value[2:]) if workflow.key is BYTES else workflow.key.load(value)
 
 
 def derived(workflows: Sequence[Workflow]) -> list[Subscription]:

@@ -14,8 +14,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Apply, Event, Frame, OpenIntent, Receipt, Rejected, event_from_value
 from treadle.kernel.history import restore, snapshot_of
+from treadle.kernel.model import Apply, Event, Frame, OpenIntent, Receipt, Rejected, event_from_value
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value
 

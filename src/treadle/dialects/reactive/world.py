@@ -165,7 +165,7 @@ class World:
             if value is not None:
                 raise InputInvalid("send takes a typed event, or a schema's name and a value")
             return self._owner.app.event(event)
-        return self._owner.app.event(event, decode(value) if isinstance(value, bytes) else value)
+        return self._owner.app.event(event, value)
 
     def _check_key(self, deliveries: list[Delivery], key: Any) -> None:
         for delivery in deliveries:

@@ -1,0 +1,112 @@
+"""Runs the executors of reactive effects.
+
+An executor gets typed params with secrets filled in, and never sees the workflow's state. What it
+returns becomes the receipt, in canonical form; a value that does not fit the receipt's type goes as it
+is, and is found to be a fault where it is admitted. What it raises is an error receipt: TimeoutError a
+`timeout`, a TreadleError one of its own class, anything else class `transport`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from treadle.dialects.reactive.decide import Bound
+from treadle.dialects.reactive.effects import Call, Effect
+from treadle.dialects.reactive.routing import key_of
+from treadle.dialects.reactive.shapes import (
+    Mapped,
+    Misfit,
+    Option,
+    Record,
+    Secret,
+    Sequence,
+    Shape,
+    secret_names,
+)
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value, encode, to_value
+
+from .job import Done, Job, StaysOpen
+
+
+async def perform(job: Job) -> Done:
+    bound = await job.load_definition()
+    assert isinstance(bound, Bound)
+    effect = bound.app.effects.get(job.intent.kind)
+    if effect is None or effect.run is None:
+        raise StaysOpen(f"no executor is given for {job.intent.kind}; decorate one with @effect.executor")
+    call = await _call(job, bound, effect)
+    try:
+        answer = await effect.run(call)
+    except TimeoutError as error:
+        known = TreadleError(str(error) or "timed out", cls="timeout", code="TIMEOUT")
+        return Done(status="timeout", error=known.to_value(), by=effect.entrypoint)
+    except TreadleError as error:
+        return Done(status="error", error=error.to_value(), by=effect.entrypoint)
+    except Exception as error:
+        known = TreadleError(f"{type(error).__name__}: {error}", cls="transport", code="EXECUTOR_FAILED")
+        return Done(status="error", error=known.to_value(), by=effect.entrypoint)
+    return Done(value=_receipt(effect, answer), by=effect.entrypoint)
+
+
+async def _call(job: Job, bound: Bound, effect: Effect) -> Call[Any]:
+    value = job.intent.params["params"]
+    params = effect.params.load(value)
+    if effect.params.secrets:
+        secrets = {name: await job.secret(name) for name in dict.fromkeys(secret_names(value))}
+        params = revealed(effect.params, params, secrets.__getitem__)
+
+    async def progress(kind: str, data: Value) -> None:
+        fields = data if isinstance(data, dict) else {"value": data}
+        await job.progress(kind, **fields)
+
+    return Call(
+        params=params,
+        intent_id=job.intent.id,
+        effect=effect.name,
+        workflow=bound.workflow.name,
+        key=key_of(bound.workflow, job.run),
+        ref=job.intent.ref or None,
+        idempotency_key=job.idempotency_key,
+        _progress=progress,
+    )
+
+
+def _receipt(effect: Effect, answer: object) -> Value:
+    try:
+        return effect.receipt.canon(answer)
+    except Misfit:
+        try:
+            value = to_value(answer)
+            encode(value)
+        except TreadleError:
+            return {"not a value": type(answer).__name__}
+        return value
+
+
+def revealed(shape: Shape, value: Any, secret: Callable[[str], Any]) -> Any:
+    """The same object with every secret's value in place of its name."""
+    if not shape.secrets or value is None:
+        return value
+    if isinstance(value, Secret):
+        return secret(value.alias)
+    if isinstance(shape, Option):
+        return revealed(shape.inner, value, secret)
+    if isinstance(shape, Sequence):
+        return shape.make([revealed(shape.inner, item, secret) for item in value])
+    if isinstance(shape, Mapped):
+        return {key: revealed(shape.inner, item, secret) for key, item in value.items()}
+    if isinstance(shape, Record):
+        fields = {name: revealed(part, getattr(value, name), secret) for name, part in shape.fields.items()}
+        return _rebuilt(value, fields)
+    return value
+
+
+def _rebuilt(value: Any, fields: dict[str, Any]) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **fields)
+    if hasattr(value, "model_copy"):
+        return value.model_copy(update=fields)
+    return type(value)(**fields)
