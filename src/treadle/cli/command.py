@@ -78,25 +78,30 @@ class Session:
     on_interrupt: str = ""
 
     @asynccontextmanager
-    async def engine(self, *deploy: str | None, **options: Any) -> AsyncIterator[Engine]:
-        """A started engine on the store. `deploy` are applications whose code must be at hand."""
+    async def engine(self, app: str | None = None, **options: Any) -> AsyncIterator[Engine]:
+        """A started engine on the store: it owns it if nobody else does, and sets its work going."""
         from treadle.engine import Engine
 
-        from .loading import attach
+        from .loading import attach, attach_known
 
         engine = Engine(self.store, **options)
-        for app in deploy:
-            if app:
-                attach(engine, app)
+        await attach_known(engine, self.out)
+        if app:
+            attach(engine, app)
         async with engine:
             yield engine
 
     @asynccontextmanager
-    async def look(self, app: str | None = None) -> AsyncIterator[Engine]:
-        """An engine for questions only: it sets nothing going."""
+    async def look(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[Engine]:
+        """An engine for questions only: it sets nothing going. `code`: the question needs the code
+        of reactive applications."""
         from treadle.engine import Engine
 
+        from .loading import attach_known
+
         onlooker = Engine(self.store, readonly=True)
+        if code:
+            await attach_known(onlooker, self.out)
         if app:
             onlooker.load(app)
         async with onlooker:

@@ -42,7 +42,7 @@ async def replay(
     if bool(ids) == all_:
         raise Usage("name the runs to replay, or give --all")
     equal = True
-    async with cli.look(app) as engine:
+    async with cli.look(app, code=True) as engine:
         other = one(engine, against) if against is not None else None
         found = await ids_of(engine) if all_ else list(ids or ())
         cli.out.lines = all_ or len(found) > 1
@@ -74,7 +74,7 @@ async def diff(
     right: Annotated[str, typer.Argument(metavar="ID", help="The other.", show_default=False)],
 ) -> int:
     """Compare two runs: definition, input, way, results, sources. Exit 1 if they differ."""
-    async with cli.look() as engine:
+    async with cli.look(code=True) as engine:
         sides = []
         for id in (left, right):
             found = await engine.run(id)
@@ -142,7 +142,7 @@ async def record(
 
     from .recording import script_of
 
-    async with cli.look() as engine:
+    async with cli.look(code=True) as engine:
         found = await engine.run(id)
         document, journal = await found.show(), await found.journal()
         script = await engine.read(

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.files import SUFFIXES, load_python, split_target
+from rich.markup import escape
 
-from .output import Usage
+from treadle.files import SUFFIXES, load_python, split_target
+from treadle.kernel.errors import TreadleError
+
+from .output import Output, Usage
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -48,10 +51,28 @@ def application(target: str) -> Any:
 
 
 def attach(engine: Engine, app: str) -> None:
-    """Makes the code of a reactive application known to an engine."""
+    """Makes the code of a reactive application known to an engine, and its file to the store."""
     path, _ = split_target(app)
     _existing(path, app)
     engine.deploy(app)
+
+
+async def attach_known(engine: Engine, out: Output) -> None:
+    """Loads the applications that the store has seen, from the files they came from."""
+    from treadle.engine import Engine
+    from treadle.store.protocol import Reads
+
+    def ask(reads: Reads) -> list[str]:
+        rows = (reads.definition(version.digest) for version in reads.versions())
+        return [row.file for row in rows if row is not None and row.dialect == "reactive" and row.file]
+
+    async with Engine(engine.store_url, readonly=True) as onlooker:
+        files = await onlooker.read(ask)
+    for file in dict.fromkeys(files):
+        try:
+            engine.load(file)
+        except TreadleError as error:
+            out.note(f"[yellow]the application {escape(file)} cannot be loaded:[/] {escape(error.message)}")
 
 
 def _existing(path: Path, target: str) -> None:

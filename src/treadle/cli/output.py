@@ -40,7 +40,7 @@ _BY_STATUS: Final = {
 # From best to worst, for the exit code of several runs.
 _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE)
 # Errors that say "you asked for something that cannot be": everything else was refused (1).
-_USAGE_CODES: Final = frozenset(["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "TASK_NOT_FOUND", "USAGE"])
+_USAGE_CODES: Final = frozenset(["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "TASK_NOT_FOUND"])
 
 STATUS_STYLES: Final = {
     "completed": "green",
@@ -81,7 +81,8 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def error_code(error: TreadleError) -> int:
-    return EXIT_USAGE if error.cls == "definition" or error.code in _USAGE_CODES else EXIT_FAILED
+    usage = isinstance(error, Usage) or error.cls == "definition" or error.code in _USAGE_CODES
+    return EXIT_USAGE if usage else EXIT_FAILED
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:

@@ -56,7 +56,7 @@ async def publish(
 @commands(examples=["treadle cells com.acme/order@1", "treadle cells com.acme/order@1 --json"])
 async def cells(cli: Session, workflow: Workflow, app: App = None) -> None:
     """List the cells of a workflow: key, status, size, last active."""
-    async with cli.look(app) as engine:
+    async with cli.look(app, code=True) as engine:
         rows = await engine.cells(workflow)
     columns = {"key": "KEY", "status": "STATUS", "size": "BYTES", "last_active": "LAST ACTIVE"}
     cli.out.rows(rows, columns, empty=f"{workflow} has no cells")
@@ -88,7 +88,7 @@ async def cell(
 ) -> int | None:
     """Show one cell: its state and what it has open."""
     found_key: Any = key if text_key or key is None else inputs.loose(key)
-    async with cli.look(app) as engine:
+    async with cli.look(app, code=True) as engine:
         found = await engine.cell(workflow, found_key)
         if found is None:
             raise Usage(

@@ -18,6 +18,7 @@ from .view import describe, event_line, outcome
 
 if TYPE_CHECKING:
     from treadle.engine import Engine, Run
+    from treadle.lang.graph import Graph
     from treadle.store.protocol import Reads, RunRow
 
 commands = Commands(RUN)
@@ -247,7 +248,7 @@ async def show(
     ] = False,
 ) -> None:
     """Show one run: status, state, result, error, what it waits for."""
-    async with cli.look() as engine:
+    async with cli.look(code=True) as engine:
         document = await (await engine.run(id)).show(engine=engine_state)
     if cli.out.as_json:
         cli.out.document(document)
@@ -265,7 +266,7 @@ async def state(
     ] = None,
 ) -> None:
     """Show a run's state, now or at any record of its journal (time travel)."""
-    async with cli.look() as engine:
+    async with cli.look(code=True) as engine:
         document = await (await engine.run(id)).show(at=at)
     if at is not None and document["version_no"] != at:
         raise Usage(f"{id} has no record {at}; its last is {document['version_no']}")
@@ -334,7 +335,7 @@ async def trace(cli: Session, id: RunId) -> None:
     """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
     from .tracing import trace_of
 
-    async with cli.look() as engine:
+    async with cli.look(code=True) as engine:
         found = await engine.run(id)
         document = await found.show()
         traced = trace_of(document, await found.journal())
@@ -403,8 +404,8 @@ async def graph(
     )
     if wanted not in FORMATS:
         raise Usage(f"there is no picture format {wanted!r}; choose one of {', '.join(FORMATS)}")
-    async with cli.look() as engine:
-        picture = await engine.graph(one(engine, target) if is_file(target) else target)
+    async with cli.look(code=True) as engine:
+        picture = await _picture(engine, target)
     if cli.out.as_json:
         cli.out.document(asdict(picture))
         return
@@ -417,3 +418,18 @@ async def graph(
     except OSError as error:
         raise Usage(f"cannot write {output}: {error.strerror}") from error
     cli.out.note(f"wrote {output}")
+
+
+async def _picture(engine: Engine, target: str) -> Graph:
+    """The graph of a run, a workflow, or of all workflows of a reactive application at once."""
+    from treadle.lang.graph import Graph
+
+    found = engine.load(target) if is_file(target) and not Path(target).is_dir() else []
+    if len(found) < 2 or found[0].dialect != "reactive":
+        return await engine.graph(one(engine, target))
+    parts = [await engine.graph(definition) for definition in found]
+    whole = Graph(parts[0].title)
+    for part in parts[1:]:
+        whole.nodes += [node for node in part.nodes if node not in whole.nodes]
+        whole.edges += [edge for edge in part.edges if edge not in whole.edges]
+    return whole
