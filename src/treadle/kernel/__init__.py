@@ -7,48 +7,23 @@ record and applies it. Replaying a journal is doing the same again and comparing
 
 from __future__ import annotations
 
-from .errors import TreadleError
-from .history import replay
-from .machine import Machine
-from .model import (
-    Apply,
-    Cancel,
-    Context,
-    Continue,
-    Decision,
-    Domain,
-    Event,
-    Frame,
-    Intent,
-    OpenIntent,
-    Patch,
-    Receipt,
-    Rejected,
-    Reset,
-    Retry,
-    Signal,
-    Started,
-)
-from .run import RunState, Step, advance
-from .values import Value, decode, digest, encode
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import TreadleError
+    from .history import replay
+    from .machine import Machine
+    from .model import Context, Decision, Intent, Receipt, Signal, Started
+    from .run import RunState, Step, advance
+    from .values import Value, decode, digest, encode
 
 __all__ = [
-    "Apply",
-    "Cancel",
     "Context",
-    "Continue",
     "Decision",
-    "Domain",
-    "Event",
-    "Frame",
     "Intent",
     "Machine",
-    "OpenIntent",
-    "Patch",
     "Receipt",
-    "Rejected",
-    "Reset",
-    "Retry",
     "RunState",
     "Signal",
     "Started",
@@ -61,3 +36,19 @@ __all__ = [
     "encode",
     "replay",
 ]
+
+# Imported on first use (PEP 562): whoever needs only the errors pays for nothing else.
+_HOMES = {
+    "TreadleError": "errors",
+    "replay": "history",
+    "Machine": "machine",
+    **dict.fromkeys(("Context", "Decision", "Intent", "Receipt", "Signal", "Started"), "model"),
+    **dict.fromkeys(("RunState", "Step", "advance"), "run"),
+    **dict.fromkeys(("Value", "decode", "digest", "encode"), "values"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
