@@ -44,7 +44,7 @@ from .tool import Outcome, Tool, ToolCall
 
 # A retry that waits less than this keeps its lease and waits in its coroutine.
 SLEEP_S_MAX: Final = 1.0
-# Fast pipelines write no checkpoints: they end before one would be of use.
+# Pipelines of plain functions write few checkpoints: most end before one would be of use.
 SAVE_EVERY_S: Final = 0.02
 # More events than this do not ride in the receipt; they are written on the way.
 EVENTS_MAX: Final = 128
@@ -127,6 +127,8 @@ class _StepRun:
         self.first = str(self.params.get("first") or job.intent.id)
         self.payloads: dict[str, Value] = {}
         self.dirty = False
+        # Whether a task has waited for something outside, so that its progress is worth keeping.
+        self.waited = False
         self.saved_at = time.monotonic()
 
     async def run(self) -> Done:
@@ -238,13 +240,14 @@ class _StepRun:
         started = time.monotonic()
         outcome = await tool.run(config, call)
         self.dirty = True
+        self.waited = self.waited or not getattr(tool, "sync", False)
         return _envelope(outcome, task, action.attempt, time.monotonic() - started)
 
     async def _save(self, pipe: Pipeline, *, durable: bool) -> None:
         """Writes the frame behind, or, before a task that must not be repeated, waits for it."""
         if not self.dirty:
             return
-        if durable or time.monotonic() - self.saved_at >= SAVE_EVERY_S:
+        if durable or self.waited or time.monotonic() - self.saved_at >= SAVE_EVERY_S:
             await self._write(pipe, durable=durable)
 
     async def _write(self, pipe: Pipeline, *, durable: bool) -> None:
