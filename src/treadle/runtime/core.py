@@ -405,7 +405,14 @@ class Core:
         """An operation that came as data, because its sender may be another process."""
         if item.inbox is not None:
             self.staged.batch.inbox_done.append(item.inbox)
-        return self.operations(self, item.notes["op"], item.ack)
+        try:
+            return self.operations(self, item.notes["op"], item.ack)
+        except PASSING:
+            raise
+        except TreadleError as error:
+            if item.inbox is not None:
+                self.diagnose("", "refused", {"error": error.to_value(), "message": item.inbox})
+            raise
 
     def adopt(self, hot: Hot, step: Step) -> None:
         """Takes in a run that was made by other means than an event: a fork."""
