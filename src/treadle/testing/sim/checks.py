@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.model import DETACHED_KINDS, TERMINAL, event_value
 from treadle.kernel.run import GENESIS
 from treadle.kernel.values import decode_trusted
-from treadle.runtime.hot import BlobCache, load_state, split_ids
+from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.ports import Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.protocol import RunRow
@@ -60,7 +60,7 @@ class Journals:
             life = self.lives.setdefault(no, Life(id))
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
             assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"
-            self._fold(life, decode_trusted(body), split_ids(opens), split_ids(closes))
+            self._fold(life, decode_trusted(body), _ids(opens), _ids(closes))
             life.seq, life.digest = seq, digest
             self._rowid, self._newest = rowid, digest
 
@@ -113,9 +113,13 @@ class Journals:
 
     def assert_recovered(self) -> None:
         """After a restart: every commit that was acknowledged is still there."""
-        row = self._disk.live.execute("SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1").fetchone()
+        row = self._disk.live.execute(
+            "SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1"
+        ).fetchone()
         found = (0, None) if row is None else (row[0], row[1])
-        assert found == (self._rowid, self._newest), f"acknowledged records are gone: {found[0]} < {self._rowid}"
+        assert found == (self._rowid, self._newest), (
+            f"acknowledged records are gone: {found[0]} < {self._rowid}"
+        )
 
     # --- at the end ---
 
@@ -148,12 +152,16 @@ class Journals:
     def _check_rows(self, world: World) -> None:
         for no, life in self.lives.items():
             row = self._row(world, no)
-            assert row.status == life.status, f"{row.id}: the row says {row.status}, the journal {life.status}"
+            assert row.status == life.status, (
+                f"{row.id}: the row says {row.status}, the journal {life.status}"
+            )
             timers = {t.intent for t in world.store.timers_of(no)}
             due = {id for id, intent in life.open.items() if intent.get("due_ns") is not None}
             assert timers == due, f"{row.id}: timers {sorted(timers ^ due)} do not match open work"
             for task in world.store.tasks(run=row.id, limit=10_000):
-                assert (task.status in ("open", "claimed")) == (task.id in life.open), f"{row.id}: task {task.id}"
+                assert (task.status in ("open", "claimed")) == (task.id in life.open), (
+                    f"{row.id}: task {task.id}"
+                )
 
     def _check_actions(self, world: World) -> None:
         """Everything acknowledged is there, nothing is there more often than it was asked for."""
@@ -197,13 +205,19 @@ class Journals:
                     heard[source] = heard.get(source, 0) + 1
         for intent, (run, opened) in self.opened.items():
             if opened["kind"] == "deliver":
-                assert heard.get(intent, 0) == 1, f"{run}: {intent} was delivered {heard.get(intent, 0)} times"
+                assert heard.get(intent, 0) == 1, (
+                    f"{run}: {intent} was delivered {heard.get(intent, 0)} times"
+                )
 
     def _check_performed(self, world: World) -> None:
         for intent, (run, record) in self.settled.items():
             kind = self.opened[intent][1]["kind"]
             if kind in world.workload.performers and record["event"].get("status", "ok") == "ok":
                 assert world.performed.get(intent), f"{run}: {intent} is settled and was never done"
+
+
+def _ids(column: bytes | None) -> list[str]:
+    return [column[at : at + 16].hex() for at in range(0, len(column), 16)] if column else []
 
 
 def _source(record: dict[str, Any]) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Receipt
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.messages import item_to_bytes
 from treadle.runtime.ports import PASSING, Item
@@ -14,7 +16,7 @@ from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.sql import SqlStore
 
 from .disk import SimDialect
-from .process import MS
+from .process import MS, SimProcess
 from .workload import Action
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class Network:
             return (lease_ms + rng.randrange(2 * lease_ms)) * MS
         return rng.randrange(50 * MS)
 
-    def send(self, command: Item | FrameSent | CheckpointSaved, then: Callable[[], None] | None = None) -> None:
+    def send(self, command: Item | FrameSent | CheckpointSaved, worker: SimProcess | None = None) -> None:
+        """`worker` is whose lease ends when the message reaches it; elsewhere the lease runs out."""
         world = self._world
         copies = 1
         if world.chance(world.faults.lost):
@@ -45,18 +48,18 @@ class Network:
             copies = 2
         for _ in range(copies):
             late = world.rng.randrange(5_000 * MS) if world.chance(world.faults.delayed) else 0
-            world.after(late + world.rng.randrange(2 * MS), lambda: self._deliver(command, then))
+            world.after(late + world.rng.randrange(2 * MS), lambda: self._deliver(command, worker))
 
-    def _deliver(self, command: Item | FrameSent | CheckpointSaved, then: Callable[[], None] | None) -> None:
-        owner = self._world.owner
-        if owner is None or owner.dead:
+    def _deliver(self, command: Item | FrameSent | CheckpointSaved, worker: SimProcess | None) -> None:
+        owner = self._world.reach()
+        if owner is None:
             return
         if isinstance(command, Item):
             # A copy: two deliveries must not share what the core writes into an item.
             command = Item(command.run, command.event, notes=dict(command.notes))
         owner.core.submit(command)
-        if then is not None:
-            then()
+        if worker is owner and isinstance(command, Item) and isinstance(command.event, Receipt):
+            owner.bus.done(command.event.intent)
 
 
 @dataclass(slots=True)
@@ -88,19 +91,20 @@ class Clients:
 
     def begin(self) -> None:
         for asked in self.asked:
-            self._world.after(asked.action.at_ms * MS, lambda asked=asked: self._ask(asked))
+            self._world.after(asked.action.at_ms * MS, partial(self._ask, asked))
 
     def _ask(self, asked: Asked) -> None:
         if asked.done:
             return
         world, action = self._world, asked.action
-        self._again(asked)
-        owner = world.owner
+        # No answer in time means asking again.
+        world.after(PATIENCE_NS + world.rng.randrange(PATIENCE_NS), lambda: self._ask(asked))
+        owner = world.reach()
         if action.after is not None and not self._by_name[action.after].done:
             return
         if world.chance(world.faults.guest):
             self._post(asked)
-        elif owner is not None and not owner.dead:
+        elif owner is not None:
             item = action.item()
             item.ack = self._ack(asked)
             owner.core.submit(item)
@@ -109,17 +113,14 @@ class Clients:
                 again.ack = self._ack(asked)
                 owner.core.submit(again)
 
-    def _again(self, asked: Asked) -> None:
-        """No answer in time means asking again."""
-        wait = PATIENCE_NS + self._world.rng.randrange(PATIENCE_NS)
-        self._world.after(wait, lambda: self._ask(asked))
-
     def _ack(self, asked: Asked) -> Callable[[Any, TreadleError | None], None]:
         number = len(asked.attempts)
         asked.attempts.append("sent")
 
         def ack(value: Any, error: TreadleError | None) -> None:
-            assert not self._world.disk.live.in_transaction, f"{asked.action.name} is answered before its commit"
+            assert not self._world.disk.live.in_transaction, (
+                f"{asked.action.name} is answered before its commit"
+            )
             if error is None:
                 plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
                 asked.attempts[number] = "ok" if plain else "stale"
@@ -144,7 +145,14 @@ class Clients:
         except PASSING:
             asked.attempts[-1] = "refused"
             return
-        self._finish(asked)
+        self._watch(asked, key)
+
+    def _watch(self, asked: Asked, key: str) -> None:
+        """A guest is answered when the owner has read its message."""
+        if self._world.store.inbox_has(key):
+            self._world.after(50 * MS, lambda: self._watch(asked, key))
+        else:
+            self._finish(asked)
 
 
 class People:
@@ -164,12 +172,12 @@ class People:
                 self._busy[task.id] = world.journals.clock_max_ns + 2_000 * MS
                 for person in ("ann", "bob")[: 2 if world.chance(world.faults.duplicated) else 1]:
                     delay = world.rng.randrange(500 * MS)
-                    world.after(delay, lambda id=task.id, person=person: self._complete(id, person))
+                    world.after(delay, partial(self._complete, task.id, person))
         world.after(1_000 * MS, self._look)
 
     def _complete(self, id: str, person: str) -> None:
-        owner = self._world.owner
-        if owner is None or owner.dead:
+        owner = self._world.reach()
+        if owner is None:
             return
         operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
         notes = {"op": {"name": "task", "body": operation.to_value()}}

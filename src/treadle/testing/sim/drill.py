@@ -121,7 +121,9 @@ class _Turn:
 
     # --- entering an operation ---
 
-    def open(self, lane: int, kind: str, params: dict[str, Any], *, ms: int | None = None, part: int = 0) -> None:
+    def open(
+        self, lane: int, kind: str, params: dict[str, Any], *, ms: int | None = None, part: int = 0
+    ) -> None:
         pc, tries = self.state["lanes"][lane]["pc"], self.state["lanes"][lane]["tries"]
         due = None if ms is None else self.ctx.now_ns + ms * MS
         key = f"{self.ctx.run}/{lane}/{pc}/{part}" if kind == "work" else None
@@ -169,7 +171,9 @@ class _Turn:
         match op["do"]:
             case "work" | "flaky" | "blob" | "careful" | "invalid" | "crash":
                 tries = self.state["lanes"][lane]["tries"]
-                self.open(lane, "work", {"name": op["do"], "value": op.get("value"), "try": tries, **_fails(op)})
+                self.open(
+                    lane, "work", {"name": op["do"], "value": op.get("value"), "try": tries, **_fails(op)}
+                )
             case "many":
                 self.state["lanes"][lane]["left"] = op["count"]
                 self.open_slice(lane, 0)
@@ -301,7 +305,7 @@ class Drill:
 
     def actions(self, rng: Random) -> list[Action]:
         found: list[Action] = []
-        for number in range(rng.randrange(2, 7)):
+        for number in range(rng.randrange(3, 11)):
             run = f"run-{number}"
             program = self._program(depth=0)
             self._programs[run] = program
@@ -327,14 +331,14 @@ class Drill:
                     event = Signal(name=op["name"], data={"token": self._signals})
                     keyed = (f"run:{run}", f"signal:{self._signals}") if rng.random() < 0.5 else None
                     when = at_ms + rng.randrange(10_000)
-                    found.append(
-                        Action(name, when, run, event, submission=keyed, after=f"start {run}")
-                    )
+                    found.append(Action(name, when, run, event, submission=keyed, after=f"start {run}"))
         return found
 
     def _program(self, depth: int) -> Any:
         rng = self._rng
-        lanes = [[self._op(depth, lane) for _ in range(rng.randrange(1, 5))] for lane in range(rng.randrange(1, 4))]
+        lanes = [
+            [self._op(depth, lane) for _ in range(rng.randrange(1, 5))] for lane in range(rng.randrange(1, 4))
+        ]
         if len(lanes) > 1 and rng.random() < 0.15:
             lanes[0].append({"do": "drop", "lane": len(lanes) - 1})
         return {"lanes": lanes}
@@ -356,7 +360,12 @@ class Drill:
                 return {"do": kind, "count": rng.randrange(1, 7)}
             case "deliver":
                 cell = f"cell-{rng.randrange(2)}"
-                return {"do": kind, "cell": cell, "definition": self._cell.digest, "value": rng.randrange(100)}
+                return {
+                    "do": kind,
+                    "cell": cell,
+                    "definition": self._cell.digest,
+                    "value": rng.randrange(100),
+                }
             case "signal":
                 return {"do": "signal", "name": rng.choice("ab")}
             case "signal_late":
@@ -428,7 +437,7 @@ def check_output(op: Op, value: Any, where: str) -> None:
         case "signal" if "ms" in op:
             expected = ["timeout", "TIMEOUT"]
         case "signal":
-            assert isinstance(value, dict) and "token" in value, f"{where} gave {value}"
+            assert "token" in value, f"{where} gave {value}"
             return
         case "child" if op.get("workflow") == "nowhere":
             expected = ["error", "UNKNOWN_WORKFLOW"]

@@ -44,7 +44,7 @@ class Faults:
         return cls(
             crash=rate(0.01, 0.15),
             power_loss=rate(0.003, 0.05),
-            usurp=rate(0.003, 0.05),
+            usurp=rate(0.01, 0.1),
             pause=rate(0.005, 0.05),
             clock_jump=rate(0.005, 0.05),
             disk_full=rate(0.003, 0.02),

@@ -8,6 +8,7 @@ performers; whatever they send travels through the world's unreliable network.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import TreadleError
@@ -197,7 +198,7 @@ class SimProcess:
         if self.dead:
             return
         for work in self.bus.take("worker", 16):
-            self.world.after(self.world.network.work_ns(LEASE_MS), lambda work=work: self._begin(work))
+            self.world.after(self.world.network.work_ns(LEASE_MS), partial(self._begin, work))
 
     def _begin(self, work: Work) -> None:
         performer = self.world.workload.performers.get(work.intent.kind)
@@ -215,12 +216,12 @@ class SimProcess:
             waiting = work.send(None)
         except StopIteration as stop:
             self._jobs.pop(job.intent.id, None)
-            self.world.network.send(job.finish(stop.value), then=lambda: self.bus.done(job.intent.id))
+            self.world.network.send(job.finish(stop.value), worker=self)
         except StaysOpen:
             return
         except TreadleError as error:
             done = Done(status="error", error=error.to_value())
-            self.world.network.send(job.finish(done), then=lambda: self.bus.done(job.intent.id))
+            self.world.network.send(job.finish(done), worker=self)
         else:
             self._jobs[job.intent.id] = work
             self._suspend(job, work, waiting)

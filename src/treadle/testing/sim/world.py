@@ -185,6 +185,11 @@ class World:
         self.journals.assert_recovered()
         self._start_process()
 
+    def reach(self) -> SimProcess | None:
+        """Whom a message reaches: an owner, or one that believes it still is."""
+        self._processes = [process for process in self._processes if not process.dead]
+        return self.rng.choice(self._processes) if self._processes else None
+
     def _start_process(self) -> None:
         self._generation += 1
         try:
@@ -198,25 +203,24 @@ class World:
         self.after(SECOND, process.expire)
 
     def _turn(self, process: SimProcess) -> None:
-        if process.dead:
-            return
-        if pause := self._weather(process):
-            self.after(pause, lambda: self._turn(process))
-            return
-        if process.dead:
+        pause = 0 if process.dead else self._weather(process)
+        if pause or process.dead:
+            self.after(pause, lambda: None if process.dead else self._turn(process))
             return
         try:
             wait = process.turn()
         except Died:
             self._died(process)
-            return
         except (OwnershipLost, AppendConflict) as error:
-            newest = int(self.disk.live.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
-            assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
-            process.kill()
-            self.after(0, self._boot)
-            return
-        self.after(wait, lambda: self._turn(process))
+            self._deposed(process, error)
+        else:
+            self.after(wait, lambda: self._turn(process))
+
+    def _deposed(self, process: SimProcess, error: TreadleError) -> None:
+        newest = int(self.disk.live.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+        assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
+        process.kill()
+        self.after(0, self._boot)
 
     def _died(self, process: SimProcess) -> None:
         self.deaths += 1

@@ -1,0 +1,115 @@
+"""Bugs planted on purpose. A simulator that cannot fail proves nothing: it must find each of them.
+
+Each canary breaks one promise in the production code for as long as its context lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from treadle.kernel import run as kernel_run
+from treadle.kernel.model import OpenIntent, Receipt
+from treadle.runtime import admission
+from treadle.runtime.core import Core
+from treadle.runtime.intake import Intake
+from treadle.store import sql
+
+from .disk import Disk
+from .world import SimulationFailed, simulate
+
+Canary = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def append_ignores_expected_sequence() -> Iterator[None]:
+    """Neither the epoch nor unique(run, seq) holds: a deposed owner overwrites its successor."""
+    overwrite = sql._INSERT_RECORD.replace("INSERT INTO", "INSERT OR REPLACE INTO")
+    with (
+        patch.object(sql, "_INSERT_RECORD", overwrite),
+        patch.object(sql.SqlStore, "_check_epoch", lambda self, tx: None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def dispatch_before_commit() -> Iterator[None]:
+    """Workers see intents that a failed commit will take back."""
+    commit = Core._commit
+
+    def early(core: Core) -> None:
+        works, core.staged.dispatched = core.staged.dispatched, []
+        if works:
+            core._port.dispatch(works)
+        commit(core)
+
+    with patch.object(Core, "_commit", early):
+        yield
+
+
+@contextlib.contextmanager
+def lost_recovery() -> Iterator[None]:
+    """After a restart nobody looks for open work."""
+
+    def forget(intake: Intake) -> None:
+        intake._recovered_no = None
+
+    with patch.object(Intake, "_recover", forget):
+        yield
+
+
+@contextlib.contextmanager
+def double_settle() -> Iterator[None]:
+    """A second receipt for an intent is admitted like the first."""
+    settled: dict[str, OpenIntent] = {}
+    advance, is_stale = kernel_run.advance, admission._is_stale
+
+    def forgetful(run: Any, machine: Any, definition: Any, event: Any, **more: Any) -> Any:
+        if isinstance(event, Receipt) and event.intent in settled:
+            run.open[event.intent] = settled[event.intent]
+        step = advance(run, machine, definition, event, **more)
+        if step.settled is not None:
+            settled[step.settled.id] = step.settled
+        return step
+
+    def never_stale(core: Any, hot: Any, item: Any, event: Any) -> bool:
+        again = isinstance(event, Receipt) and event.intent in settled and not hot.state.ended
+        return False if again else is_stale(core, hot, item, event)
+
+    with patch.object(admission, "advance", forgetful), patch.object(admission, "_is_stale", never_stale):
+        yield
+
+
+@contextlib.contextmanager
+def skipped_fsync() -> Iterator[None]:
+    """A commit returns before it is on disk."""
+    make = Disk.__init__
+
+    def lying(disk: Disk, *arguments: Any) -> None:
+        make(disk, *arguments)
+        disk.lies = True
+
+    with patch.object(Disk, "__init__", lying):
+        yield
+
+
+CANARIES: tuple[Canary, ...] = (
+    append_ignores_expected_sequence,
+    dispatch_before_commit,
+    lost_recovery,
+    double_settle,
+    skipped_fsync,
+)
+
+
+def seeds_to_find(canary: Canary, *, seeds_max: int) -> tuple[int, SimulationFailed] | None:
+    """How many seeds it takes to find a planted bug, and how it shows; None if it is not found."""
+    with canary():
+        for seed in range(seeds_max):
+            try:
+                simulate(seed)
+            except SimulationFailed as failure:
+                return seed + 1, failure
+    return None
