@@ -64,6 +64,8 @@ def register_performers(engine: Engine, dialect: str) -> None:
     if dialect == "process":
         calls = engine.transports
         register("call", calls, dialect=dialect, threaded=calls.never_waits)
+    if dialect == "agent":
+        engine.agents.register(engine.worker)
     if dialect == "reactive":
         from treadle.work.effects import perform
 
@@ -71,7 +73,10 @@ def register_performers(engine: Engine, dialect: str) -> None:
 
 
 def register(engine: Engine, plugin: Any) -> None:
-    engine.tools.register(plugin)
+    if type(plugin).__name__ == "Skill":
+        engine.agents.skills.register(plugin)
+    else:
+        engine.tools.register(plugin)
 
 
 def attach(dialect: Dialect, definition: Definition) -> None:

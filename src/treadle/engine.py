@@ -44,6 +44,7 @@ from .watching import Watch
 
 if TYPE_CHECKING:
     from .applications import Applications
+    from .tools.agents import Agents
 
 T = TypeVar("T")
 # `list` is a method of the engine, so its signatures need the type under another name.
@@ -119,6 +120,8 @@ class Engine:
     async def __aexit__(self, *exc: object) -> None:
         """Stops without settling anything: what is open stays open and goes on with the next start."""
         await self._bridge.stop()
+        if "agents" in self.__dict__:
+            await self.agents.close()
         await self.transports.close()
         await self.tools.close()
 
@@ -133,6 +136,13 @@ class Engine:
         from .applications import Applications
 
         return Applications(self)
+
+    @cached_property
+    def agents(self) -> Agents:
+        """Skills, providers of models and MCP sessions, imported when the first agent run needs them."""
+        from .tools.agents import Agents
+
+        return Agents(self.models, self.secrets, self.configs, self)
 
     # --- how everything below reaches the core ---
 
@@ -150,6 +160,7 @@ class Engine:
         return await self._bridge.read(question)
 
     async def ask(self, make: Callable[[Ack], Item]) -> dict[str, Any]:
+        """Hands the core a command that answers by itself."""
         answer: dict[str, Any] = await self._bridge.ask(make)
         return answer
 
@@ -195,6 +206,7 @@ class Engine:
         return await self.library.resolve(workflow, self.read)
 
     async def definitions(self) -> Rows:
+        """The deployed definitions: name, version, dialect, digest, and whether they can run here."""
         return await self.read(deploys.listed)
 
     async def graph(self, target: Any) -> Graph:
@@ -252,6 +264,7 @@ class Engine:
         return Run(self, run, existing=bool(answer.get("existing")))
 
     async def run(self, id: str) -> Run:
+        """A handle on a run that is there."""
         await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
@@ -285,12 +298,15 @@ class Engine:
         return found
 
     async def cancel(self, id: str, reason: str = "") -> dict[str, Any]:
+        """Cancels a run and its children; one that has ended stays as it is."""
         return await self.submit(id, Cancel(reason=reason))
 
     async def patch(self, id: str, data: dict[str, Any], *, by: str | None = None) -> dict[str, Any]:
+        """Changes a run's data from outside; what waits for it is looked at again."""
         return await self.submit(id, Patch(data=to_value(data), by=by))
 
     async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
+        """Moves a stalled or failed run on; `how` is the dialect's: `from`, `input`, `skip`, `fail`."""
         return await self.submit(id, Retry(how=to_value(how), by=by))
 
     async def fork(
@@ -324,6 +340,7 @@ class Engine:
         return await self.applications.publish(event, value, key=key, submission_id=submission_id)
 
     async def cells(self, workflow: Any, *, limit: int | None = None) -> Rows:
+        """The cells of a reactive workflow."""
         return await self.applications.cells(workflow, limit=limit)
 
     async def cell(self, workflow: Any, key: Any = None) -> Run | None:
@@ -348,15 +365,19 @@ class Engine:
         return await self.applications.snapshot()
 
     async def propose(self, app: Any) -> int:
+        """Submits a new version of an application; the number of the proposal."""
         return await self.applications.propose(app)
 
     async def approve(self, number: int, *, app: str | None = None) -> None:
+        """Approves a proposal, so that it can be applied."""
         await self.applications.decide(number, "approve", app=app)
 
     async def reject(self, number: int, *, app: str | None = None) -> None:
+        """Rejects a proposal."""
         await self.applications.decide(number, "reject", app=app)
 
     async def proposals(self, app: str | None = None) -> Rows:
+        """The proposals of an application and where each stands."""
         return await self.applications.proposals(app)
 
     # --- tasks ---
@@ -368,21 +389,26 @@ class Engine:
         return [tasks.task_value(row) for row in await self.read(lambda reads: reads.tasks(**filters))]
 
     async def task(self, id: str) -> dict[str, Any]:
+        """One task of the inbox."""
         row = await self.read(lambda reads: reads.task(id))
         if row is None:
             raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
         return tasks.task_value(row)
 
     async def task_claim(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
+        """Claims a task for a user who holds one of its roles."""
         return await self._task("claim", id, user, roles)
 
     async def task_release(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
+        """Gives a claimed task back."""
         return await self._task("release", id, user, roles)
 
     async def task_assign(self, id: str, *, to: str, user: str | None, roles: Any = ()) -> dict[str, Any]:
+        """Gives a task to somebody."""
         return await self._task("assign", id, user, roles, to=to)
 
     async def task_comment(self, id: str, *, text: str, user: str | None, roles: Any = ()) -> dict[str, Any]:
+        """Adds a comment to a task's history."""
         return await self._task("comment", id, user, roles, text=text)
 
     async def task_complete(
@@ -394,6 +420,7 @@ class Engine:
         roles: Any = (),
         expected_version: int | None = None,
     ) -> dict[str, Any]:
+        """Answers a task; the run goes on when this returns."""
         return await self._task(
             "complete", id, user, roles, data=to_value(data), expected_version=expected_version
         )

@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from treadle.runtime.payloads import refers
 from treadle.runtime.ports import News
 
 log = logging.getLogger("treadle.observer")
@@ -137,14 +138,18 @@ class _Observing:
             if news.run not in self._seen:
                 self._seen[news.run] = self._after
                 if events and events[0]["seq"] > self._after + 1:
-                    last = events[-1]["seq"]
-                    events = [e for e in await self._events_after(news.run, self._after) if e["seq"] <= last]
+                    events = await self._stored(news.run, self._after, events[-1]["seq"])
+            if refers(events):
+                events = await self._stored(news.run, events[0]["seq"] - 1, events[-1]["seq"])
             for event in events:
                 if event["seq"] > self._seen[news.run]:
                     self._seen[news.run] = event["seq"]
                     await self._call({"run": news.run, **event})
             if news.ended:
                 self._seen.pop(news.run, None)
+
+    async def _stored(self, run: str, after: int, last: int) -> list[dict[str, Any]]:
+        return [event for event in await self._events_after(run, after) if event["seq"] <= last]
 
     async def _call(self, event: dict[str, Any]) -> None:
         try:

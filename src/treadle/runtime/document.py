@@ -16,6 +16,7 @@ from treadle.store.protocol import Reads, RunRow
 from .core import numbered
 from .effects import child_id
 from .hot import BlobCache, load_state, open_work
+from .payloads import MARK, refers, whole
 from .registry import Loaded, Registry
 
 PAGE = 500
@@ -81,6 +82,8 @@ def show(
         document["forked_from"] = {"run": started["forked_from"]["run"], "seq": started["forked_from"]["seq"]}
     if engine:
         document["engine"] = _engine(reads, row, state, detail)
+    if refers(document["state"]) or refers(document["result"]):
+        document["state"], document["result"] = whole(reads, [document["state"], document["result"]])
     return document
 
 
@@ -143,9 +146,12 @@ def events(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, A
             seq = stored.seq
             if last_no <= after:
                 continue
+            hidden = MARK in stored.body
             for event in record_events(stored, last_no):
                 if event["seq"] <= after:
                     continue
+                if hidden:
+                    event = whole(reads, event)
                 while frame is not None and frame["seq"] < event["seq"]:
                     yield frame
                     frame = next(beside, None)
