@@ -1,1 +1,92 @@
-"""Providers of models: scripted, Anthropic, OpenAI and whatever speaks their language."""
+"""Providers of models: scripted, Anthropic, OpenAI and whatever speaks their language.
+
+A run names its provider as `PROVIDER[:ARG]` (`--model anthropic`, `openai:gpt-5`,
+`scripted:script.json`); model names in the workflow are handed to that provider verbatim.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.work.agent_api import Provider, ProviderError
+
+Resolve = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Learn = Callable[[str, str], Any]
+
+
+class Providers:
+    """The providers of one engine: what was registered, then those that are shipped."""
+
+    def __init__(self, registered: Mapping[str, Any], *, resolve: Resolve, learn: Learn) -> None:
+        self._registered = registered
+        self._resolve = resolve
+        self._learn = learn
+        self._made: dict[tuple[str, str], Provider] = {}
+
+    def get(self, options: Mapping[str, Any]) -> Provider:
+        """The provider of a run, by its recorded options."""
+        spec = str(options.get("model") or self._default())
+        name, _, argument = spec.partition(":")
+        found = self._registered.get(spec) or self._registered.get(name)
+        if found is not None:
+            return found if hasattr(found, "turn") else self._kept(spec, options, lambda: found(argument))
+        return self._kept(spec, options, lambda: self._make(name, argument, options))
+
+    def _kept(self, spec: str, options: Mapping[str, Any], make: Callable[[], Any]) -> Provider:
+        key = (spec, str(options.get("secrets") or ""))
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _default(self) -> str:
+        if len(self._registered) == 1:
+            return next(iter(self._registered))
+        if spec := os.environ.get("TREADLE_MODEL"):
+            return spec
+        for name, variable in (("anthropic", "ANTHROPIC_API_KEY"), ("openai", "OPENAI_API_KEY")):
+            if os.environ.get(variable):
+                return name
+        raise ProviderError(
+            "no model is chosen: give --model PROVIDER[:NAME], or set TREADLE_MODEL, ANTHROPIC_API_KEY or "
+            "OPENAI_API_KEY; --model scripted:FILE needs no key",
+            code="UNKNOWN_PROVIDER",
+        )
+
+    def _make(self, name: str, argument: str, options: Mapping[str, Any]) -> Provider:
+        async def key(variable: str) -> str | None:
+            return await self._key(variable, options)
+
+        if name == "scripted":
+            from .scripted import ScriptedModel
+
+            return ScriptedModel.load(argument)
+        if name == "anthropic":
+            from .anthropic import AnthropicModel
+
+            return AnthropicModel(key, model=argument or None)
+        if name == "openai":
+            from .openai import OpenAIModel
+
+            return OpenAIModel(key, model=argument or None)
+        known = ", ".join(sorted({"scripted", "anthropic", "openai", *self._registered}))
+        raise ProviderError(f"there is no provider {name!r}; there are: {known}", code="UNKNOWN_PROVIDER")
+
+    async def _key(self, variable: str, options: Mapping[str, Any]) -> str | None:
+        """An API key: from the secrets of the run or the store, else from the environment."""
+        found: Any = None
+        try:
+            found = await self._resolve(variable, options)
+        except TreadleError:
+            found = os.environ.get(variable)
+        if isinstance(found, str) and found:
+            self._learn(variable, found)
+            return found
+        return None
+
+    async def close(self) -> None:
+        for provider in self._made.values():
+            await provider.close()
+        self._made.clear()

@@ -1,0 +1,214 @@
+"""Claude, through Anthropic's own SDK: streamed, with tool use and structured results.
+
+A node with declared output is given one more tool, `submit_result`, whose input schema is the
+output; calling it is the result. That takes any JSON Schema, and leaves the other tools usable.
+Retries are the engine's business, so the SDK's own are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anthropic
+import httpx2
+from anthropic import AsyncAnthropic
+
+from treadle.work.agent_api import (
+    AskReply,
+    AskRequest,
+    ChooseReply,
+    ChooseRequest,
+    ProviderError,
+    TurnReply,
+    TurnRequest,
+)
+
+from . import prompt
+from .prices import cost
+
+SUBMIT: Final = "submit_result"
+MAX_TOKENS: Final = 16_000
+ANSWER_TOKENS: Final = 1_024
+TIMEOUT_S: Final = 600.0
+PROGRESS_CHARS: Final = 400
+
+
+class AnthropicModel:
+    default_model: str | None = "claude-sonnet-4-5"
+    small_model: str | None = "claude-haiku-4-5"
+    keeps_history = True
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[str | None]],
+        *,
+        model: str | None = None,
+        base_url: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key = key
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._client: AsyncAnthropic | None = None
+        self.default_model = model or self.default_model
+
+    async def turn(self, request: TurnRequest) -> TurnReply:
+        tools: list[dict[str, Any]] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            for tool in request.tools
+        ]
+        choice: dict[str, Any] = {"type": "auto"}
+        if request.output_schema is not None:
+            tools.append(
+                {
+                    "name": SUBMIT,
+                    "description": "Hand in the result of this step. Call it once, when you are done.",
+                    "input_schema": {"type": "object", **request.output_schema},
+                }
+            )
+            if len(tools) == 1:
+                choice = {"type": "tool", "name": SUBMIT}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": prompt.first_message(await request.context())}
+        ]
+        for message in await request.history():
+            messages.append(_message(message))
+        more = {"tools": tools, "tool_choice": choice} if tools else {}
+        answer = await self._send(
+            request.model,
+            MAX_TOKENS,
+            messages,
+            system=request.instruction or anthropic.omit,
+            progress=request.progress,
+            **more,
+        )
+        return _reply(answer, request)
+
+    async def choose(self, request: ChooseRequest) -> ChooseReply:
+        text = prompt.question(request, await request.context())
+        answer = await self._send(request.model, ANSWER_TOKENS, [{"role": "user", "content": text}])
+        return ChooseReply(choice=prompt.choice_of(_text(answer), request), usage=_usage(answer))
+
+    async def ask(self, request: AskRequest) -> AskReply:
+        answer = await self._send(
+            request.model, ANSWER_TOKENS, [{"role": "user", "content": request.instruction}]
+        )
+        return AskReply(text=_text(answer), usage=_usage(answer))
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _send(
+        self,
+        model: str | None,
+        max_tokens: int,
+        messages: list[dict[str, Any]],
+        *,
+        progress: Callable[[str], Awaitable[None]] | None = None,
+        **more: Any,
+    ) -> Any:
+        """One request, streamed; whole sentences of it are shown while it comes."""
+        client = await self._connected()
+        said = ""
+        finished = False
+        try:
+            body: dict[str, Any] = {"model": model or self.default_model, "messages": messages, **more}
+            async with client.messages.stream(max_tokens=max_tokens, **body) as stream:
+                async for event in stream:
+                    if event.type == "message_stop":
+                        finished = True
+                    elif event.type == "text" and progress is not None:
+                        said += event.text
+                        if len(said) >= PROGRESS_CHARS or said.endswith("\n"):
+                            if said.strip():
+                                await progress(said.strip())
+                            said = ""
+                if not finished:
+                    raise ProviderError("the answer broke off", code="PROVIDER_CONNECTION", retryable=True)
+                return await stream.get_final_message()
+        except anthropic.APIStatusError as error:
+            raise prompt.status_error(error.status_code, error.message, error.response.headers) from error
+        except anthropic.APITimeoutError as error:
+            raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
+        except (anthropic.APIConnectionError, httpx2.TransportError) as error:
+            raise ProviderError(
+                f"the provider cannot be reached: {error}", code="PROVIDER_CONNECTION", retryable=True
+            ) from error
+        except ProviderError:
+            raise
+        except (
+            anthropic.APIError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+            LookupError,
+            RuntimeError,
+        ) as error:
+            raise ProviderError(
+                f"the provider's answer cannot be read: {type(error).__name__}: {error}", code="REPLY_INVALID"
+            ) from error
+
+    async def _connected(self) -> AsyncAnthropic:
+        if self._client is None:
+            key = await self._key("ANTHROPIC_API_KEY")
+            if not key:
+                raise ProviderError(
+                    "there is no ANTHROPIC_API_KEY; set it, or `treadle secret set ANTHROPIC_API_KEY`",
+                    code="PROVIDER_AUTH",
+                )
+            self._client = AsyncAnthropic(
+                api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s
+            )
+        return self._client
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] == "tool":
+        results = [
+            {
+                "type": "tool_result",
+                "tool_use_id": result["id"],
+                "content": prompt.as_json(result["output"]) if "output" in result else str(result["error"]),
+                "is_error": "error" in result,
+            }
+            for result in message["results"]
+        ]
+        return {"role": "user", "content": results}
+    return {"role": "assistant", "content": message["native"]}
+
+
+def _text(answer: Any) -> str:
+    return "".join(block.text for block in answer.content if block.type == "text")
+
+
+def _usage(answer: Any) -> dict[str, Any]:
+    used = answer.usage
+    written, read = used.cache_creation_input_tokens or 0, used.cache_read_input_tokens or 0
+    weighed = used.input_tokens + 1.25 * written + 0.1 * read
+    return {
+        "input_tokens": used.input_tokens + written + read,
+        "output_tokens": used.output_tokens,
+        "usd": cost(answer.model, input_tokens=weighed, output_tokens=used.output_tokens),
+    }
+
+
+def _reply(answer: Any, request: TurnRequest) -> TurnReply:
+    text, usage = _text(answer), _usage(answer)
+    uses = [block for block in answer.content if block.type == "tool_use"]
+    for block in uses:
+        if block.name == SUBMIT and request.output_schema is not None:
+            return TurnReply(data=block.input, text=text, usage=usage)
+    if uses and answer.stop_reason != "max_tokens":
+        native = [block.model_dump(mode="json", exclude_none=True) for block in answer.content]
+        calls = [{"id": block.id, "tool": block.name, "input": block.input} for block in uses]
+        return TurnReply(calls=calls, text=text, usage=usage, native=native)
+    if answer.stop_reason in ("max_tokens", "refusal", "model_context_window_exceeded"):
+        error = {
+            "max_tokens": f"the answer was cut off after {MAX_TOKENS} tokens",
+            "refusal": "the model refused",
+        }.get(answer.stop_reason, "the context is too long for the model")
+        return TurnReply(status="failed", data={"summary": text, "error": error}, text=text, usage=usage)
+    return TurnReply(data=prompt.data_of(text, request.output_schema), text=text, usage=usage)

@@ -1,0 +1,237 @@
+"""OpenAI's models, and every server that speaks its chat completions (`OPENAI_BASE_URL`).
+
+Chat completions rather than responses, because that is what compatible servers have. Declared
+output is asked for with `response_format`; strict mode is off, so any JSON Schema may be declared,
+and the machine checks the result. Retries are the engine's business, so the SDK's own are off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+import openai
+from openai import AsyncOpenAI
+
+from treadle.work.agent_api import (
+    AskReply,
+    AskRequest,
+    ChooseReply,
+    ChooseRequest,
+    ProviderError,
+    TurnReply,
+    TurnRequest,
+)
+
+from . import prompt
+from .prices import cost
+
+TIMEOUT_S: Final = 600.0
+PROGRESS_CHARS: Final = 400
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer put together from its stream."""
+
+    model: str = ""
+    text: str = ""
+    refusal: str = ""
+    finish: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, chunk: Any) -> str:
+        """Takes one chunk in; what it adds to the text."""
+        self.model = chunk.model or self.model
+        if chunk.usage is not None:
+            self.input_tokens = chunk.usage.prompt_tokens
+            self.output_tokens = chunk.usage.completion_tokens
+        added = ""
+        for choice in chunk.choices:
+            if choice.index:
+                continue
+            self.finish = choice.finish_reason or self.finish
+            added += choice.delta.content or ""
+            self.refusal += choice.delta.refusal or ""
+            for part in choice.delta.tool_calls or ():
+                call = self.calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] = part.id or call["id"]
+                if part.function is not None:
+                    call["name"] += part.function.name or ""
+                    call["arguments"] += part.function.arguments or ""
+        self.text += added
+        return added
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        usd = cost(self.model, input_tokens=self.input_tokens, output_tokens=self.output_tokens)
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "usd": usd}
+
+
+class OpenAIModel:
+    default_model: str | None = "gpt-5"
+    small_model: str | None = "gpt-5-mini"
+    keeps_history = True
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[str | None]],
+        *,
+        model: str | None = None,
+        base_url: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key = key
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._client: AsyncOpenAI | None = None
+        self.default_model = model or self.default_model
+
+    async def turn(self, request: TurnRequest) -> TurnReply:
+        messages: list[dict[str, Any]] = []
+        if request.instruction:
+            messages.append({"role": "system", "content": request.instruction})
+        messages.append({"role": "user", "content": prompt.first_message(await request.context())})
+        for message in await request.history():
+            messages += _messages(message)
+        more: dict[str, Any] = {}
+        if request.tools:
+            more["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.input_schema,
+                    },
+                }
+                for tool in request.tools
+            ]
+        if request.output_schema is not None:
+            form = {"name": "result", "schema": request.output_schema, "strict": False}
+            more["response_format"] = {"type": "json_schema", "json_schema": form}
+        return _reply(await self._send(request.model, messages, progress=request.progress, **more), request)
+
+    async def choose(self, request: ChooseRequest) -> ChooseReply:
+        text = prompt.question(request, await request.context())
+        answer = await self._send(request.model, [{"role": "user", "content": text}])
+        return ChooseReply(choice=prompt.choice_of(answer.text, request), usage=answer.usage)
+
+    async def ask(self, request: AskRequest) -> AskReply:
+        answer = await self._send(request.model, [{"role": "user", "content": request.instruction}])
+        return AskReply(text=answer.text, usage=answer.usage)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _send(
+        self,
+        model: str | None,
+        messages: list[dict[str, Any]],
+        *,
+        progress: Callable[[str], Awaitable[None]] | None = None,
+        **more: Any,
+    ) -> _Answer:
+        """One request, streamed; whole sentences of it are shown while it comes."""
+        client = await self._connected()
+        answer, said = _Answer(), ""
+        try:
+            body: dict[str, Any] = {"model": model or self.default_model, "messages": messages, **more}
+            stream: Any = await client.chat.completions.create(
+                stream=True, stream_options={"include_usage": True}, **body
+            )
+            async with stream:
+                async for chunk in stream:
+                    said += answer.add(chunk)
+                    if progress is not None and (len(said) >= PROGRESS_CHARS or said.endswith("\n")):
+                        if said.strip():
+                            await progress(said.strip())
+                        said = ""
+        except openai.APIStatusError as error:
+            raise prompt.status_error(error.status_code, error.message, error.response.headers) from error
+        except openai.APITimeoutError as error:
+            raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
+            raise ProviderError(
+                f"the provider cannot be reached: {error}", code="PROVIDER_CONNECTION", retryable=True
+            ) from error
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
+            raise ProviderError(
+                f"the provider's answer cannot be read: {type(error).__name__}: {error}", code="REPLY_INVALID"
+            ) from error
+        if answer.finish is None:
+            raise ProviderError("the answer broke off", code="PROVIDER_CONNECTION", retryable=True)
+        return answer
+
+    async def _connected(self) -> AsyncOpenAI:
+        if self._client is None:
+            key = await self._key("OPENAI_API_KEY")
+            if not key:
+                raise ProviderError(
+                    "there is no OPENAI_API_KEY; set it, or `treadle secret set OPENAI_API_KEY`",
+                    code="PROVIDER_AUTH",
+                )
+            self._client = AsyncOpenAI(
+                api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s
+            )
+        return self._client
+
+
+def _messages(message: dict[str, Any]) -> list[dict[str, Any]]:
+    if message["role"] == "tool":
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": result["id"],
+                "content": prompt.as_json(
+                    result["output"] if "output" in result else {"error": result["error"]}
+                ),
+            }
+            for result in message["results"]
+        ]
+    return [message["native"]]
+
+
+def _reply(answer: _Answer, request: TurnRequest) -> TurnReply:
+    text, usage = answer.text, answer.usage
+    if answer.calls and answer.finish != "length":
+        parts = [answer.calls[index] for index in sorted(answer.calls)]
+        native = {
+            "role": "assistant",
+            "content": text or None,
+            "tool_calls": [
+                {
+                    "id": part["id"],
+                    "type": "function",
+                    "function": {"name": part["name"], "arguments": part["arguments"]},
+                }
+                for part in parts
+            ],
+        }
+        calls = [
+            {"id": part["id"], "tool": part["name"], "input": _input(part["arguments"])} for part in parts
+        ]
+        return TurnReply(calls=calls, text=text, usage=usage, native=native)
+    error = {
+        "length": "the answer was cut off at the model's limit",
+        "content_filter": "the provider's filter stopped the answer",
+    }.get(answer.finish or "")
+    if answer.refusal:
+        error = f"the model refused: {answer.refusal}"
+    if error is not None:
+        return TurnReply(status="failed", data={"summary": text, "error": error}, text=text, usage=usage)
+    return TurnReply(data=prompt.data_of(text, request.output_schema), text=text, usage=usage)
+
+
+def _input(arguments: str) -> Any:
+    """A call's input. What is not JSON is handed on as text: the tool refuses it, and the model is told."""
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
