@@ -17,7 +17,7 @@ from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.decide import Bound
 from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.dialects.reactive.machine import ReactiveMachine
-from treadle.dialects.reactive.routing import run_id
+from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
 from treadle.dialects.reactive.world import ApplyBlocked
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
@@ -191,7 +191,7 @@ def listed(
         )
         if limit is not None and len(found) == limit:
             break
-    return sorted(found, key=lambda cell: encode(cell["key"]))
+    return sorted(found, key=lambda cell: key_order(cell["key"]))
 
 
 def exists(reads: Reads, registry: Registry, id: str) -> bool:

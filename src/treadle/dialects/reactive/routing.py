@@ -60,6 +60,11 @@ def run_id(workflow: str, key: Value = None, *, keyed: bool = True) -> str:
     return id
 
 
+def key_order(key: Value) -> Any:
+    """What cells are sorted by: text and numbers as people expect, anything else as text."""
+    return key if isinstance(key, str | int) else key_text(key)
+
+
 def key_text(key: Value) -> str:
     if isinstance(key, str):
         return key

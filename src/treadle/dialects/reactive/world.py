@@ -26,7 +26,7 @@ from .cells import CACHE_ENTRIES
 from .index import CellIndex
 from .machine import effect_name
 from .owner import Item, Owner
-from .routing import Delivery, run_id
+from .routing import Delivery, key_order, run_id
 from .shadow import shadow
 from .shapes import Misfit, moment_of
 from .types import shape_of
@@ -343,11 +343,11 @@ class World:
         """The cells of a workflow, by key."""
         workflow, owner = self._owner.app.workflow(wf), self._owner
         rows = []
-        for meta in sorted(owner.tables.runs.values(), key=lambda meta: encode(meta.key)):
-            if meta.workflow == workflow.name and owner.exists(meta.id):
-                body = owner.state_bytes(meta.id)
-                key = None if workflow.key is None else workflow.key.load(meta.key)
-                rows.append(CellRow(key, meta.status, 0 if body is None else len(body), meta.last_ns))
+        found = [m for m in owner.tables.runs.values() if m.workflow == workflow.name and owner.exists(m.id)]
+        for meta in sorted(found, key=lambda meta: key_order(meta.key)):
+            body = owner.state_bytes(meta.id)
+            key = None if workflow.key is None else workflow.key.load(meta.key)
+            rows.append(CellRow(key, meta.status, 0 if body is None else len(body), meta.last_ns))
         return rows
 
     def journal(self, wf: Workflow | str | None = None, key: Any = None) -> list[Record]:
