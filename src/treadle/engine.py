@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from treadle.kernel.errors import NotWaiting, RunNotFound, StoreUnavailable, Unsupported
+from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
 from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started
 from treadle.kernel.values import Value, to_value
@@ -30,13 +30,13 @@ from treadle.runtime import deploys, document, keeping, tasks
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
-from treadle.store.sql import open_sqlite, schema_version
 from treadle.work.registry import ToolRegistry
 from treadle.work.secrets import Secrets, SecretStore, secret_store_path
 from treadle.work.transports import Transports
 from treadle.work.worker import Worker
 
 from . import compose
+from .address import migrate_store, store_path
 from .bridge import Bridge
 from .handle import Run
 from .library import Library
@@ -486,27 +486,6 @@ def new_id() -> str:
     """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
     value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
     return "".join("0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5))
-
-
-def store_path(url: str) -> Path | None:
-    """The file behind `sqlite:///relative.db` or `sqlite:////absolute.db`; None for `memory:`."""
-    if url in ("memory:", "memory://", ":memory:"):
-        return None
-    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
-        return Path(url.removeprefix("sqlite:///"))
-    raise StoreUnavailable(
-        f"cannot open the store {url!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
-    )
-
-
-def migrate_store(url: str) -> dict[str, Any]:
-    """Brings a store's schema up to date; which one it had and has."""
-    path = store_path(url)
-    before = schema_version(path) if path is not None and path.exists() else 0
-    store = open_sqlite(path)
-    after = store.schema_version
-    store.close()
-    return {"store": url, "schema_before": before, "schema": after}
 
 
 __all__ = ["Engine", "Run", "migrate_store", "new_id", "store_path"]

@@ -43,6 +43,7 @@ class Run:
         return (await self.show(at=at))["state"]
 
     async def journal(self) -> list[dict[str, Any]]:
+        """The records of the run, in order: its truth."""
         return await self._engine.read(
             lambda reads: list(document.journal(reads, document.row_of(reads, self.id)))
         )

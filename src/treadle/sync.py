@@ -96,6 +96,17 @@ def _gives_run(
     return call
 
 
+def _finds_run(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, asynchronous.Run | None]],
+) -> Callable[Concatenate[Any, P], Run | None]:
+    @functools.wraps(method)
+    def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Run | None:
+        found = self._wait(method(self.asynchronous, *args, **kwargs))
+        return None if found is None else Run(self, found)
+
+    return call
+
+
 def _iterates(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
@@ -166,6 +177,8 @@ class Engine(_Adapter):
     run = _gives_run(asynchronous.Engine.run)
     fork = _gives_run(asynchronous.Engine.fork)
 
+    cell = _finds_run(asynchronous.Engine.cell)
+
     submit = _waits(asynchronous.Engine.submit)
     list = _waits(asynchronous.Engine.list)
     signal = _waits(asynchronous.Engine.signal)
@@ -174,6 +187,16 @@ class Engine(_Adapter):
     patch = _waits(asynchronous.Engine.patch)
     retry = _waits(asynchronous.Engine.retry)
     replay = _waits(asynchronous.Engine.replay)
+    publish = _waits(asynchronous.Engine.publish)
+    cells = _waits(asynchronous.Engine.cells)
+    reset = _waits(asynchronous.Engine.reset)
+    apply = _waits(asynchronous.Engine.apply)
+    shadow = _waits(asynchronous.Engine.shadow)
+    snapshot = _waits(asynchronous.Engine.snapshot)
+    propose = _waits(asynchronous.Engine.propose)
+    approve = _waits(asynchronous.Engine.approve)
+    reject = _waits(asynchronous.Engine.reject)
+    proposals = _waits(asynchronous.Engine.proposals)
     tasks = _waits(asynchronous.Engine.tasks)
     task = _waits(asynchronous.Engine.task)
     task_claim = _waits(asynchronous.Engine.task_claim)
@@ -195,6 +218,7 @@ class Engine(_Adapter):
     check = _same(asynchronous.Engine.check)
     deploy = _same(asynchronous.Engine.deploy)
     tool = _same(asynchronous.Engine.tool)
+    transport = _same(asynchronous.Engine.transport)
     register = _same(asynchronous.Engine.register)
     observe = _same(asynchronous.Engine.observe)
 

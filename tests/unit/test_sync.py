@@ -106,8 +106,8 @@ def public_methods(cls: type) -> dict[str, Any]:
     }
 
 
-# Of use to coroutines only.
-ASYNCHRONOUS_ONLY = {"watch"}
+# Of use to coroutines only: waiting for news, and handing commands to the core.
+ASYNCHRONOUS_ONLY = {"watch", "ask", "operate"}
 
 
 @pytest.mark.parametrize("name", ["Engine", "Run"])

@@ -1,0 +1,30 @@
+"""Where a store is: its address, the file behind it, and the schema that file has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from treadle.kernel.errors import StoreUnavailable
+from treadle.store.sql import open_sqlite, schema_version
+
+
+def store_path(url: str) -> Path | None:
+    """The file behind `sqlite:///relative.db` or `sqlite:////absolute.db`; None for `memory:`."""
+    if url in ("memory:", "memory://", ":memory:"):
+        return None
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///"))
+    raise StoreUnavailable(
+        f"cannot open the store {url!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+    )
+
+
+def migrate_store(url: str) -> dict[str, Any]:
+    """Brings a store's schema up to date; which one it had and has."""
+    path = store_path(url)
+    before = schema_version(path) if path is not None and path.exists() else 0
+    store = open_sqlite(path)
+    after = store.schema_version
+    store.close()
+    return {"store": url, "schema_before": before, "schema": after}
