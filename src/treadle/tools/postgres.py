@@ -152,7 +152,11 @@ async def _ensure_once_table(pool: PostgresPool) -> None:
         if row is None or row[0] is None:
             try:
                 await connection.execute(_ONCE_TABLE)
-            except psycopg.errors.UniqueViolation:
+            except (
+                psycopg.errors.UniqueViolation,
+                psycopg.errors.DuplicateTable,
+                psycopg.errors.DuplicateObject,
+            ):
                 # Two makers at the same moment: PostgreSQL lets one win and tells the other so.
                 await connection.execute(_ONCE_TABLE)
     pool.prepared.add("once")
