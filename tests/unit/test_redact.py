@@ -29,6 +29,7 @@ def redactor(value=SECRET, name="db", **kw) -> Redactor:
         quote(SECRET),
         quote_plus(SECRET),
         quote(SECRET, safe="").lower(),
+        SECRET.encode().decode("latin-1"),
     ],
 )
 def test_every_spelling_is_replaced_by_the_name(form):

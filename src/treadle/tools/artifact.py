@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from treadle.work.tool import Outcome, ToolCall
 from .base import BadConfig, ToolBase, local_path, need, pick
 
 _OURS: Final = ("treadle://", "noetl://")
+_CHECKSUM: Final = re.compile("sha256:[0-9a-f]{64}")
 _GZIP: Final = b"\x1f\x8b"
 _LINES: Final = (".jsonl", ".ndjson")
 
@@ -62,15 +64,20 @@ class ArtifactTool(ToolBase):
 
 async def _get(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
     wanted = need(config, "result_ref", "ref", "uri", "path")
+    if not isinstance(wanted, Mapping | str):
+        return {"data": wanted, "ref": None}
     if isinstance(wanted, Mapping):
-        location = str(wanted.get("ref") or wanted.get("uri") or wanted.get("key") or "")
-        if wanted.get("store") != "file":
-            return {"data": await _load(dict(wanted), call), "ref": location or None}
+        if not is_reference(wanted):
+            # A template that names a stored result gives the payload itself: it is here already.
+            return {"data": dict(wanted), "ref": None}
+        location = str(wanted.get("ref") or wanted["key"])
+        if wanted["store"] != "file":
+            return {"data": await _load(dict(wanted), call), "ref": location}
         path, expected = Path(str(wanted["key"])), wanted
     else:
-        location = str(wanted)
+        location = wanted
         if location.startswith(_OURS):
-            return {"data": await _load({"ref": _ours(location)}, call), "ref": _ours(location)}
+            return {"data": await _load(_reference(location), call), "ref": _ours(location)}
         path, expected = _file(location, call), {}
     content = await asyncio.to_thread(_read, path, expected)
     return {
@@ -82,8 +89,6 @@ async def _get(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
 
 
 async def _load(reference: dict[str, Any], call: ToolCall) -> Any:
-    if not is_reference(reference) and "ref" not in reference:
-        raise BadConfig("'result_ref' must be a reference {store, key, checksum, …} or an address")
     try:
         return await call.load_blob(reference)
     except KeyError as error:
@@ -101,28 +106,36 @@ async def _put(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
     uri = pick(config, "uri", "path", "ref")
     if uri is None or str(uri).startswith(_OURS):
         try:
-            return await call.store_blob(portable(config["data"]), schema_hint=hint)
+            stored = await call.store_blob(portable(config["data"]), schema_hint=hint)
         except KeyError as error:
             raise _Unavailable("there is no store of results here; give a file:// address") from error
+        return {**_described(f"treadle://blob/{stored['checksum']}", "execution"), **stored}
     path = _file(str(uri), call)
     content = _bytes(config["data"], path)
     if config.get("compress"):
         content = gzip.compress(content, mtime=0)
     await asyncio.to_thread(_write, path, content)
     return {
-        "kind": "result_ref",
-        "ref": path.as_uri(),
-        "uri": path.as_uri(),
+        **_described(path.as_uri(), "permanent"),
         "store": "file",
         "key": str(path),
         "checksum": digest_bytes(content),
         "size": len(content),
         "schema_hint": hint,
-        "scope": "permanent",
-        "expires_at": None,
-        "extracted": {},
-        "preview": None,
     }
+
+
+def _described(address: str, scope: str) -> dict[str, Any]:
+    """What every reference has besides the place, size and checksum of its payload."""
+    extra: dict[str, Any] = {"scope": scope, "expires_at": None, "extracted": {}, "preview": None}
+    return {"kind": "result_ref", "ref": address, "uri": address, **extra}
+
+
+def _reference(location: str) -> dict[str, Any]:
+    """The reference of an address; one that holds a checksum says all there is to know."""
+    if found := _CHECKSUM.search(location):
+        return {"ref": _ours(location), "store": "blob", "key": found[0], "checksum": found[0]}
+    return {"ref": _ours(location)}
 
 
 def _ours(location: str) -> str:

@@ -121,7 +121,8 @@ class HttpTool(ToolBase):
                 method,
                 url,
                 params=[pair for k, v in params.items() for pair in _query(k, v)] or None,
-                headers=headers,
+                # As UTF-8: httpx would refuse what is not ASCII.
+                headers=[(name.encode(), value.encode()) for name, value in headers.items()],
                 timeout=_timeouts(config),
                 **_body(config, headers, method),
             )

@@ -88,7 +88,7 @@ class PythonTool(ToolBase):
         if (function := self._callables.get(name)) is None:
             known = ", ".join(sorted(self._callables)) or "none"
             raise BadConfig(
-                f"no callable named {name!r} is registered (known: {known}); use @engine.function({name!r})"
+                f"no callable named {name!r} is registered (known: {known}); register it with @engine.tools.function({name!r})"
             )
         if not function.sync:
             return await function.run(config, call)

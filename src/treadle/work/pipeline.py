@@ -37,7 +37,7 @@ from treadle.kernel.values import Value, encode
 
 from .job import Done, Job, StaysOpen
 from .pipeline_keychain import KeychainReader
-from .pipeline_results import externalise, store_large
+from .pipeline_results import externalise, find_reference, store_large
 from .registry import UnknownTool
 from .secrets import Secrets
 from .tool import Outcome, Tool, ToolCall
@@ -235,6 +235,8 @@ class _StepRun:
             base=job.options.get("base"),
             progress=job.progress,
             secret=self.keychain.secret,
+            load_blob=lambda reference: self._load(pipe, reference),
+            store_blob=job.store_blob,
             options=job.options,
         )
         started = time.monotonic()
@@ -242,6 +244,16 @@ class _StepRun:
         self.dirty = True
         self.waited = self.waited or not getattr(tool, "sync", False)
         return _envelope(outcome, task, action.attempt, time.monotonic() - started)
+
+    async def _load(self, pipe: Pipeline, reference: Mapping[str, Any]) -> Value:
+        """A payload, by its reference or by the address of one that this step was given. KeyError: none."""
+        if "checksum" in reference:
+            return await self.job.load_blob(reference)
+        address = str(reference["ref"])
+        found = find_reference([self.params, pipe.frame], address)
+        if found is None:
+            raise KeyError(address)
+        return await self.job.load_blob(found)
 
     async def _save(self, pipe: Pipeline, *, durable: bool) -> None:
         """Writes the frame behind, or, before a task that must not be repeated, waits for it."""

@@ -63,6 +63,17 @@ async def store_large(job: Job, value: Value, limit: int) -> Value:
     }
 
 
+def find_reference(value: Value, ref: str) -> dict[str, Any] | None:
+    """The reference with this address among the values a step-run was given."""
+    if isinstance(value, dict):
+        if value.get("ref") == ref and is_reference(value):
+            return value
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((found for item in value if (found := find_reference(item, ref)) is not None), None)
+    return None
+
+
 def preview(value: Value, limit: int) -> dict[str, Any]:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     cut = text.encode()[:limit].decode(errors="ignore")

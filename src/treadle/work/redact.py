@@ -106,23 +106,32 @@ class _Matcher:
 
 def _forms(value: str) -> list[str]:
     """Patterns for every way a value may be written, the plain one first."""
-    plain = {
-        value: None,
-        json.dumps(value)[1:-1]: None,
-        json.dumps(value, ensure_ascii=False)[1:-1]: None,
-        quote(value, safe=""): None,
-        quote(value): None,
-        quote_plus(value): None,
-    }
-    patterns = dict.fromkeys(re.escape(form) for form in plain)
-    for lower in (quote(value, safe=""), quote_plus(value)):
-        patterns.setdefault(re.escape(re.sub(r"%[0-9A-F]{2}", lambda m: m[0].lower(), lower)))
     data = value.encode("utf-8", "surrogatepass")
+    patterns: dict[str, None] = {}
+    # The second is how UTF-8 looks to a server that reads its headers as Latin-1.
+    for text in dict.fromkeys([value, data.decode("latin-1")]):
+        for form in (
+            text,
+            json.dumps(text)[1:-1],
+            json.dumps(text, ensure_ascii=False)[1:-1],
+            *(
+                form
+                for escape in (quote, quote_plus)
+                for form in _url_forms(escape(text, safe="", errors="surrogatepass"))
+            ),
+            quote(text, errors="surrogatepass"),
+        ):
+            patterns.setdefault(re.escape(form))
     for shift in range(3):
         for alphabet in (_STANDARD, _URL_SAFE):
             if pattern := _base64_pattern(data, shift, alphabet):
                 patterns.setdefault(pattern)
     return list(patterns)
+
+
+def _url_forms(quoted: str) -> tuple[str, str]:
+    """Both ways to write the digits of %2F."""
+    return quoted, re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
 
 
 def _base64_pattern(data: bytes, shift: int, alphabet: str) -> str | None:

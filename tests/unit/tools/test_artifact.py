@@ -53,7 +53,7 @@ async def test_what_is_not_there(run, tmp_path):
     (tmp_path / "file").write_text("")
     blocked = await run("artifact", {"action": "put", "uri": f"{tmp_path}/file/x", "data": "y"})
     assert blocked.error["kind"] == "storage_access"
-    for config in ({}, {"action": "put"}, {"action": "dance"}, {"uri": "s3://b/k"}, {"result_ref": {"a": 1}}):
+    for config in ({}, {"action": "put"}, {"action": "dance"}, {"uri": "s3://b/k"}):
         assert (await run("artifact", config)).error["kind"] == "schema"
     bad = await run("artifact", {"action": "get", "uri": str(tmp_path / "file"), "format": "json"})
     assert bad.error["kind"] == "schema"
@@ -80,6 +80,8 @@ async def test_the_engines_own_store(run):
     for kind in ("artifact", "result", "resolve"):
         got = await run(kind, {"action": "get", "result_ref": put.result}, **call)
         assert got.result["data"] == {"big": [1, 2]}
+    by_address = await run("artifact", {"action": "get", "uri": put.result["ref"]}, **call)
+    assert by_address.result["data"] == {"big": [1, 2]}
     for scheme in ("treadle", "noetl"):
         got = await run("artifact", {"action": "get", "uri": f"{scheme}://execution/e1/step/s"}, **call)
         assert (got.result["data"], got.result["ref"]) == ("by address", "treadle://execution/e1/step/s")
@@ -87,6 +89,11 @@ async def test_the_engines_own_store(run):
         "artifact", {"action": "get", "result_ref": make_reference(checksum="sha256:0", size=1)}, **call
     )
     assert gone.error["code"] == "REFERENCE_NOT_AVAILABLE"
+
+
+@pytest.mark.parametrize("payload", [{"a": 1}, [1, 2], 5])
+async def test_a_template_that_resolved_the_reference_already_is_fine(run, payload):
+    assert (await run("artifact", {"action": "get", "result_ref": payload})).result["data"] == payload
 
 
 async def test_without_a_store_the_outcome_says_so(run):
