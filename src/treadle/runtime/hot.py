@@ -84,17 +84,17 @@ def load_state(
     """A run as it was at a record (the last one by default): the nearest snapshot, then the tail
     decided again. With `genesis`, every record is decided again, and every snapshot compared."""
     cut = reads.snapshot(row.no, until_seq=1 if genesis else until_seq)
+    records = reads.journal(row.no, after_seq=cut[0] if cut else 0, until_seq=until_seq)
     if cut is not None:
         state = restore(cut[1])
     else:
-        first = reads.record(row.no, 1)
-        if first is None:
+        if not records:
             raise JournalCorrupt(f"{row.id}: the run has no records")
         state = fresh_state(row)
-        state.move(first.record()["event"]["definition"])
+        state.move(records[0].record()["event"]["definition"])
     machine = registry.load(state.definition).machine
     cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
-    for stored in reads.journal(row.no, after_seq=state.seq, until_seq=until_seq):
+    for stored in records:
         replay(state, machine, lambda digest: registry.load(digest).definition, [stored], blobs=blobs)
         if state.seq in cuts:
             _compare(row, state, reads)
@@ -132,7 +132,8 @@ class HotRuns:
             return None
         state = load_state(row, self._reads, self._registry, self._blobs)
         loaded = self._registry.load(state.definition)
-        event_no, checkpoints = self._reads.last_event_no(row.no), set(self._reads.checkpoints(row.no))
+        event_no = self._reads.last_event_no(row.no)
+        checkpoints = set(self._reads.checkpoints(row.no)) if state.open else set()
         hot = Hot(state, row.no, event_no, loaded.machine, loaded.definition, row, checkpoints)
         self._runs[id] = hot
         return hot

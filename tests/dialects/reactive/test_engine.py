@@ -83,7 +83,7 @@ async def test_choreography_runs_to_its_end_and_replays(tmp_path):
         cell = await engine.cell(order, "o-1")
         assert cell.id == "com.acme/order@1/o-1"
         shown = await cell.show()
-        assert (shown["status"], shown["key"], shown["state"]["pc"]) == ("completed", "o-1", {"$tag": "done"})
+        assert (shown["status"], shown["key"], shown["state"]["pc"]) == ("completed", "o-1", "done")
         journal = await cell.journal()
         assert [r["kind"] for r in journal] == ["started", "receipt"]
         assert journal[1]["event"]["by"].endswith("do_charge")

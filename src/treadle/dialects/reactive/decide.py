@@ -57,6 +57,8 @@ class Checked:
     effects: list[dict[str, Value]]
     annotations: Value
     terminal: bool
+    # The state's bytes, where they are known already.
+    body: bytes = b""
 
     def to_log(self) -> Value:
         return [self.state, self.events, self.effects, self.annotations, self.terminal]
@@ -77,14 +79,15 @@ def check(bound: Bound, output: Any, terminal: bool) -> Checked:
     events = [[*_event(workflow, event)] for event in output.events]
     effects = [_effect(workflow, emission) for emission in output.effects]
     annotations = _annotations(output.annotations)
-    size = len(encode(state)) + (0 if annotations is None else len(encode(annotations)))
+    body = encode(state)
+    size = len(body) + (0 if annotations is None else len(encode(annotations)))
     size += sum(len(encode(value)) for _, value in events)
     size += sum(len(encode(effect["params"])) for effect in effects)
     if size > STEP_BYTES_MAX:
         raise LimitExceeded(
             f"a step of {size} bytes (state, annotations, events, params); at most {STEP_BYTES_MAX} are allowed"
         )
-    return Checked(state, events, effects, annotations, terminal)
+    return Checked(state, events, effects, annotations, terminal, body)
 
 
 def _refused(workflow: Workflow, message: str, **details: Value) -> DecisionRefused:
@@ -158,7 +161,7 @@ def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> 
     if checked.annotations is not None:
         events.append({"type": "annotation", "value": checked.annotations})
     open_after = len(checked.effects) + (0 if deleted else len(ctx.open))
-    log: dict[str, Value] = {"state": sha256(encode(checked.state)).digest()}
+    log: dict[str, Value] = {"state": sha256(checked.body or encode(checked.state)).hexdigest()}
     if workflow.determinism == "decision_log":
         log["output"] = checked.to_log()
     return Decision(

@@ -232,10 +232,19 @@ class ReactiveMachine(Machine):
         return cancelled
 
     def view(self, definition: Any, state: Value) -> dict[str, Any]:
-        return {"state": state}
+        return {"state": _shown(state)}
 
 
-_EMPTY: Final = sha256(encode(None)).digest()
+_EMPTY: Final = sha256(encode(None)).hexdigest()
+
+
+def _shown(value: Value) -> Value:
+    """A state as people read it: a variant without a value is its tag."""
+    if isinstance(value, dict):
+        if len(value) == 1 and "$tag" in value:
+            return value["$tag"]
+        return {name: _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
 def effect_name(intent: OpenIntent) -> str:

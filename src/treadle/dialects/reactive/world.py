@@ -397,7 +397,7 @@ class World:
             cancelled=list(record.get("cancelled", ())),
             status=record["status"],
             digest="sha256:" + stored.digest.hex(),
-            state_digest="sha256:" + log["state"].hex() if "state" in log else None,
+            state_digest="sha256:" + log["state"] if "state" in log else None,
             at_ns=record["at"],
             manifest=self._owner.manifest_at(meta, record["seq"]),
         )
