@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from treadle.dialects.agent.model import Workflow
+from treadle.dialects.agent.sources import fields
+from treadle.kernel.model import OpenIntent, is_reference
 from treadle.work.agent import AgentWork
 from treadle.work.agent_api import McpServer, McpSession, ProviderError
 from treadle.work.agent_skills import Skills
@@ -31,6 +34,7 @@ class Agents:
         configs: Mapping[str, Mapping[str, Any]],
         runs: Runs,
     ) -> None:
+        self._models = models
         self._secrets = secrets
         self._runs = runs
         self._mcp = _LazyMcp()
@@ -61,12 +65,35 @@ class Agents:
         return fetch
 
     def register(self, worker: Worker) -> None:
-        for kind in ("source", "model", "call", "route", "ask"):
+        worker.register("source", self.work.source, dialect="agent", threaded=_all_inline)
+        worker.register("model", self.work.model, dialect="agent", threaded=self._is_instant)
+        for kind in ("call", "route", "ask"):
             worker.register(kind, getattr(self.work, kind), dialect="agent")
+
+    def _is_instant(self, intent: OpenIntent, workflow: Workflow | None) -> bool:
+        """Whether a turn never waits: its provider says so (`instant`), and no server is started."""
+        provider = self._models.get(intent.params["provider"])
+        if workflow is None or not getattr(provider, "instant", False):
+            return False
+        return not workflow.nodes[intent.params["node"]].skills
 
     async def close(self) -> None:
         await self._mcp.close()
         await self.providers.close()
+
+
+def _all_inline(intent: OpenIntent, workflow: Workflow | None) -> bool:
+    """Whether step 0 reads nothing: every Source is text, and no skill has to be looked for."""
+    params = intent.params
+    if workflow is None or params["op"] != "setup" or is_reference(params["input"]):
+        return False
+    if any(node.skills for node in workflow.nodes.values()):
+        return False
+    found = fields(workflow.body, params["input"], {})
+    return all(
+        isinstance(value, str) and not value.lstrip().startswith(("./", "../", "/", "http"))
+        for value in found.values()
+    )
 
 
 class _LazyMcp:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from treadle.dialects.agent.context import wants_chunk
 from treadle.kernel.model import is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value, digest, encode
 
 from .job import Job
 
@@ -30,21 +30,25 @@ class Payloads:
         """The value, or what is stored behind it. What is given out must not be changed."""
         if not is_reference(value):
             return value
-        digest = str(value["checksum"])
-        if digest in self._cache:
-            self._cache.move_to_end(digest)
-            return self._cache[digest]
+        checksum = str(value["checksum"])
+        if checksum in self._cache:
+            self._cache.move_to_end(checksum)
+            return self._cache[checksum]
         found = await job.load_blob(value)
-        self._keep(digest, found)
+        self._keep(checksum, found)
         return found
 
-    def _keep(self, digest: str, value: Value) -> None:
-        self._cache[digest] = value
+    def _keep(self, checksum: str, value: Value) -> None:
+        self._cache[checksum] = value
         while len(self._cache) > CACHED_MAX:
             self._cache.popitem(last=False)
 
     async def store(self, job: Job, value: Value) -> dict[str, Any]:
-        return await job.store_blob(value, schema_hint=HINT)
+        reference = await job.store_blob(value, schema_hint=HINT)
+        # What was stored may have been redacted; only then is it another value, and not at hand.
+        if digest(value) == reference["checksum"]:
+            self._keep(str(reference["checksum"]), value)
+        return reference
 
     async def slim(self, job: Job, value: Value, limit: int) -> Value:
         """The value itself if it is small, else a reference to it."""

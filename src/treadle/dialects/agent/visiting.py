@@ -177,6 +177,7 @@ def turn(flow: Flow, branch: Branch) -> None:
         "turn": visit["turn"] + 1,
         "nth": visit["nth"],
         "session": f"{branch['id']}/{node.id}/{visit['nth']}",
+        "provider": str(flow.ctx.options.get("model") or "").partition(":")[0],
         "setup": flow.state["setup"],
         "base": branch["base"],
         "own": branch["own"],
