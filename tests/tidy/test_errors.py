@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "treadle"
 PAGES = ROOT / "docs" / "errors"
 CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
+# What `treadle check` calls problems of playbooks.
+PROBLEM = re.compile(r"[a-z]+(_[a-z]+)+")
 ROW = re.compile(r"^\| `([^`]+)` \| (.+) \| (.+) \|$", re.M)
 # What a machine that only tests use may say, and the code of a run that ends with a `fail` step of its own.
 NOT_OURS = {"FAILED"}
@@ -66,8 +68,10 @@ def given_codes() -> Iterator[tuple[str, str]]:
                 if keyword.arg == "code" and (found := _constant(keyword.value)) and CODE.fullmatch(found):
                     yield found, place
             match node:
-                case ast.Call(func=ast.Attribute(attr="error" | "warning" | "note"), args=[first, *_]):
-                    if (found := _constant(first)) and CODE.fullmatch(found):
+                case ast.Call(
+                    func=ast.Attribute(attr="error" | "warning" | "unknown_key"), args=[first, _, *_]
+                ):
+                    if (found := _constant(first)) and (CODE.fullmatch(found) or PROBLEM.fullmatch(found)):
                         yield found, place
 
 
