@@ -77,9 +77,8 @@ class Session:
     # Printed on Ctrl-C: how to go on.
     on_interrupt: str = ""
 
-    @asynccontextmanager
-    async def engine(self, app: str | None = None, **options: Any) -> AsyncIterator[Engine]:
-        """A started engine on the store: it owns it if nobody else does, and sets its work going."""
+    async def prepare(self, app: str | None = None, **options: Any) -> Engine:
+        """An engine that has not been started: it can compile, and has not touched the store."""
         from treadle.engine import Engine
 
         from .loading import attach, attach_known
@@ -88,7 +87,12 @@ class Session:
         await attach_known(engine, self.out)
         if app:
             attach(engine, app)
-        async with engine:
+        return engine
+
+    @asynccontextmanager
+    async def engine(self, app: str | None = None, **options: Any) -> AsyncIterator[Engine]:
+        """A started engine on the store: it owns it if nobody else does, and sets its work going."""
+        async with await self.prepare(app, **options) as engine:
             yield engine
 
     @asynccontextmanager

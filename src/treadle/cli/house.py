@@ -26,17 +26,20 @@ async def gc(cli: Session) -> None:
 
 @commands(examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"])
 async def doctor(cli: Session) -> int:
-    """Look whether the store is sound: file, schema, owner, digests, overdue work. Exit 1 if not."""
-    async with cli.engine() as engine:
-        found = await engine.doctor()
+    """Look whether the store is sound: file, schema, owner, overdue work. Exit 1 if it is not."""
+    from .checkup import examine
+
+    found = examine(cli.store)
     if cli.out.as_json:
         cli.out.document(found)
     else:
-        _report(cli, {key: value for key, value in found.items() if key != "problems"})
-        for problem in found.get("problems") or ():
+        _report(cli, {key: value for key, value in found.items() if key not in ("ok", "problems", "remarks")})
+        for remark in found["remarks"]:
+            cli.out.note(f"[yellow]·[/] {remark}")
+        for problem in found["problems"]:
             cli.out.note(f"[red]✗[/] {problem}")
         if found["ok"]:
-            cli.out.note("[green]✓[/] all is well")
+            cli.out.note("[green]✓[/] the store is sound")
     return EXIT_OK if found["ok"] else EXIT_FAILED
 
 

@@ -91,7 +91,8 @@ def since_ns(text: str | None) -> int | None:
         return time.time_ns() - parse_duration(text)
     except DefinitionError:
         try:
-            return parse_instant(text)
+            # Beyond 2262 an instant does not fit into 64 bits of nanoseconds; nothing is that new.
+            return min(parse_instant(text), 2**63 - 1)
         except DefinitionError as error:
             raise Usage(
                 f"--since takes a duration (2h, 3d) or an instant (2026-11-15T08:00:00Z), not {text!r}"

@@ -12,9 +12,11 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from treadle.kernel.model import ENGINE_KINDS
 
 from .output import Output, elapsed
 
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from treadle.engine import Run
+    from treadle.engine import Engine, Run
+    from treadle.kernel.model import OpenIntent
+
+LOOK_S: Final = 0.3
 
 # How an event's type ends, and what it says about its subject.
 _BEGINS = ("started", ":enter", "opened", "tool:call", "claimed")
@@ -126,6 +131,19 @@ class Progress:
         elif kind.endswith(_NOTES):
             self._note(subject, kind, event)
 
+    @property
+    def shows(self) -> bool:
+        return not self._silent
+
+    def in_hand(self, intents: Mapping[str, OpenIntent]) -> None:
+        """Work that is under way, known by its intents."""
+        for intent in intents.values():
+            if intent.kind not in ENGINE_KINDS:
+                at = datetime.fromtimestamp(intent.at_ns / 1e9, UTC).isoformat()
+                subject = _Subject.of(intent.params)
+                if subject.label:
+                    self._begin(subject, {"at": at})
+
     def _begin(self, subject: _Subject, event: Mapping[str, Any]) -> None:
         if subject.key in self._active:
             return
@@ -178,10 +196,12 @@ class Progress:
 
 
 async def watch(
-    run: Run, progress: Progress, *, stream: bool, out: Output, until: asyncio.Future[Any]
+    engine: Engine, run: Run, progress: Progress, *, stream: bool, out: Output, until: asyncio.Future[Any]
 ) -> None:
     """Feeds a run's events to the progress (and to `--stream`) until `until` is done and the last
     event has been shown."""
+    from treadle.runtime import document
+    from treadle.runtime.hot import open_work
 
     async def pump(*, follow: bool) -> None:
         async for event in run.events(after=progress.last_seq, follow=follow):
@@ -189,16 +209,27 @@ async def watch(
                 out.line(event)
             progress.feed(event)
 
+    async def look() -> None:
+        """What is in a worker's hands writes its events when it is done; until then its intent shows."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            progress.in_hand(
+                await engine.read(lambda reads: open_work(document.row_of(reads, run.id), reads))
+            )
+
     following = asyncio.ensure_future(pump(follow=True))
+    looking = asyncio.ensure_future(look()) if progress.shows else None
     try:
         await asyncio.wait([until, following], return_when=asyncio.FIRST_COMPLETED)
         if not until.done():
             await following  # raises what went wrong, or the stream ended with the run
             await asyncio.wait([until])
     finally:
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
+        for task in (following, looking):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
     await pump(follow=False)
 
 

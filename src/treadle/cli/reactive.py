@@ -46,7 +46,8 @@ async def publish(
         reached = await engine.publish(event, value, submission_id=submission_id)
         cli.out.lines = len(reached) != 1
         codes = [
-            outcome(cli.out, await drive(cli, await engine.run(id), quiet=True), quiet=True) for id in reached
+            outcome(cli.out, await drive(cli, engine, await engine.run(id), quiet=True), quiet=True)
+            for id in reached
         ]
         if not reached:
             cli.out.note(f"no workflow subscribes to {event}")

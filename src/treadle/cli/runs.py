@@ -95,9 +95,11 @@ async def run(
     data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
     if secrets is not None and not secrets.is_file():
         raise Usage(f"--secrets: there is no file {secrets}")
-    async with cli.engine(app) as engine:
+    engine = await cli.prepare(app)
+    workflow = one(engine, target, strict=strict)
+    async with engine:
         started = await engine.start(
-            one(engine, target, strict=strict),
+            workflow,
             data,
             id=id,
             key=key,
@@ -107,21 +109,27 @@ async def run(
             offline=offline,
             dry_run=dry_run,
         )
-        document = await drive(cli, started, until_wait=until_wait, stream=stream)
+        document = await drive(cli, engine, started, until_wait=until_wait, stream=stream)
     if stream:
         cli.out.as_json = False
     return outcome(cli.out, document, quiet=stream)
 
 
 async def drive(
-    cli: Session, run: Run, *, until_wait: bool = False, stream: bool = False, quiet: bool = False
+    cli: Session,
+    engine: Engine,
+    run: Run,
+    *,
+    until_wait: bool = False,
+    stream: bool = False,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Follows a run until it has ended or waits for others; gives its document."""
     cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:
-            await watch(run, progress, stream=stream, out=cli.out, until=settled)
+            await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
             await settled
     finally:
         settled.cancel()
@@ -146,14 +154,16 @@ async def resume(
     """Drive unfinished runs on."""
     async with cli.engine(app) as engine:
         if ids and len(ids) == 1:
-            return outcome(cli.out, await drive(cli, await engine.run(ids[0]), until_wait=until_wait))
+            return outcome(cli.out, await drive(cli, engine, await engine.run(ids[0]), until_wait=until_wait))
         found = ids or await ids_of(engine, status=UNFINISHED)
         cli.out.lines = True
         cli.on_interrupt = "The runs are safe and go on with: treadle resume"
         runs = [await engine.run(id) for id in found]
         codes = []
         for started in runs:
-            codes.append(outcome(cli.out, await drive(cli, started, until_wait=until_wait), quiet=True))
+            codes.append(
+                outcome(cli.out, await drive(cli, engine, started, until_wait=until_wait), quiet=True)
+            )
         if not runs:
             cli.out.note("nothing to do: no run is unfinished")
         return worst(codes)

@@ -117,7 +117,7 @@ async def patch(
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         await engine.patch(id, data)
-        return await drive(cli, await engine.run(id), quiet=True)
+        return await drive(cli, engine, await engine.run(id), quiet=True)
 
     async with cli.engine(app) as engine:
         return await each(cli, engine, Bulk(ids, all_failed, status or (), workflow), act)
@@ -168,7 +168,7 @@ async def signal(
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         answer = await engine.signal(id, name, payload, key=key, expected_version=expected_version)
-        return marked(await drive(cli, await engine.run(id), quiet=True), answer)
+        return marked(await drive(cli, engine, await engine.run(id), quiet=True), answer)
 
     async with cli.engine(app) as engine:
         if reference is None:
@@ -179,7 +179,7 @@ async def signal(
         cli.out.lines = True
         return worst(
             [
-                outcome(cli.out, await drive(cli, await engine.run(id), quiet=True), quiet=True)
+                outcome(cli.out, await drive(cli, engine, await engine.run(id), quiet=True), quiet=True)
                 for id in reached
             ]
         )
@@ -210,7 +210,7 @@ async def cancel(
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         await engine.cancel(id, reason)
-        return await drive(cli, await engine.run(id), quiet=True)
+        return await drive(cli, engine, await engine.run(id), quiet=True)
 
     async with cli.engine(work=False) as engine:
         return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act, exits=False)
@@ -271,7 +271,7 @@ async def retry(
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         await engine.retry(id, **how)
-        return await drive(cli, await engine.run(id))
+        return await drive(cli, engine, await engine.run(id))
 
     async with cli.engine(app) as engine:
         return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)
@@ -314,7 +314,7 @@ async def fork(
 
     async def act(engine: Engine, source: str) -> dict[str, Any]:
         other = one(engine, definition) if definition is not None else None
-        return await drive(cli, await engine.fork(source, at=at, definition=other, new_id=id))
+        return await drive(cli, engine, await engine.fork(source, at=at, definition=other, new_id=id))
 
     async with cli.engine(app) as engine:
         return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)

@@ -176,5 +176,5 @@ async def complete(
         done = await engine.task_complete(
             id, data=answer, user=user, roles=role or [], expected_version=expected_version
         )
-        document = await drive(cli, await engine.run(row["run"]), quiet=True)
+        document = await drive(cli, engine, await engine.run(row["run"]), quiet=True)
     return outcome(cli.out, marked(document, done))
