@@ -67,9 +67,9 @@ def register_performers(engine: Engine, dialect: str) -> None:
     if dialect == "agent":
         engine.agents.register(engine.worker)
     if dialect == "reactive":
-        from treadle.work.effects import perform
+        from treadle.work.effects import EffectPerformer
 
-        register("*", perform, dialect=dialect)
+        register("*", EffectPerformer(engine.tools), dialect=dialect)
 
 
 def register(engine: Engine, plugin: Any) -> None:

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from treadle.dialects.reactive import testing
 from treadle.dialects.reactive.app import App
-from treadle.dialects.reactive.effects import Call, Effect, Emission, TimerFired, effect, emit, timer
+from treadle.dialects.reactive.effects import (
+    BlobStored,
+    Call,
+    Effect,
+    Emission,
+    TimerFired,
+    blob_get,
+    blob_put,
+    effect,
+    emit,
+    timer,
+    tool,
+)
 from treadle.dialects.reactive.shapes import Secret
 from treadle.dialects.reactive.step import Context, Frame, Output, Receipt, Rejected, delete
 from treadle.dialects.reactive.types import Nat, schema
@@ -22,6 +34,7 @@ def secret(name: str, *, version: int = 1) -> Secret:
 
 __all__ = [
     "App",
+    "BlobStored",
     "Call",
     "Context",
     "Effect",
@@ -34,6 +47,8 @@ __all__ = [
     "Secret",
     "TimerFired",
     "Workflow",
+    "blob_get",
+    "blob_put",
     "delete",
     "effect",
     "emit",
@@ -41,5 +56,6 @@ __all__ = [
     "secret",
     "testing",
     "timer",
+    "tool",
     "workflow",
 ]

@@ -8,12 +8,12 @@ is, and is found to be a fault where it is admitted. What it raises is an error 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass, replace
 from typing import Any
 
 from treadle.dialects.reactive.decide import Bound
-from treadle.dialects.reactive.effects import Call, Effect
+from treadle.dialects.reactive.effects import Call, Effect, blob_get, blob_put
 from treadle.dialects.reactive.routing import key_of
 from treadle.dialects.reactive.shapes import (
     Mapped,
@@ -29,17 +29,57 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 
 from .job import Done, Job, StaysOpen
+from .registry import ToolRegistry, UnknownTool
+from .tool import ToolCall
 
 
-async def perform(job: Job) -> Done:
-    bound = await job.load_definition()
-    assert isinstance(bound, Bound)
-    effect = bound.app.effects.get(job.intent.kind)
-    if effect is None or effect.run is None:
-        raise StaysOpen(f"no executor is given for {job.intent.kind}; decorate one with @effect.executor")
-    call = await _call(job, bound, effect)
+class EffectPerformer:
+    def __init__(self, tools: ToolRegistry) -> None:
+        self._tools = tools
+
+    async def __call__(self, job: Job) -> Done:
+        bound = await job.load_definition()
+        assert isinstance(bound, Bound)
+        effect = bound.app.effects.get(job.intent.kind)
+        if effect is not None and effect.tool is not None:
+            return await self._use_tool(effect.tool, job)
+        if effect is blob_put:
+            return await _put(job)
+        if effect is blob_get:
+            return await _get(job)
+        if effect is None or effect.run is None:
+            raise StaysOpen(f"no executor is given for {job.intent.kind}; decorate one with @effect.executor")
+        return await _execute(effect.run, effect, await _call(job, bound, effect))
+
+    async def _use_tool(self, kind: str, job: Job) -> Done:
+        try:
+            tool = self._tools.get(kind)
+        except UnknownTool as error:
+            raise StaysOpen(str(error)) from error
+        call = ToolCall(
+            run=job.run,
+            idempotency_key=job.idempotency_key,
+            progress=job.progress,
+            secret=job.secret,
+            options=job.options,
+        )
+        outcome = await tool.run(dict(job.intent.params["params"]), call)
+        if outcome.status == "ok":
+            return Done(value=outcome.result, by=f"tool:{kind}")
+        failed = outcome.error or {}
+        timeout = failed.get("kind") == "timeout"
+        known = TreadleError(
+            str(failed.get("message") or "the tool failed"),
+            cls="timeout" if timeout else "transport",
+            code=str(failed.get("code") or "TOOL_FAILED"),
+            details={"kind": failed.get("kind"), **(failed.get("details") or {})},
+        )
+        return Done(status="timeout" if timeout else "error", error=known.to_value(), by=f"tool:{kind}")
+
+
+async def _execute(run: Callable[[Call[Any]], Awaitable[Any]], effect: Effect, call: Call[Any]) -> Done:
     try:
-        answer = await effect.run(call)
+        answer = await run(call)
     except TimeoutError as error:
         known = TreadleError(str(error) or "timed out", cls="timeout", code="TIMEOUT")
         return Done(status="timeout", error=known.to_value(), by=effect.entrypoint)
@@ -49,6 +89,21 @@ async def perform(job: Job) -> Done:
         known = TreadleError(f"{type(error).__name__}: {error}", cls="transport", code="EXECUTOR_FAILED")
         return Done(status="error", error=known.to_value(), by=effect.entrypoint)
     return Done(value=_receipt(effect, answer), by=effect.entrypoint)
+
+
+async def _put(job: Job) -> Done:
+    """The blob is kept as long as the run that asked for it."""
+    reference = await job.store_blob(job.intent.params["params"])
+    return Done(value={"blob_ref": reference["checksum"], "size": len(job.intent.params["params"])}, by="sys")
+
+
+async def _get(job: Job) -> Done:
+    wanted = job.intent.params["params"]
+    try:
+        found = await job.load_blob({"checksum": wanted["blob_ref"]})
+    except TreadleError as error:
+        return Done(status="error", error=error.to_value(), by="sys")
+    return Done(value=found, by="sys")
 
 
 async def _call(job: Job, bound: Bound, effect: Effect) -> Call[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,74 @@ async def test_fifty_cells_with_equal_params_get_their_own_answers():
         for k in range(50):
             await until(engine, status_is(engine, many, k, "completed"))
             assert (await (await engine.cell(many, k)).show())["state"] == {"answer": k * 7}
+
+
+async def test_no_executor_sees_an_effect_before_its_step_is_durable(tmp_path):
+    seen: list[int] = []
+
+    @charge.executor
+    async def do_charge(call: rx.Call[Any]) -> ChargeReceipt:
+        other = sqlite3.connect(f"file:{tmp_path}/t.db?mode=ro", uri=True)
+        (count,) = other.execute(
+            "SELECT count(*) FROM runs WHERE id = ?", (f"{call.workflow}/{call.key}",)
+        ).fetchone()
+        other.close()
+        seen.append(count)
+        return ChargeReceipt("p")
+
+    engine = Engine(url(tmp_path))
+    engine.deploy(only_orders())
+    async with engine:
+        await asyncio.gather(*(engine.publish(OrderCreated(f"o-{n}", 1)) for n in range(20)))
+        for n in range(20):
+            await until(engine, status_is(engine, order, f"o-{n}", "completed"))
+    assert seen == [1] * 20
+
+
+async def test_tools_and_blobs_are_effects_too(tmp_path):
+    shout = rx.tool("shout")
+
+    @rx.schema("t/Kept@1")
+    @dataclass(frozen=True)
+    class Kept:
+        text: str
+        blob: str | None = None
+
+    @rx.workflow(
+        "t/tools@1",
+        state=Kept,
+        events=[Booked],
+        key="order_id",
+        effects=[shout, rx.blob_put, rx.blob_get],
+        terminal=lambda kept: kept.text.endswith("!!"),
+    )
+    def tools(state, event, ctx):
+        match event:
+            case Booked(text):
+                return rx.Output(Kept(text), effects=[shout({"text": text}, ref="shout")])
+            case rx.Receipt(ref="shout", status="ok", value=text):
+                return rx.Output(Kept(text), effects=[rx.blob_put(text.encode(), ref="put")])
+            case rx.Receipt(ref="put", status="ok", value=stored):
+                return rx.Output(Kept(state.text, stored.blob_ref), effects=[rx.blob_get(stored, ref="get")])
+            case rx.Receipt(ref="get", status="ok", value=data):
+                return rx.Output(Kept(data.decode() + "!", state.blob))
+            case rx.Receipt():
+                return rx.Output(Kept(f"{event.status} {event.error}"))
+
+    engine = Engine(url(tmp_path))
+
+    @engine.tool("shout")
+    def do_shout(text: str) -> str:
+        return text.upper() + "!"
+
+    engine.deploy(rx.App("x", [tools]))
+    async with engine:
+        await engine.publish(Booked("hi"))
+        await until(engine, status_is(engine, tools, "hi", "completed", "running"))
+        state = (await (await engine.cell(tools, "hi")).show())["state"]
+        assert state["text"] == "HI!!"
+        assert state["blob"].startswith("sha256:")
+        assert (await engine.replay("t/tools@1/hi"))["equal"]
 
 
 # --- versions --------------------------------------------------------------------------------------------

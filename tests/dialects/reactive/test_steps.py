@@ -25,8 +25,9 @@ from reactive_shop import (
 )
 
 from treadle import reactive as rx
+from treadle.dialects.reactive.abi import invoke
 from treadle.kernel.errors import DecisionRefused, LimitExceeded, ReplayDiffers, TreadleError
-from treadle.kernel.values import encode
+from treadle.kernel.values import decode, encode
 
 
 @rx.schema("t/Go@1")
@@ -382,3 +383,32 @@ def test_the_order_within_a_step_is_events_then_effects():
     (first,) = shop.journal(order)
     assert [intent.effect for intent in first.opened] == ["payment/charge@1"]
     assert isinstance(DecisionRefused(), TreadleError)
+
+
+# --- steps as functions of bytes -----------------------------------------------------------------------------
+
+
+def test_the_envelopes_are_the_same_for_keyed_and_unkeyed():
+    def step(state: Any, event: Any, ctx: rx.Context) -> Any:
+        return rx.Output(
+            Box(f"{ctx.key} {ctx.now_ns}"), events=[Told("x")], effects=[work(Box("p"), ref="r")]
+        )
+
+    declared = {"state": Box, "events": [Go], "effects": [work]}
+    keyed = rx.workflow("t/keyed@1", key="k", **declared)(step)
+    plain = rx.workflow("t/plain@1", **declared)(step)
+    both = rx.App("x", [keyed, plain])
+    event = {"schema": "t/Go@1", "value": encode({"k": "a", "n": 1})}
+    ctx = encode({"now_ns": 5, "entropy": bytes(64), "seq": 1})
+    given = {"version": 1, "state": None, "event": event, "ctx": ctx}
+    one = decode(invoke(both, "t/plain@1", encode(given)))
+    two = decode(invoke(both, "t/keyed@1", encode(given | {"event": {**event, "key": encode("a")}})))
+    assert one.keys() == two.keys() == {"state", "domain_events", "effects"}
+    assert decode(one["state"])["text"] == "None 5"
+    assert decode(two["state"])["text"] == "a 5"
+    assert one["domain_events"] == [{"schema": "t/Told@1", "value": encode({"text": "x"})}]
+    assert one["effects"][0]["effect"] == "t/work@1"
+    with pytest.raises(TreadleError, match="keyed"):
+        invoke(both, "t/keyed@1", encode(given))
+    with pytest.raises(TreadleError, match="version"):
+        invoke(both, "t/plain@1", encode(given | {"version": 2}))

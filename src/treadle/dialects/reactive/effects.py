@@ -4,7 +4,8 @@ An `Effect` is a name, the type of its params and the type of its receipt. Calli
 plain data that a step returns; nothing happens until the step is durable. The other side is an executor,
 an async function that gets a `Call` and never sees the workflow's state.
 
-Built in: `sys/timer.set@1`. Not here: running executors (`treadle.work.effects`).
+Built in: the timer, blobs, and every tool of the other dialects. Not here: running executors
+(`treadle.work.effects`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, digest
 
 from .names import TIMER_EFFECT, check_name
-from .shapes import Misfit, Shape, time_ns
+from .shapes import BYTES, JSON, Misfit, Shape, time_ns
 from .types import derive
 
 P = TypeVar("P")
@@ -57,14 +58,11 @@ class Call(Generic[P]):
 class Effect:
     """A declared kind of outside work; call it with params to ask for it."""
 
-    def __init__(self, name: str, params: Any, receipt: Any) -> None:
+    def __init__(self, name: str, params: Shape, receipt: Shape, *, tool: str | None = None) -> None:
         self.name = check_name(name, "effect")
-        if name.startswith("sys/"):
-            raise DefinitionError(
-                f"{name}: names under sys/ are built in; choose another", code="NAME_RESERVED"
-            )
-        self.params: Shape = derive(params, f"{name}.params")
-        self.receipt: Shape = derive(receipt, f"{name}.receipt")
+        self.params, self.receipt = params, receipt
+        # The tool that performs it, where that is not an executor of the application.
+        self.tool = tool
         self.run: Callable[[Call[Any]], Awaitable[Any]] | None = None
 
     def __call__(
@@ -129,7 +127,27 @@ timer: Final = TimerEffect()
 
 def effect(name: str, *, params: Any, receipt: Any) -> Effect:
     """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`."""
-    return Effect(name, params, receipt)
+    if name.startswith("sys/"):
+        raise DefinitionError(f"{name}: names under sys/ are built in; choose another", code="NAME_RESERVED")
+    return Effect(name, derive(params, f"{name}.params"), derive(receipt, f"{name}.receipt"))
+
+
+def tool(kind: str) -> Effect:
+    """A tool of the worker as an effect, `tool/http@1`: its params are the tool's configuration, its receipt
+    the tool's result."""
+    return Effect(f"tool/{kind}@1", JSON, JSON, tool=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStored:
+    """Where bytes were put: `blob_ref` is their digest."""
+
+    blob_ref: str
+    size: int
+
+
+blob_put: Final = Effect("sys/blob.put@1", BYTES, derive(BlobStored, "sys/blob.put@1.receipt"))
+blob_get: Final = Effect("sys/blob.get@1", derive(BlobStored, "sys/blob.get@1.params"), BYTES)
 
 
 def emit(

@@ -29,8 +29,8 @@ from typing import Any, Final
 # Only the class: a UUID is a value here, never drawn.
 from uuid import UUID
 
-from treadle.kernel.errors import InputInvalid
-from treadle.kernel.values import Value, encode
+from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.values import Value, encode, to_value
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
@@ -437,6 +437,20 @@ def literal_shape(words: tuple[str, ...]) -> Variant:
 def union_shape(records: list[Record]) -> Variant:
     by_class = {record.cls: record.cls.__name__ for record in records}
     return Variant({by_class[record.cls]: record for record in records}, lambda raw: by_class.get(type(raw)))
+
+
+def _read_json(raw: object) -> Value:
+    try:
+        value = to_value(raw)
+        encode(value)
+    except TreadleError as error:
+        raise Misfit(error.message) from None
+    return value
+
+
+# Any value, for what comes from outside Python: the configuration and the result of a tool. No annotation
+# gives it, because a state or an event of unknown shape could not be checked.
+JSON: Final = Scalar("json", _read_json)
 
 
 @dataclass(frozen=True, slots=True)
