@@ -1,12 +1,15 @@
 """`duckdb`: SQL over files below one folder (CSV, Parquet, JSON) and over a database, if one is set.
 
-What the model writes runs in memory with access to that folder only, without extensions from the
-net; a database is attached read-only.
+What the model writes runs in a process of its own (`duckdb_child`) that sees that folder and
+nothing else; a database is attached read-only. The process is killed when time is up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
@@ -16,6 +19,8 @@ from .files import ROOT, root_of
 
 ROWS_MAX: Final = 1_000
 SECONDS_MAX: Final = 60.0
+# All that a child needs of our environment; keys and tokens are not among it.
+_PASSED_ON: Final = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "SYSTEMROOT")
 
 
 def duckdb_skill() -> Skill:
@@ -46,46 +51,30 @@ def duckdb_skill() -> Skill:
     return skill
 
 
-async def _query(sql: str, root: str, database: str | None) -> Any:
+async def _query(sql: str, root: str, database: str | None, seconds: float = SECONDS_MAX) -> Any:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-P", "-m", "treadle.tools.skills.duckdb_child"),
+        cwd=root,
+        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    asked = json.dumps({"sql": sql, "database": database and os.path.abspath(database), "rows_max": ROWS_MAX})
     try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise ToolError("install treadle[duckdb] to use this skill") from error
-
-    connection = duckdb.connect(":memory:")
-
-    def run() -> Any:
-        if database is not None:
-            connection.execute(f"ATTACH '{database.replace(chr(39), chr(39) * 2)}' AS db (READ_ONLY)")
-        quoted = root.replace("'", "''")
-        connection.execute(f"SET file_search_path = '{quoted}'")
-        connection.execute(f"SET allowed_directories = ['{quoted}/']")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-        cursor = connection.execute(sql)
-        names = [column[0] for column in cursor.description or ()]
-        rows = cursor.fetchmany(ROWS_MAX + 1)
-        shown = [[_plain(value) for value in row] for row in rows[:ROWS_MAX]]
-        return {"columns": names, "rows": shown, "truncated": len(rows) > ROWS_MAX}
-
-    try:
-        async with asyncio.timeout(SECONDS_MAX):
-            return await asyncio.to_thread(run)
+        async with asyncio.timeout(seconds):
+            out, err = await child.communicate(asked.encode())
     except TimeoutError as error:
-        connection.interrupt()
-        raise ToolError(f"the query took longer than {SECONDS_MAX:g} s") from error
-    except duckdb.Error as error:
-        raise ToolError(str(error)) from error
+        raise ToolError(f"the query took longer than {seconds:g} s") from error
     finally:
-        connection.close()
-
-
-def _plain(value: Any) -> Any:
-    """Dates, decimals and the like as text; everything JSON has stays as it is."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return str(value)
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if not out:
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
+        raise ToolError(f"the query could not be run: {last[0]}")
+    found = json.loads(out)
+    if "error" in found:
+        raise ToolError(found["error"])
+    return found["ok"]
