@@ -54,7 +54,6 @@ class SqliteDialect:
                 connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
             if not readonly:
-                connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
                 connection.execute("PRAGMA wal_autocheckpoint=1000")
@@ -89,6 +88,8 @@ class SqliteDialect:
             newest = migrations[-1][0]
             if (found := self.schema_version(connection)) > newest:
                 raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
+            # It is in the file's header: written only once we know that the file is ours.
+            connection.execute("PRAGMA journal_mode=WAL")
             if found == newest:
                 return
             connection.execute("BEGIN IMMEDIATE")

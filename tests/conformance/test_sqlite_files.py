@@ -1,0 +1,241 @@
+"""Database files as they are found in the wild: foreign, damaged, newer, read-only, full.
+
+Each gives the error that says what to do, and a file that is refused keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from treadle.kernel.errors import (
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnavailable,
+    TreadleError,
+)
+from treadle.store.protocol import Batch
+from treadle.store.sql import migrations, open_sqlite
+from treadle.store.sqlite import APPLICATION_ID
+from treadle.testing.rows import contents, full_batch, record, run_row
+
+
+def bytes_of(path: Path) -> dict[str, str]:
+    """Everything in the file's folder, by digest."""
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(path.parent.iterdir())}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "treadle.db"
+
+
+@pytest.fixture
+def store_file(path: Path) -> Path:
+    store = open_sqlite(path)
+    store.own()
+    store.commit(full_batch())
+    store.close()
+    return path
+
+
+def assert_refused(path: Path, error: type[TreadleError]) -> TreadleError:
+    before = bytes_of(path)
+    with pytest.raises(error) as caught:
+        open_sqlite(path)
+    assert bytes_of(path) == before, "a refused file was touched"
+    return caught.value
+
+
+# --- not ours ----------------------------------------------------------------------------------------
+
+
+def test_a_text_file_is_refused_untouched(path: Path) -> None:
+    path.write_text("this is not a database, but it is somebody's work\n" * 100)
+    assert str(path) in str(assert_refused(path, StoreCorrupt))
+
+
+def test_another_programs_database_is_refused_untouched(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE precious (a)")
+    connection.commit()
+    connection.close()
+    assert "another program" in str(assert_refused(path, StoreCorrupt))
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    store = open_sqlite(path)
+    store.own()
+    store.commit(full_batch())
+    assert store.run("run-1") is not None
+    store.close()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        open_sqlite(tmp_path / "nowhere" / "treadle.db")
+
+
+def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError) as caught:
+        open_sqlite(tmp_path)
+    assert caught.value.code.startswith("STORE_")
+
+
+# --- newer, damaged ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_newer_schema_is_refused_untouched(store_file: Path, journal: str) -> None:
+    connection = sqlite3.connect(store_file)
+    connection.execute(f"PRAGMA journal_mode={journal}")
+    connection.execute("PRAGMA user_version=9999")
+    connection.commit()
+    connection.close()
+    assert "9999" in str(assert_refused(store_file, StoreTooNew))
+
+
+def test_a_truncated_store_is_refused_or_found_damaged(store_file: Path) -> None:
+    body = store_file.read_bytes()
+    store_file.write_bytes(body[: len(body) // 2])
+    with pytest.raises(StoreCorrupt):
+        store = open_sqlite(store_file)
+        try:
+            if problems := store.check():
+                raise StoreCorrupt("; ".join(problems))
+            contents(store)
+        finally:
+            store.close()
+
+
+def test_damaged_pages_are_an_error_not_wrong_data(store_file: Path) -> None:
+    body = bytearray(store_file.read_bytes())
+    for page in range(1, len(body) // 4096):
+        body[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    store_file.write_bytes(body)
+    with pytest.raises(StoreCorrupt):
+        store = open_sqlite(store_file)
+        try:
+            contents(store)
+        finally:
+            store.close()
+
+
+# --- read-only -----------------------------------------------------------------------------------------
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from treadle.kernel.errors import TreadleError
+from treadle.store.sql import open_sqlite, read_sqlite
+from treadle.testing.rows import full_batch
+path = Path(sys.argv[1])
+open_sqlite(None)   # everything it imports lazily, while we still may
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)   # root may write everything: be somebody else
+try:
+    store = open_sqlite(path)
+    store.own()
+    store.commit(full_batch(2))
+    print("written")
+except TreadleError as error:
+    print(error.code)
+"""
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_a_read_only_store_says_so_and_is_untouched(folder_too: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "treadle.db"
+        store = open_sqlite(path)
+        store.own()
+        store.commit(full_batch())
+        store.close()
+        path.chmod(0o444)
+        path.parent.chmod(0o555 if folder_too else 0o777)
+        before = bytes_of(path)
+        found = subprocess.run([sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True)
+        path.parent.chmod(0o755)
+        assert found.stdout.strip() == StoreReadOnly.code, found.stdout + found.stderr
+        after = bytes_of(path)
+        assert after[path.name] == before[path.name]
+        assert set(after) - set(before) <= {f"{path.name}-wal", f"{path.name}-shm"}
+
+
+# --- full ------------------------------------------------------------------------------------------------
+
+
+def test_a_full_store_keeps_what_it_has_and_goes_on(store_file: Path) -> None:
+    store = open_sqlite(store_file)
+    store.own()
+    before = contents(store)
+    connection = store._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count={pages}")
+    large = Batch(runs_new={2: run_row(2)}, records=[record(2, 1, body=b"x" * 100_000)])
+    with pytest.raises(StoreFull) as caught:
+        store.commit(large)
+    assert caught.value.code == "STORE_FULL"
+    assert contents(store) == before
+    connection.execute("PRAGMA max_page_count=1073741823")
+    store.commit(large)
+    assert len(store.journal(2)) == 1
+    assert store.check() == []
+    store.close()
+
+
+# --- migrations --------------------------------------------------------------------------------------------
+
+
+def test_migrations_arrive_at_the_schema_from_every_earlier_version(tmp_path: Path) -> None:
+    steps = migrations()
+    assert [number for number, _ in steps] == list(range(1, len(steps) + 1)), "numbered without gaps"
+    fresh = open_sqlite(tmp_path / "fresh.db")
+    expected = schema(fresh._connection)
+    fresh.close()
+    for stop in range(len(steps) + 1):
+        path = tmp_path / f"from-{stop}.db"
+        connection = sqlite3.connect(path)
+        for number, script in steps[:stop]:
+            connection.executescript(script)
+            connection.execute(f"PRAGMA user_version={number}")
+        if stop:
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.commit()
+        connection.close()
+        migrated = open_sqlite(path)
+        assert schema(migrated._connection) == expected, f"from version {stop}"
+        migrated.close()
+
+
+def schema(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    return [(kind, name, " ".join((sql or "").split())) for kind, name, sql in rows] + [
+        ("version", "", str(version))
+    ]
+
+
+def test_a_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_sqlite(path).close()
+    broken = [*migrations(), (99, "CREATE TABLE half (a);\nCREATE TABLE meta (b);")]
+    monkeypatch.setattr("treadle.store.sql.migrations", lambda: broken)
+    before = sqlite3.connect(path)
+    tables = before.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+    before.close()
+    with pytest.raises(TreadleError):
+        open_sqlite(path)
+    after = sqlite3.connect(path)
+    assert after.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall() == tables
+    assert after.execute("PRAGMA user_version").fetchone()[0] == broken[-2][0]
+    after.close()
