@@ -89,16 +89,16 @@ class HttpTool(ToolBase):
         key = (str(local_path(verify, call)) if isinstance(verify, str) else bool(verify), guarded)
         if (client := self._clients.get(key)) is None:
             context = _ssl_context(key[0])
-            transport = (
-                GuardedTransport(self._guard, verify=context, limits=_LIMITS)
-                if guarded
-                else httpx.AsyncHTTPTransport(verify=context, http2=True, limits=_LIMITS)
-            )
             client = self._clients[key] = httpx.AsyncClient(
-                transport=transport,
+                # The guard brings its own transport, and with it no proxy from the environment.
+                transport=GuardedTransport(self._guard, verify=context, limits=_LIMITS) if guarded else None,
+                verify=context,
+                http2=True,
+                limits=_LIMITS,
                 max_redirects=REDIRECTS_MAX,
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 headers={"User-Agent": "treadle"},
+                event_hooks={"request": [_keep_credential_at_home]},
             )
         return client
 
@@ -113,10 +113,11 @@ class HttpTool(ToolBase):
         key = config.get("idempotency_key", call.idempotency_key)
         if method not in _SAFE and key and "idempotency-key" not in present:
             headers["Idempotency-Key"] = str(key)
-        for name, value in (await auth_headers(pick(config, "auth", "credential"), call)).items():
-            if name.lower() not in present:
-                headers[name] = value
+        credential = await auth_headers(pick(config, "auth", "credential"), call)
+        credential = {name: value for name, value in credential.items() if name.lower() not in present}
+        headers |= credential
         try:
+            home = httpx.URL(url)
             return client.build_request(
                 method,
                 url,
@@ -124,6 +125,7 @@ class HttpTool(ToolBase):
                 # As UTF-8: httpx would refuse what is not ASCII.
                 headers=[(name.encode(), value.encode()) for name, value in headers.items()],
                 timeout=_timeouts(config),
+                extensions={"treadle.home": (_origin(home), list(credential))},
                 **_body(config, headers, method),
             )
         except (httpx.InvalidURL, ValueError, TypeError) as error:
@@ -148,6 +150,19 @@ class HttpTool(ToolBase):
         except httpx.HTTPError as error:
             return _no_answer(error)
         return _answer(response, content, str(config.get("response") or "auto"))
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+async def _keep_credential_at_home(request: httpx.Request) -> None:
+    """A redirect to another place does not get the credential. httpx sees to `Authorization`; a
+    credential may stand in any header."""
+    origin, names = request.extensions.get("treadle.home", (None, ()))
+    if _origin(request.url) != origin:
+        for name in names:
+            request.headers.pop(name, None)
 
 
 def _method(config: dict[str, Any], params: dict[str, Any] | None) -> str:

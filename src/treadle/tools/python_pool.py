@@ -168,7 +168,8 @@ class PythonPool:
     """Up to `size` processes per interpreter, started when needed and kept warm."""
 
     def __init__(self, size: int | None = None) -> None:
-        self._size = size or max(4, os.cpu_count() or 1)
+        given = size or int(os.environ.get("TREADLE_PYTHON_PROCESSES") or 0)
+        self._size = given or max(4, os.cpu_count() or 1)
         self._idle: dict[str, deque[PythonProcess]] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
 

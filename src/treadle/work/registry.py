@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -62,7 +63,8 @@ class FunctionTool:
         self.kind = kind
         self.idempotent = idempotent
         self.function = function
-        self.sync = not inspect.iscoroutinefunction(function)
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
         parameters = inspect.signature(function).parameters
         self._names = frozenset(parameters)
         self._open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -128,6 +130,7 @@ class ToolRegistry:
     def __init__(self, *, plugins: bool = True) -> None:
         self._plugins = plugins
         self._tools: dict[str, Tool] = {}
+        self._making = threading.Lock()
         self.callables: dict[str, FunctionTool] = {}
 
     def register(self, tool: Tool) -> Tool:
@@ -161,7 +164,9 @@ class ToolRegistry:
             return self.callables[str(config["callable"])]
         kind = _ALIASES.get(kind, kind)
         if (tool := self._tools.get(kind)) is None:
-            tool = self._tools[kind] = self._make(kind)
+            # Asked for by worker threads too: a tool holds connections, so there is one of each.
+            with self._making:
+                tool = self._tools.get(kind) or self._tools.setdefault(kind, self._make(kind))
         return tool
 
     def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool:

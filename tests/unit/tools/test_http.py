@@ -244,6 +244,29 @@ async def test_a_missing_credential_is_an_auth_error_and_no_request(run, web):
     assert odd.error["kind"] == "schema"
 
 
+@pytest.mark.parametrize("secret", ["a-token", {"header": "X-Key", "value": "a-token"}])
+async def test_a_redirect_to_another_place_does_not_get_the_credential(run, web, secret):
+    async def resolve(name: str):
+        return secret
+
+    port = web.server_address[1]
+    task = {"url": web.url + "/redirect", "auth": "tok", "headers": {"X-Mine": "kept"}}
+    away = await run("http", {**task, "params": {"to": f"http://localhost:{port}/echo"}}, secret=resolve)
+    seen = away.result["data"]["headers"]
+    assert "a-token" not in "".join(seen.values())
+    assert seen["x-mine"] == "kept"
+    home = await run("http", {**task, "params": {"to": "/echo"}}, secret=resolve)
+    assert "a-token" in "".join(home.result["data"]["headers"].values())
+
+
+async def test_a_proxy_of_the_environment_is_used(web, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", web.url)
+    tool = HttpTool()
+    outcome = await tool.run({"url": "http://far-away.invalid/echo"}, ToolCall())
+    await tool.close()
+    assert outcome.result["data"]["headers"]["host"] == "far-away.invalid"
+
+
 # --- SSRF ---
 
 

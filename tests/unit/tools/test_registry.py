@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from importlib import metadata
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from treadle.kernel.errors import TreadleError
-from treadle.work.registry import ToolRegistry, UnknownTool
+from treadle.work.registry import FunctionTool, ToolRegistry, UnknownTool
 from treadle.work.tool import Outcome, ToolCall
 
 
@@ -49,6 +50,22 @@ async def test_an_async_function_is_awaited_and_can_see_the_call(registry, run):
         return f"{text} {call.idempotency_key}"
 
     assert (await run("later", {"args": {"text": "hi"}}, idempotency_key="k1")).result == "hi k1"
+
+
+async def test_an_object_with_an_async_call_is_awaited_too(registry, run):
+    class Later:
+        async def __call__(self, x: int) -> int:
+            return x + 1
+
+    registry.register(FunctionTool("obj", Later()))
+    assert registry.get("obj").sync is False
+    assert (await run("obj", {"x": 1})).result == 2
+
+
+def test_threads_that_ask_at_once_get_the_same_tool(registry):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: registry.get("http"), range(64)))
+    assert len(set(map(id, found))) == 1
 
 
 async def test_an_exception_is_an_outcome_of_kind_python(registry, run):
