@@ -18,8 +18,16 @@ def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) ->
         for line in summary(document):
             out.note(line)
         if document.get("result") is not None and not quiet:
-            out.value(document["result"])
+            out.value(_brief(document))
     return exit_code(document)
+
+
+def _brief(document: Mapping[str, Any]) -> Any:
+    """The result as people want it: of an agent, what each node said, without the trace."""
+    result = document["result"]
+    if document.get("dialect") == "agent" and isinstance(result, Mapping) and "results" in result:
+        return {node: said.get("data") for node, said in result["results"].items()}
+    return result
 
 
 def summary(document: Mapping[str, Any]) -> Iterator[str]:

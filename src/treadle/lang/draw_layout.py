@@ -79,8 +79,13 @@ class _Vertex:
     rank: int = 0
     x: float = 0.0
     y: float = 0.0
-    # What a self loop adds on the right.
+    # What a self loop adds on the right. As much is kept free on the left, so that the node stays
+    # in the middle of its place and edges to it stay straight.
     extra: float = 0.0
+
+    @property
+    def span(self) -> float:
+        return self.width + 2 * self.extra
 
 
 @dataclass(slots=True)
@@ -199,7 +204,7 @@ def _grandalf(everything: list[_Vertex], chains: dict[int, _Chain]) -> bool:
         return False
     outer = {id(vertex): GVertex(vertex) for vertex in everything}
     for vertex in everything:
-        outer[id(vertex)].view = VertexViewer(vertex.width + vertex.extra, vertex.height)
+        outer[id(vertex)].view = VertexViewer(vertex.span, vertex.height)
     links: list[Any] = []
     legs: dict[tuple[int, int], Any] = {}
     for index, chain in chains.items():
@@ -244,16 +249,16 @@ def _take_over(layout: Any, left: float, bends: dict[Any, list[_Vertex]]) -> flo
         low, high = min(ctrl), max(ctrl)
         bends[link] = [ours[ctrl[rank]] for rank in range(low + 1, high)]
     placed = list(ours.values())
-    shift = left - min(vertex.x - (vertex.width + vertex.extra) / 2 for vertex in placed)
+    shift = left - min(vertex.x - vertex.span / 2 for vertex in placed)
     for vertex in placed:
         vertex.x += shift
-    return max(vertex.x + (vertex.width + vertex.extra) / 2 for vertex in placed) + 2 * GAP_X
+    return max(vertex.x + vertex.span / 2 for vertex in placed) + 2 * GAP_X
 
 
 def _separate(row: list[_Vertex]) -> None:
     """The averaged coordinates may overlap by a little; nothing may in the end."""
     for before, after in pairwise(row):
-        least = before.x + (before.width + before.extra + after.width + after.extra) / 2 + GAP_X / 2
+        least = before.x + (before.span + after.span) / 2 + GAP_X / 2
         after.x = max(after.x, least)
 
 
@@ -281,10 +286,7 @@ def _finish(
     chains: dict[int, _Chain],
     bands: list[tuple[float, float]],
 ) -> Layout:
-    boxes = {
-        name: Box(vertex.x - vertex.extra / 2, vertex.y, vertex.width, vertex.height)
-        for name, vertex in vertices.items()
-    }
+    boxes = {name: Box(vertex.x, vertex.y, vertex.width, vertex.height) for name, vertex in vertices.items()}
     exits = _ports(chains, boxes, top=False)
     entries = _ports(chains, boxes, top=True)
     routes = []

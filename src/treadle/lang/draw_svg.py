@@ -21,6 +21,7 @@ SMALL: Final = 11.0
 LINE: Final = 17.0
 LABEL_EM_MAX: Final = 15.0
 EDGE_EM_MAX: Final = 20.0
+LOOP_EM_MAX: Final = 11.0
 LINES_MAX: Final = 3
 # Characters that a reader of XML 1.0 refuses.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -62,7 +63,7 @@ def svg(graph: Graph) -> str:
     """The picture of a graph as SVG text."""
     nodes, edges = complete(graph), graph.edges
     texts = {node.id: wrap(node.label or node.id, LABEL_EM_MAX) for node in nodes}
-    notes = [wrap(edge_text(edge), EDGE_EM_MAX) if edge_text(edge) else [] for edge in edges]
+    notes = [_note(edge) for edge in edges]
     sizes = {node.id: _node_size(node, texts[node.id]) for node in nodes}
     layout = arrange(nodes, edges, sizes, [_note_size(note) for note in notes])
     title = _clean(graph.title)
@@ -87,6 +88,11 @@ def svg(graph: Graph) -> str:
     out += _notes(layout, edges, notes)
     out += ["</g>", "</svg>", ""]
     return "\n".join(out)
+
+
+def _note(edge: Edge) -> list[str]:
+    text = edge_text(edge)
+    return wrap(text, LOOP_EM_MAX if edge.source == edge.target else EDGE_EM_MAX) if text else []
 
 
 def edge_text(edge: Edge) -> str:
@@ -167,7 +173,8 @@ def _node_size(node: Node, lines: list[str]) -> Size:
     if node.shape == "choice":
         width += 28
     if node.badge:
-        width = max(width, _width(_clean(node.badge)) * SMALL + 32)
+        # Left of the middle, where edges leave.
+        width = max(width, 2 * (_width(_clean(node.badge)) * SMALL + 12) + 8)
     return width, height
 
 
@@ -268,8 +275,8 @@ def _node(node: Node, box: Box, lines: list[str]) -> str:
     if badge := _clean(node.badge):
         wide = _width(badge) * SMALL + 12
         out.append(
-            f'<rect class="box badge" x="{_n(left + 8)}" y="{_n(box.bottom - 8)}" width="{_n(wide)}" height="16" rx="8"/>'
-            f'<text class="ink remark" x="{_n(left + 8 + wide / 2)}" y="{_n(box.bottom + 4)}">{escape(badge)}</text>'
+            f'<rect class="box badge" x="{_n(left - 2)}" y="{_n(box.bottom - 8)}" width="{_n(wide)}" height="16" rx="8"/>'
+            f'<text class="ink remark" x="{_n(left - 2 + wide / 2)}" y="{_n(box.bottom + 4)}">{escape(badge)}</text>'
         )
     out.append("</g>")
     return "".join(out)
