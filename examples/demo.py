@@ -10,26 +10,27 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent
-TREADLE = Path(sys.executable).parent / "treadle"
+PROGRAMS = {"treadle": Path(sys.executable).parent / "treadle", "python": Path(sys.executable)}
 PATIENCE_S = 60
-LINES_SHOWN = 12
+LINES_SHOWN = 20
+RESULT_LINES_SHOWN = 6
 
 COMPLETED, WAITING = 0, 3
 
 
 @dataclass(frozen=True)
 class Command:
-    """One `treadle …` of the tour, and how it should end. `{examples}` is the folder of this file."""
+    """One command of the tour, and how it should end. `TASK` is the id of the only open task."""
 
     line: str
     exit: int = COMPLETED
@@ -47,9 +48,50 @@ TOUR = (
     Stop(
         "Playbook: price an order, then ship and invoice at once",
         (
-            Command("run {examples}/order.yaml -i 'items=[3, 4, 5]' --id order-17"),
-            Command("trace order-17"),
-            Command("graph order-17 --format mermaid"),
+            Command("treadle run examples/order.yaml -i 'items=[3, 4, 5]' --id order-17"),
+            Command("treadle trace order-17"),
+            Command("treadle graph order-17 --format mermaid"),
+        ),
+    ),
+    Stop(
+        "Agent: a report is read, answered, judged and refined (by a scripted model, offline)",
+        (
+            Command(
+                "treadle run examples/agent/triage/flow.yaml"
+                " --model scripted:examples/agent/triage/script.json --id triage-1"
+            ),
+            Command("treadle trace triage-1"),
+            Command(
+                "treadle run examples/agent/research/flow.yaml"
+                " --model scripted:examples/agent/research/script.json --id research-1"
+            ),
+        ),
+    ),
+    Stop(
+        "Agent: release notes that a person approves",
+        (
+            Command(
+                "treadle run examples/agent/release-notes/flow.yaml"
+                " --model scripted:examples/agent/release-notes/script.json --id notes-1",
+                exit=WAITING,
+            ),
+            Command("treadle tasks"),
+            Command("treadle task claim TASK --user ann --role lead"),
+            Command(
+                """treadle task complete TASK --data '{"approved": true, "note": "ship it"}' --user ann --role lead"""
+            ),
+        ),
+    ),
+    Stop(
+        "Reactive: an order that is charged, with a charge that fails twice",
+        (
+            Command(
+                "treadle publish com.acme/OrderCreated@1 --app examples/reactive/order.py:app"
+                """ --data '{"order_id": "o-1", "amount_cents": 500}'"""
+            ),
+            Command("treadle cell com.acme/order@1 o-1 --app examples/reactive/order.py:app"),
+            Command("python examples/reactive/choreography.py"),
+            Command("python examples/reactive/deadline.py"),
         ),
     ),
 )
@@ -82,13 +124,14 @@ def head(text: str) -> None:
     say(f"\n{text}\n{'─' * len(text)}")
 
 
-def treadle(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def perform(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """Runs `treadle …` or `python …` of this installation."""
+    program, *arguments = shlex.split(line)
     return subprocess.run(
-        [str(TREADLE), *arguments],
+        [str(PROGRAMS[program]), *arguments],
         cwd=folder,
         env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
@@ -99,19 +142,30 @@ def environment() -> dict[str, str]:
     return {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
 
 
-def show(folder: Path, line: str, *, exit: int = COMPLETED) -> str:
+def show(folder: Path, command: Command) -> None:
     """Runs one command, prints it and what it says, and insists on how it ends."""
-    say(f"\n$ treadle {line.format(examples=os.path.relpath(EXAMPLES))}")
-    done = treadle(folder, shlex.split(line.format(examples=EXAMPLES)))
-    lines = [text for text in done.stdout.splitlines() if text.strip()]
-    for text in lines[:LINES_SHOWN]:
-        say(f"  {text}")
-    if len(lines) > LINES_SHOWN:
-        say(f"  … {len(lines) - LINES_SHOWN} more lines")
-    if done.returncode != exit:
-        say("\n".join(lines[LINES_SHOWN:]))
-        raise SystemExit(f"demo: `treadle {line}` ended with {done.returncode} and should with {exit}")
-    return done.stdout
+    line = command.line
+    if "TASK" in line:
+        line = line.replace("TASK", json.loads(perform(folder, "treadle tasks --json").stdout)[0]["id"])
+    say(f"\n$ {line}")
+    done = perform(folder, line)
+    if done.returncode != command.exit:
+        say(done.stderr + done.stdout)
+        raise SystemExit(f"demo: it ended with {done.returncode} and should with {command.exit}")
+    told = print_some(done.stderr, LINES_SHOWN)
+    print_some(
+        done.stdout, LINES_SHOWN - told if told < LINES_SHOWN - RESULT_LINES_SHOWN else RESULT_LINES_SHOWN
+    )
+
+
+def print_some(text: str, most: int) -> int:
+    """Prints the first lines of what a command said; how many."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines[:most]:
+        say(f"  {line}")
+    if len(lines) > most:
+        say(f"  … {len(lines) - most} more lines")
+    return min(len(lines), most)
 
 
 def nightly(folder: Path) -> Path:
@@ -134,7 +188,7 @@ def crash(folder: Path) -> None:
         f"\n$ treadle run {path.name} --id nightly-1        # {PARTS} parts; each leaves a line in a witness file"
     )
     running = subprocess.Popen(
-        [str(TREADLE), *shlex.split(line)],
+        [str(PROGRAMS["treadle"]), *shlex.split(line)],
         cwd=folder,
         env=environment(),
         stdout=subprocess.DEVNULL,
@@ -149,16 +203,12 @@ def crash(folder: Path) -> None:
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     say(f"  SIGKILL after part {parts_seen(witness)} of {PARTS} had begun")
-    show(folder, "list")
-    show(folder, "resume nightly-1")
-    document = json.loads(show_quietly(folder, "show nightly-1 --json"))
-    say(f"  {document['status']}; the witness saw parts {' '.join(witness.read_text('utf-8').split())}:")
-    say("  whatever was finished is not done again; the interrupted part is, under the same idempotency key")
-    show(folder, "replay nightly-1")
-
-
-def show_quietly(folder: Path, line: str) -> str:
-    return treadle(folder, shlex.split(line)).stdout
+    show(folder, Command("treadle list"))
+    show(folder, Command("treadle resume nightly-1"))
+    document = json.loads(perform(folder, "treadle show nightly-1 --json").stdout)
+    say(f"\n  {document['status']}; the witness saw parts {' '.join(witness.read_text('utf-8').split())}.")
+    say("  What was finished is not done again; the interrupted part is, under the same idempotency key.")
+    show(folder, Command("treadle replay nightly-1"))
 
 
 def parts_seen(witness: Path) -> int:
@@ -169,15 +219,16 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="treadle-demo-") as name:
         folder = Path(name)
+        shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         say(f"Treadle, on one SQLite file: {folder / 'treadle.db'}")
         crash(folder)
         for stop in TOUR:
             head(stop.title)
             for command in stop.commands:
-                show(folder, command.line, exit=command.exit)
+                show(folder, command)
         head("Every decision, decided again")
-        show(folder, "replay --all")
-        show(folder, "doctor")
+        show(folder, Command("treadle replay --all"))
+        show(folder, Command("treadle doctor"))
     say(
         f"\nDone in {time.monotonic() - begin:.0f} s. The code of all this is in {os.path.relpath(EXAMPLES)}/."
     )
