@@ -12,29 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import enum
-import ipaddress
 import math
-import pathlib
-import uuid
 from typing import Any
 
 _INT_MIN = -(2**63)
 _INT_MAX = 2**64 - 1
 _DEPTH_MAX = 120
 
-_TEXT_FORM = (
-    decimal.Decimal,
-    uuid.UUID,
-    pathlib.PurePath,
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Network,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv6Interface,
-)
+# Modules of the standard library whose values are best read as text. By name: a program that has
+# such a value has imported the module, and the others need not.
+_TEXT_MODULES = frozenset({"decimal", "uuid", "pathlib", "ipaddress"})
 
 
 def portable(value: Any, path: str = "$", depth: int = 0) -> Any:
@@ -69,7 +57,7 @@ def _other(value: Any, path: str, depth: int) -> Any:
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return _duration(value)
-    if isinstance(value, _TEXT_FORM):
+    if _has_text_form(value):
         return str(value)
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
@@ -89,13 +77,17 @@ def _other(value: Any, path: str, depth: int) -> Any:
     )
 
 
+def _has_text_form(value: Any) -> bool:
+    return any(base.__module__ in _TEXT_MODULES for base in type(value).__mro__)
+
+
 def _key(key: Any, path: str) -> str:
     """Keys as JSON writes them."""
     if isinstance(key, str):
         return _clean(str.__str__(key))
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
-    if isinstance(key, int | float | decimal.Decimal | uuid.UUID):
+    if isinstance(key, int | float) or _has_text_form(key):
         return str(key)
     if isinstance(key, datetime.datetime | datetime.date | datetime.time):
         return key.isoformat()

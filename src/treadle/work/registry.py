@@ -16,13 +16,15 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from treadle.kernel.errors import TreadleError
 
 from .portable import portable
 from .tool import Outcome, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "treadle.tools"
 
@@ -124,6 +126,13 @@ def exception_outcome(error: Exception) -> Outcome:
     return outcome
 
 
+def _plugins(name: str | None = None) -> list[EntryPoint]:
+    # Reading the installed packages' metadata costs 20 ms of imports, which most programs never need.
+    from importlib.metadata import entry_points
+
+    return [entry for entry in entry_points(group=ENTRY_POINTS) if name in (None, entry.name)]
+
+
 class ToolRegistry:
     """All tools one worker can use. Tools are made once and closed with the registry."""
 
@@ -182,7 +191,7 @@ class ToolRegistry:
         """Every kind that can be asked for, plug-ins included; nothing is imported for it."""
         found = {*self._tools, *_BUILT_IN, *_ALIASES}
         if self._plugins:
-            found.update(entry.name for entry in entry_points(group=ENTRY_POINTS))
+            found.update(entry.name for entry in _plugins())
         return sorted(found)
 
     def __contains__(self, kind: str) -> bool:
@@ -212,7 +221,7 @@ class ToolRegistry:
                     details={"kind": kind, "missing": error.name},
                 ) from error
         if self._plugins:
-            for entry in entry_points(group=ENTRY_POINTS, name=kind):
+            for entry in _plugins(kind):
                 return self._instance(kind, entry.load())
         raise self._unknown(kind)
 

@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import yaml
-
 from treadle.kernel.errors import TreadleError
 
 if TYPE_CHECKING:
@@ -52,6 +50,8 @@ def parse_secrets(text: str, *, file: str = "<text>") -> dict[str, Secret]:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if lines and _ENV_LINE.match(lines[0]) and not lines[0].lstrip().startswith(("{", '"')):
         return dict(_parse_dotenv(text, file))
+    import yaml
+
     try:
         # The base loader keeps every scalar as the text that stands there.
         found = yaml.load(text, Loader=yaml.BaseLoader)

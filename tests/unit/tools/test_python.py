@@ -287,3 +287,18 @@ def _alive(pid: int) -> bool:
         return False
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().split()[2] != "Z"
+
+
+async def test_code_does_not_outlive_an_engine_that_was_killed(tmp_path):
+    marker = tmp_path / "pid"
+    task = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    engine = (
+        "import asyncio\nfrom treadle.work.registry import ToolRegistry\nfrom treadle.work.tool import ToolCall\n"
+        f"asyncio.run(ToolRegistry().get('python').run({{'code': {task!r}}}, ToolCall()))"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", engine)
+    await asyncio.to_thread(wait_until, lambda: marker.exists() and marker.read_text() != "")
+    process.kill()
+    await process.wait()
+    pid = int(marker.read_text())
+    await asyncio.to_thread(wait_until, lambda: not _alive(pid))

@@ -189,10 +189,10 @@ def plugins(monkeypatch):
         metadata.EntryPoint("noop", f"{here}:shout", "treadle.tools"),
     ]
 
-    def found(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
-        return [e for e in entries if e.group == group and name in (None, e.name)]
+    def found(*, group: str) -> list[metadata.EntryPoint]:
+        return [e for e in entries if e.group == group]
 
-    monkeypatch.setattr("treadle.work.registry.entry_points", found)
+    monkeypatch.setattr(metadata, "entry_points", found)
 
 
 async def test_entry_points_bring_tools(plugins, run, registry):
