@@ -90,6 +90,8 @@ def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
         case "assign":
             _require_open(task)
             _require(core, task, actor, "assign", _is_assignee(task, actor))
+            if not operation.to:
+                raise InputInvalid("say whom to assign the task to")
             task.assignee, task.status = operation.to, "claimed"
             effects.note(core, task, "assigned", actor.user, to=operation.to)
         case "comment":
@@ -106,9 +108,7 @@ def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
 def _complete(core: Core, task: TaskRow, operation: Operation, ack: Ack | None) -> Any:
     actor = operation.actor
     if task.status in OPEN:
-        # Completing an unclaimed task claims it on the way, for those who may claim it.
-        allowed = _is_assignee(task, actor) or (task.assignee is None and actor.holds(task))
-        _require(core, task, actor, "complete", allowed)
+        _require(core, task, actor, "complete", _is_assignee(task, actor))
         _check_schema(task, operation.data)
     receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
     core.post(Item(task.run_id, receipt, ack=ack, expected_version=operation.expected_version))
@@ -131,6 +131,8 @@ def _require(core: Core, task: TaskRow, actor: Actor, what: str, allowed: bool) 
         needs = f"it takes one of the roles {', '.join(task.roles)}" if task.roles else "it takes a user"
         if task.assignee is not None and what != "claim":
             needs = f"it is {task.assignee}'s"
+        elif what != "claim" and actor.holds(task):
+            needs = "claim it first"
         raise _refused(core, task, actor, what, needs)
 
 
@@ -145,10 +147,11 @@ def _check_schema(task: TaskRow, data: Value) -> None:
     if task.schema is None:
         return
     from jsonschema import Draft202012Validator
+    from referencing import Registry
 
-    errors = sorted(
-        Draft202012Validator(task.schema).iter_errors(data), key=lambda e: [str(p) for p in e.path]
-    )
+    # An empty registry: a schema that refers to another document must not reach the network.
+    validator = Draft202012Validator(task.schema, registry=Registry())
+    errors = sorted(validator.iter_errors(data), key=lambda e: [str(p) for p in e.path])
     if errors:
         found = [
             {"field": ".".join(str(part) for part in e.path) or "$", "message": e.message} for e in errors

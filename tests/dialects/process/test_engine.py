@@ -96,7 +96,7 @@ async def test_a_whole_process(engine: Engine, clock: VirtualClock) -> None:
     (row,) = await engine.tasks(role="boss")
     assert row["id"] == wait["id"]
     assert (row["payload"], row["reference"]) == ({"total": 2000}, "P1")
-    await engine.task_complete(row["id"], {"answer": "yes"}, user="ann", roles=["boss"])
+    await engine.task_complete(row["id"], {"answer": "yes"}, user="ann", roles=["admin"])
     await clock.settle()
     assert await engine.signal_reference("P1", "documents", ["a.pdf"]) == [run.id]
     assert await run.result(timeout=5) == {"renewed": True, "docs": ["a.pdf"]}
@@ -388,11 +388,11 @@ async def test_a_second_completion_is_stale(
     deploy(engine, tmp_path, "tasks: {t: {roles: [x]}}\nsteps: [{task: t}, {await: go}]")
     run = await begun(engine, clock)
     (row,) = await engine.tasks()
-    await engine.task_complete(row["id"], 1, user="ann", roles=["x"])
+    await engine.task_complete(row["id"], 1, user="ann", roles=["admin"])
     before = await run.show()
     more = {"expected_version": before["version_no"]} if versioned else {}
     for number in (1, 2):
-        answer = await engine.task_complete(row["id"], 2, user="bob", roles=["x"], **more)
+        answer = await engine.task_complete(row["id"], 2, user="bob", roles=["admin"], **more)
         assert answer["stale"] is True
         await unchanged(run, engine, before, diagnostics=number)
     stale = [event for event in await engine.events_after(run.id, 0) if event["type"] == "stale"]
@@ -410,7 +410,7 @@ async def test_a_wrong_version_is_refused_before_anything_changes(
         with pytest.raises(VersionMismatch):
             await engine.signal(run.id, "go", expected_version=wrong)
         with pytest.raises(VersionMismatch):
-            await engine.task_complete(row["id"], 1, user="ann", roles=["x"], expected_version=wrong)
+            await engine.task_complete(row["id"], 1, user="ann", roles=["admin"], expected_version=wrong)
     assert await run.show() == before
     await engine.signal(run.id, "go", expected_version=before["version_no"])
     assert (await run.show())["version_no"] == before["version_no"] + 1
@@ -425,7 +425,7 @@ async def test_a_timer_that_lost_the_race(engine: Engine, clock: VirtualClock, t
     )
     run = await begun(engine, clock)
     (row,) = await engine.tasks()
-    await engine.task_complete(row["id"], 1, user="ann", roles=["x"])
+    await engine.task_complete(row["id"], 1, user="ann", roles=["admin"])
     await clock.advance(2 * 3600)
     assert await run.result(timeout=5) == "ok"
 
@@ -440,7 +440,7 @@ async def test_a_completion_that_lost_the_race(engine: Engine, clock: VirtualClo
     (row,) = await engine.tasks()
     await clock.advance(3600)
     before = await run.show()
-    answer = await engine.task_complete(row["id"], 1, user="ann", roles=["x"])
+    answer = await engine.task_complete(row["id"], 1, user="ann", roles=["admin"])
     assert answer["stale"] is True
     await unchanged(run, engine, before, diagnostics=1)
     assert (await engine.task(row["id"]))["status"] == "expired"

@@ -115,7 +115,7 @@ async def answer(outside: Outside, engine: Engine, wait: dict[str, Any], run: st
         case "task":
             row = await engine.task(wait["id"])
             await engine.task_complete(
-                wait["id"], {"by": f"ann-{row['payload']}"}, user="ann", roles=["clerk"]
+                wait["id"], {"by": f"ann-{row['payload']}"}, user="ann", roles=["admin"]
             )
         case "signal":
             await engine.signal(run, wait["name"], {"n": 1})

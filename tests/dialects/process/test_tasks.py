@@ -1,0 +1,300 @@
+"""The inbox of human tasks: roles against operations, forms, due dates, escalation, history, search."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from treadle.engine import Engine, Run
+from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
+from treadle.process import payload, process, start, state, task
+from treadle.testing.clock import VirtualClock
+
+SCHEMA = {
+    "type": "object",
+    "required": ["ok"],
+    "properties": {"ok": {"type": "boolean"}},
+    "additionalProperties": False,
+}
+
+
+@process("Form", version="1.0.0")
+def form(p: Any) -> None:
+    p.reference(start.ref)
+    p.ask(
+        task(
+            "fill", roles=["clerk", "boss"], type="form", payload={"n": start.n}, schema=SCHEMA, timeout="1d"
+        )
+    )
+    p.complete(payload)
+
+
+@process("Rework", version="1.0.0")
+def rework(p: Any) -> None:
+    p.set(state.round, 0)
+    with p.until(payload.ok, max=5):
+        p.set(state.round, state.round + 1)
+        p.ask(task("fill", roles=["clerk"], payload={"round": state.round}))
+    p.complete(state.round)
+
+
+@process("Escalates", version="1.0.0")
+def escalates(p: Any) -> None:
+    p.ask(task("decide", roles=["clerk"], timeout="1h", escalate_to=["boss"]))
+    p.complete(payload)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def engine(clock: VirtualClock) -> AsyncIterator[Engine]:
+    async with clock.engine("memory:") as engine:
+        for definition in (form, rework, escalates):
+            engine.deploy(definition)
+        yield engine
+
+
+async def asked(
+    engine: Engine, clock: VirtualClock, name: str = "Form", ref: str = "R1"
+) -> tuple[Run, dict[str, Any]]:
+    run = await engine.start(name, {"n": 1, "ref": ref})
+    await clock.settle()
+    (row,) = await engine.tasks(run=run.id)
+    return run, row
+
+
+async def done(engine: Engine, id: str, answer: Any, user: str, *roles: str) -> dict[str, Any]:
+    """Claims a task and completes it, as people do."""
+    await engine.task_claim(id, user=user, roles=roles)
+    return await engine.task_complete(id, answer, user=user, roles=roles)
+
+
+# Who the actors are: (user, roles).
+STRANGER = ("eve", ["visitor"])
+NOBODY = (None, [])
+HOLDER = ("bob", ["clerk"])
+ASSIGNEE = ("ann", ["boss"])
+ASSIGNEE_WITHOUT_ROLE = ("ann", [])
+ADMIN = ("root", ["admin"])
+EVERYONE = [STRANGER, NOBODY, HOLDER, ASSIGNEE, ASSIGNEE_WITHOUT_ROLE, ADMIN]
+
+# What each may do to a task that is open, and to one that ann has claimed.
+OPEN_MAY = {
+    "claim": [HOLDER, ASSIGNEE, ADMIN],
+    "release": [ADMIN],
+    "assign": [ADMIN],
+    "complete": [ADMIN],
+    "comment": [HOLDER, ASSIGNEE, ADMIN],
+}
+CLAIMED_MAY = {
+    "claim": [ASSIGNEE, ADMIN],
+    "release": [ASSIGNEE, ASSIGNEE_WITHOUT_ROLE, ADMIN],
+    "assign": [ASSIGNEE, ASSIGNEE_WITHOUT_ROLE, ADMIN],
+    "complete": [ASSIGNEE, ASSIGNEE_WITHOUT_ROLE, ADMIN],
+    "comment": [HOLDER, ASSIGNEE, ASSIGNEE_WITHOUT_ROLE, ADMIN],
+}
+
+
+async def operate(engine: Engine, operation: str, id: str, user: str | None, roles: list[str]) -> Any:
+    who: dict[str, Any] = {"user": user, "roles": roles}
+    match operation:
+        case "claim":
+            return await engine.task_claim(id, **who)
+        case "release":
+            return await engine.task_release(id, **who)
+        case "assign":
+            return await engine.task_assign(id, to="zoe", **who)
+        case "comment":
+            return await engine.task_comment(id, text="hm", **who)
+        case _:
+            return await engine.task_complete(id, {"ok": True}, **who)
+
+
+@pytest.mark.parametrize("operation", list(OPEN_MAY))
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("actor", EVERYONE, ids=lambda actor: f"{actor[0]}:{','.join(actor[1])}")
+async def test_roles_against_operations(
+    engine: Engine, clock: VirtualClock, operation: str, claimed: bool, actor: tuple[str | None, list[str]]
+) -> None:
+    run, row = await asked(engine, clock)
+    if claimed:
+        await engine.task_claim(row["id"], user="ann", roles=["boss"])
+    before, shown = await engine.task(row["id"]), await run.show()
+    if actor in (CLAIMED_MAY if claimed else OPEN_MAY)[operation]:
+        await operate(engine, operation, row["id"], *actor)
+        after = await engine.task(row["id"])
+        expected = {
+            "claim": ("claimed", actor[0]),
+            "release": ("open", None),
+            "assign": ("claimed", "zoe"),
+            "complete": ("completed", before["assignee"]),
+            "comment": (before["status"], before["assignee"]),
+        }[operation]
+        if operation == "complete" and not claimed:
+            assert after["status"] == "completed"
+        else:
+            assert (after["status"], after["assignee"]) == expected
+        assert after["history"][-1].get("by") == actor[0]
+        if operation != "complete":
+            assert await run.show() == shown, "not a commit of the run"
+        assert await engine.diagnostics(run.id) == []
+        return
+    with pytest.raises(Forbidden) as caught:
+        await operate(engine, operation, row["id"], *actor)
+    assert caught.value.cls == "authorization"
+    assert await engine.task(row["id"]) == before
+    assert await run.show() == shown
+    (line,) = await engine.diagnostics(run.id)
+    assert (line["operation"], line["user"], line["task"]) == (operation, actor[0], row["id"])
+
+
+async def test_an_answer_must_fit_the_form(engine: Engine, clock: VirtualClock) -> None:
+    run, row = await asked(engine, clock)
+    await engine.task_claim(row["id"], user="ann", roles=["clerk"])
+    for answer in ({}, {"ok": "yes"}, {"ok": True, "more": 1}, None):
+        with pytest.raises(InputInvalid) as caught:
+            await engine.task_complete(row["id"], answer, user="ann", roles=["clerk"])
+        assert caught.value.details["errors"]
+    assert (await engine.task(row["id"]))["status"] == "claimed"
+    await engine.task_complete(row["id"], {"ok": False}, user="ann", roles=["clerk"])
+    assert await run.result(timeout=5) == {"ok": False}
+
+
+async def test_a_row_says_everything(engine: Engine, clock: VirtualClock) -> None:
+    run, row = await asked(engine, clock)
+    assert row == {
+        "id": (await run.show())["waiting_for"][0]["id"],
+        "run": run.id,
+        "workflow": "Form",
+        "name": "fill",
+        "type": "form",
+        "roles": ["clerk", "boss"],
+        "payload": {"n": 1},
+        "schema": SCHEMA,
+        "reference": "R1",
+        "status": "open",
+        "assignee": None,
+        "created_at": "2027-01-15T08:00:00.000000Z",
+        "due": "2027-01-16T08:00:00.000000Z",
+        "history": row["history"],
+    }
+
+
+async def test_history_is_complete(engine: Engine, clock: VirtualClock) -> None:
+    _, row = await asked(engine, clock)
+    id = row["id"]
+    await engine.task_claim(id, user="ann", roles=["clerk"])
+    await engine.task_release(id, user="ann", roles=["clerk"])
+    await engine.task_claim(id, user="bob", roles=["boss"])
+    await engine.task_comment(id, text="please", user="bob", roles=["boss"])
+    await engine.task_assign(id, to="zoe", user="bob", roles=["boss"])
+    await engine.task_complete(id, {"ok": True}, user="zoe")
+    history = (await engine.task(id))["history"]
+    assert [(entry["event"], entry.get("by")) for entry in history] == [
+        ("created", None),
+        ("claimed", "ann"),
+        ("released", "ann"),
+        ("claimed", "bob"),
+        ("commented", "bob"),
+        ("assigned", "bob"),
+        ("completed", "zoe"),
+    ]
+    assert history[4]["text"] == "please"
+    assert history[5]["to"] == "zoe"
+
+
+async def test_a_closed_task_takes_nothing_more(engine: Engine, clock: VirtualClock) -> None:
+    _, row = await asked(engine, clock)
+    await done(engine, row["id"], {"ok": True}, "ann", "clerk")
+    for operation in ("claim", "release", "assign"):
+        with pytest.raises(NotWaiting):
+            await operate(engine, operation, row["id"], "ann", ["clerk"])
+    answer = await engine.task_complete(row["id"], {"ok": False}, user="ann", roles=["clerk"])
+    assert answer["stale"] is True
+    assert (await engine.task(row["id"]))["status"] == "completed"
+    with pytest.raises(TreadleError) as caught:
+        await engine.task_claim("nothing", user="ann", roles=["clerk"])
+    assert caught.value.code == "TASK_NOT_FOUND"
+
+
+async def test_search(engine: Engine, clock: VirtualClock) -> None:
+    _, one = await asked(engine, clock, ref="A")
+    other_run, other = await asked(engine, clock, ref="B")
+    _, decide = await asked(engine, clock, name="Escalates")
+    ids = lambda rows: {row["id"] for row in rows}  # noqa: E731
+    await engine.task_claim(one["id"], user="ann", roles=["clerk"])
+    assert ids(await engine.tasks()) == {one["id"], other["id"], decide["id"]}
+    assert ids(await engine.tasks(role="boss")) == {one["id"], other["id"]}
+    assert ids(await engine.tasks(role="clerk")) == {one["id"], other["id"], decide["id"]}
+    assert ids(await engine.tasks(role="nobody")) == set()
+    assert ids(await engine.tasks(assignee="ann")) == {one["id"]}
+    assert ids(await engine.tasks(status=["open"])) == {other["id"], decide["id"]}
+    assert ids(await engine.tasks(status=["claimed"], role="clerk")) == {one["id"]}
+    assert ids(await engine.tasks(reference="B")) == {other["id"]}
+    assert ids(await engine.tasks(run=other_run.id)) == {other["id"]}
+    await done(engine, other["id"], {"ok": True}, "x", "boss")
+    assert ids(await engine.tasks(reference="B")) == set()
+    assert ids(await engine.tasks(reference="B", status=["completed"])) == {other["id"]}
+
+
+async def test_reactivation_is_a_new_row(engine: Engine, clock: VirtualClock) -> None:
+    run, first = await asked(engine, clock, name="Rework")
+    await done(engine, first["id"], {"ok": False}, "ann", "clerk")
+    await clock.settle()
+    (second,) = await engine.tasks(run=run.id)
+    assert second["id"] != first["id"]
+    assert second["payload"] == {"round": 2}
+    # The answer to the form that was sent back is stale, and does not touch the new one.
+    stale = await engine.task_complete(first["id"], {"ok": True}, user="ann", roles=["clerk"])
+    assert stale["stale"] is True
+    assert (await engine.task(second["id"]))["status"] == "open"
+    await done(engine, second["id"], {"ok": True}, "ann", "clerk")
+    assert await run.result(timeout=5) == 2
+
+
+async def test_escalation(engine: Engine, clock: VirtualClock) -> None:
+    run, first = await asked(engine, clock, name="Escalates")
+    await clock.advance(3600)
+    assert (await engine.task(first["id"]))["status"] == "expired"
+    (second,) = await engine.tasks(run=run.id)
+    assert (second["roles"], second["status"], second["due"]) == (["boss"], "open", None)
+    with pytest.raises(Forbidden):
+        await engine.task_claim(second["id"], user="ann", roles=["clerk"])
+    await done(engine, second["id"], "fine", "big", "boss")
+    assert await run.result(timeout=5) == "fine"
+
+
+async def test_a_task_that_expires_stalls_the_run(engine: Engine, clock: VirtualClock) -> None:
+    run, first = await asked(engine, clock)
+    await engine.task_claim(first["id"], user="ann", roles=["clerk"])
+    await clock.advance(86400)
+    assert (await engine.task(first["id"]))["status"] == "expired"
+    shown = await run.show()
+    assert (shown["status"], shown["error"]["class"]) == ("stalled", "timeout")
+    await engine.retry(run.id)
+    await clock.settle()
+    (again,) = await engine.tasks(run=run.id)
+    assert again["id"] != first["id"]
+
+
+async def test_only_one_of_two_completions_counts(engine: Engine, clock: VirtualClock) -> None:
+    import asyncio
+
+    run, row = await asked(engine, clock)
+    answers = await asyncio.gather(
+        *(
+            engine.task_complete(row["id"], {"ok": who == "ann"}, user=who, roles=["admin"])
+            for who in ("ann", "bob")
+        )
+    )
+    assert sorted(bool(answer.get("stale")) for answer in answers) == [False, True]
+    await run.result(timeout=5)
+    completed = [
+        entry for entry in (await engine.task(row["id"]))["history"] if entry["event"] == "completed"
+    ]
+    assert len(completed) == 1
