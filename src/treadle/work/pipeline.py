@@ -33,7 +33,7 @@ from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.errors import DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import OpenIntent, is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value, decode_trusted, encode
 
 from .job import Done, Job, StaysOpen
 from .pipeline_keychain import KeychainReader
@@ -264,7 +264,9 @@ class _StepRun:
 
     async def _write(self, pipe: Pipeline, *, durable: bool) -> None:
         events, pipe.events = pipe.events, []
-        await self.job.save(pipe.frame, durable=durable, events=events)
+        # A copy: the frame goes on changing while the checkpoint is on its way to the store.
+        frame = decode_trusted(encode(pipe.frame))
+        await self.job.save(frame, durable=durable, events=events)
         self.dirty, self.saved_at = False, time.monotonic()
 
     async def _slept(self, seconds: float) -> bool:

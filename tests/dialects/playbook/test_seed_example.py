@@ -6,6 +6,7 @@ there once, and no page whose checkpoint was durable was fetched again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -66,11 +67,13 @@ class Handler(BaseHTTPRequestHandler):
         if page > 3 and asked.path in ("/users", "/orders"):
             self.server.gate.wait(20)
         self.server.served.append((asked.path, page, status))
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        # Whoever asked may have been killed meanwhile.
+        with contextlib.suppress(ConnectionError):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
     def _status(self, path: str, page: int) -> int:
         earlier = [item for item in self.server.served if item[:2] == (path, page)]

@@ -177,7 +177,7 @@ def _status(state: dict[str, Any]) -> Any:
     if state.get("hard"):
         return "failed"
     if state["failures"]:
-        return "partial" if state["done"] else "failed"
+        return "partial" if state.get("succeeded") else "failed"
     return "completed"
 
 

@@ -230,6 +230,8 @@ def end(
     if error is not None:
         entry["error"] = error
     state["done" if error is None else "failed"] += 1
+    if error is None and "special" not in token:
+        state["succeeded"] = True
     state["last"] = step.name
     event_name = "step.failed" if error is not None else "loop.done" if step.loop is not None else "step.done"
     counts = (
