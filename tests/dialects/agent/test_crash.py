@@ -1,0 +1,240 @@
+"""Crash after every record of thirteen workflows: what people see is what an undisturbed run shows.
+
+Each crash loses everything in memory: caches, sessions, the model's counters, and the answers of
+all work that was in flight, which had been done all the same. The run is folded from its journal
+and goes on. (Killing a real process on a real store is in test_engine.py.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.agent import Skill
+from treadle.kernel.history import replay
+from treadle.lang.text import parse
+from treadle.testing.scripted import ScriptedModel
+from treadle.tools.skills import duckdb_skill, files_skill
+from treadle.work.agent import AgentWork
+from treadle.work.agent_skills import Skills
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "agent"
+
+
+def data(*values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"data": value} for value in values]
+
+
+def call(tool: str, **more: Any) -> dict[str, Any]:
+    return {"tool": tool, "input": more}
+
+
+def notes() -> Skill:
+    skill = Skill("notes", name="Notes", instruction="Be brief.")
+
+    @skill.tool("note", idempotent=True)
+    def note(input: dict, ctx: Any) -> Any:
+        if input.get("fail"):
+            raise ValueError("no")
+        return {"noted": input.get("text", "")}
+
+    @skill.tool("once")
+    def once(input: dict, ctx: Any) -> Any:
+        return {"done": ctx.idempotency_key != ""}
+
+    return skill
+
+
+VALUE = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
+JUDGE = [{"name": "j", "kind": "judge", "rubric": "Good?"}]
+SKIP = {"output_required": ["input.nothing"], "on_fail": "skip"}
+
+# Each: nodes, edges, script, more of the workflow.
+CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
+    "chain": ("a b c", ("a b", "b c"), {"run": {n: data({n: 1}) for n in "abc"}}, {}),
+    "tools": (
+        {"a": {"skills": ["notes"]}, "b": {}},
+        ("a b",),
+        {"run": {"a": [{"tool_calls": [call("note", text="1"), call("note", fail=1)], "data": {"n": 1}}], "b": data({})}},
+        {},
+    ),
+    "in doubt": (
+        {"a": {"skills": ["notes"], "in_doubt": "retry"}},
+        (),
+        {"run": {"a": [{"tool_calls": [call("once"), call("once")], "data": {}}]}},
+        {},
+    ),
+    "routes": (
+        "a b c",
+        (("a", "b", {"when": "x"}), "a c"),
+        {"run": {"a": data({}), "c": data({})}, "evaluate": {"a": [None]}},
+        {},
+    ),
+    "loop": (
+        "a b",
+        (("a", "a", {"when": "again", "max_iterations": 3}), ("a", "b", {"when": "done"})),
+        {"run": {"a": data({"n": 1}, {"n": 2}, {"n": 3}), "b": data({})}, "evaluate": {"a": ["a", "a", "b"]}},
+        {},
+    ),
+    "retry": (
+        {"a": {"eval": VALUE, "retry": {"max": 2, "instruction": {"auto": True}}}},
+        (),
+        {"run": {"a": data({}, {}, {"x": 1})}, "ask": ["think", "harder"]},
+        {},
+    ),
+    "judges": (
+        {"a": {"eval": [*JUDGE, {**JUDGE[0], "name": "k"}]}, "b": {}},
+        ("a b",),
+        {"run": {"a": data({}), "b": data({})}, "ask": ["What do you mean?", "yes", "no"]},
+        {},
+    ),
+    "parallel": (
+        {"a": {}, "b": {"skills": ["notes"]}, "c": {"eval": JUDGE}, "d": {}},
+        ("a b", "a c", "b d", "c d"),
+        {
+            "run": {"a": data({}), "b": [{"tool_calls": [call("note")], "data": {"b": 1}}], "c": data({"c": 1}), "d": data({})},
+            "ask": ["yes"],
+        },
+        {"parallel": True},
+    ),
+    "failures": (
+        {"a": {}, "b": {"fail_soft": True}, "c": {"requires": SKIP}, "d": {"max_turns": 1, "skills": ["notes"]}},
+        ("a b", "b c", "c d"),
+        {"run": {"a": [{"throw": "x"}], "b": [{"throw": "y"}], "d": [{"tool_calls": [call("note")], "data": {}}]}},
+        {},
+    ),
+    "long": (
+        " ".join(f"n{i}" for i in range(25)),
+        tuple(f"n{i} n{i + 1}" for i in range(24)),
+        {"run": {f"n{i}": data({"i": i, "pad": "p" * 900}) for i in range(25)}},
+        {},
+    ),
+}  # fmt: skip
+
+
+def examples() -> dict[str, tuple[Any, dict[str, Any], str]]:
+    found = {}
+    for path in sorted(EXAMPLES.glob("*/flow.yaml")):
+        script = json.loads((path.parent / "script.json").read_text())
+        found[path.parent.name] = (parse(path.read_text()).value, script, str(path.parent))
+    return found
+
+
+def visible(run: Any) -> Any:
+    """What observers and readers see; progress may be repeated, nothing else may."""
+    told = [event for event in run.events if event["type"] != "node:progress"]
+    return {
+        "events": told,
+        "results": run.results,
+        "trace": run.trace,
+        "status": run.status,
+        "error": run.driver.run.error,
+    }
+
+
+class Crashing:
+    """A run that is thrown away and folded anew after a given record."""
+
+    def __init__(self, prepared: Any, wf: Any, script: dict[str, Any], base: str | None = None) -> None:
+        self.script = script
+        options = {"base": base} if base else {}
+        skills = (notes(), files_skill(), duckdb_skill())
+        self.run = prepared(wf, script, skills=skills, **options).start()
+        self.asked: list[Any] = []
+
+    def go(self) -> Any:
+        """To the end; people answer as soon as they are asked."""
+        while True:
+            self.run.go()
+            tasks = self.run.driver.open("task")
+            if not tasks:
+                return self.run
+            self.run.driver.ok(tasks[0], {"approved": True, "note": "ok"}, by="ann")
+
+    def until(self, record: int) -> bool:
+        """Plays until `record` is durable; False if the run ends before."""
+        while self.run.driver.run.seq < record:
+            intent = self.run.next()
+            if intent is not None:
+                self.run.perform(intent)
+            elif tasks := self.run.driver.open("task"):
+                self.run.driver.ok(tasks[0], {"approved": True, "note": "ok"}, by="ann")
+            else:
+                return False
+        return self.run.status in ("running", "waiting")
+
+    def crash(self) -> None:
+        """Does everything that is open, loses the answers, and comes back with a journal only."""
+        run = self.run
+        for intent in list(run.driver.open()):
+            if intent.kind in ("source", "model", "call", "route", "ask"):
+                asyncio.run(run._receipt(intent))
+        self.asked += run.model.calls
+        run.model = ScriptedModel(self.script)
+        registry = Skills(learn=lambda name, value: None)
+        for skill in (notes(), files_skill(), duckdb_skill()):
+            registry.register(skill)
+        old = run.work
+        run.work = AgentWork(lambda options: run.model, registry, old.mcp, old.fetch, old.config_of)
+        run.driver.run = replay(
+            run.driver._fresh(),
+            run.driver.machine,
+            lambda _: run.driver.definition,
+            run.driver.journal,
+            blobs=run.driver.blobs.__getitem__,
+        )
+
+
+def check(prepared: Any, wf: Any, script: dict[str, Any], base: str | None = None) -> None:
+    expected = Crashing(prepared, wf, script, base).go()
+    records = len(expected.driver.journal)
+    assert records > 2
+    for record in range(1, records + 1):
+        again = Crashing(prepared, wf, script, base)
+        if not again.until(record):
+            break
+        answered = {intent.id for intent in again.run.performed}
+        again.crash()
+        after = again.run.performed = []
+        again.go()
+        assert visible(again.run) == visible(expected), f"crash after record {record}"
+        assert not answered & {intent.id for intent in after}, "something answered was asked again"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_crash_after_any_record_changes_nothing(prepared, flow, name):
+    nodes, edges, script, more = CASES[name]
+    check(prepared, flow(nodes, *edges, **more), script)
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in sorted(EXAMPLES.glob("*/flow.yaml"))])
+def test_a_crash_after_any_record_of_an_example_changes_nothing(prepared, name, monkeypatch, tmp_path):
+    wf, script, base = examples()[name]
+    # The queries of the research example start processes: two would do, twenty take too long.
+    import treadle.tools.skills.duckdb as home
+
+    async def quick(sql: str, root: str, database: Any) -> Any:
+        return {"columns": ["total"], "rows": [[240]], "truncated": False}
+
+    monkeypatch.setattr(home, "_query", quick)
+    if name == "release-notes":
+        script = json.loads(json.dumps(script).replace("out/notes.md", str(tmp_path / "notes.md")))
+        monkeypatch.setenv("TREADLE_FILES_ROOT", "/")
+        script = json.loads(json.dumps(script).replace("data/changes.txt", f"{base}/data/changes.txt"))
+    check(prepared, wf, script, base)
+
+
+def test_crashing_at_every_record_of_one_run_still_ends_the_same(prepared, flow):
+    nodes, edges, script, more = CASES["parallel"]
+    wf = flow(nodes, *edges, **more)
+    expected = Crashing(prepared, wf, script).go()
+    run = Crashing(prepared, wf, script)
+    record = 1
+    while run.until(record):
+        run.crash()
+        record = run.run.driver.run.seq + 1
+    assert visible(run.run) == visible(expected)
