@@ -89,7 +89,9 @@ class PipelinePerformer:
         params = job.intent.params
         if "keep" in params:
             return Done(value=await job.store_blob(params["keep"], schema_hint="loop results"))
-        playbook: Playbook = await job.load_definition()
+        playbook = await job.load_definition()
+        if not isinstance(playbook, Playbook):
+            raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
         keychain = KeychainReader(playbook, job, self._secrets)
         if "prove" in params:
             await keychain.prove(params["prove"])
