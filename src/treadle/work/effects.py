@@ -39,7 +39,8 @@ class EffectPerformer:
 
     async def __call__(self, job: Job) -> Done:
         bound = await job.load_definition()
-        assert isinstance(bound, Bound)
+        if not isinstance(bound, Bound):
+            raise StaysOpen(f"the code of {job.workflow} is not loaded here")
         effect = bound.app.effects.get(job.intent.kind)
         if effect is not None and effect.tool is not None:
             return await self._use_tool(effect.tool, job)

@@ -171,7 +171,7 @@ class Journals:
             life = by_id.get(action.run)
             value = event_value(action.event)
             records = life.records if life is not None else []
-            count = sum(r["kind"] == action.event.kind and r["event"] == value for r in records)
+            count = sum(_is_about(record, action.event.kind, value) for record in records)
             low, high = asked.count("ok"), asked.count("ok") + asked.count("sent")
             if action.submission is not None or action.create is not None:
                 low, high = min(low, 1), min(high, 1)
@@ -218,6 +218,13 @@ class Journals:
 
 def _ids(column: bytes | None) -> list[str]:
     return [column[at : at + 16].hex() for at in range(0, len(column), 16)] if column else []
+
+
+def _is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
+    """Whether a record is of this event; a cell's first event is the input it was started with."""
+    if kind == "event" and record["kind"] == "started":
+        return bool(record["event"].get("input") == value)
+    return bool(record["kind"] == kind and record["event"] == value)
 
 
 def _source(record: dict[str, Any]) -> str | None:
