@@ -29,7 +29,10 @@ from reactive_shop import (
 
 from treadle import Engine
 from treadle import reactive as rx
-from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.dialects.reactive.index import CellIndex
+from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
+from treadle.kernel.values import decode
+from treadle.runtime.cells import StoreBlobs
 
 
 @pytest.fixture(autouse=True)
@@ -494,21 +497,25 @@ async def test_proposals_are_durable(tmp_path):
             await engine.apply(1, app="shop")
 
 
-async def test_snapshots_give_the_roots_of_the_world_and_survive_collection(tmp_path):
-    world = rx.testing.World(only_orders())
+async def test_snapshots_are_pinned_by_content_and_survive_collection(tmp_path):
     engine = Engine(url(tmp_path), work=False)
     engine.deploy(only_orders())
+
+    async def root() -> str:
+        return str((await engine.snapshot())["shop"]["roots"]["com.acme/order@1"])
+
     async with engine:
         for n in range(70):
             await engine.publish(OrderCreated(f"o-{n}", n))
-            world.send(OrderCreated(f"o-{n}", n))
-        first = (await engine.snapshot())["shop"]["roots"]["com.acme/order@1"]
-        assert (await engine.snapshot())["shop"]["roots"]["com.acme/order@1"] == first
+        first = await root()
+        assert await root() == first
         await engine.publish(OrderCancelled("o-1"))
-        second = (await engine.snapshot())["shop"]["roots"]["com.acme/order@1"]
+        second = await root()
         assert second != first
         await engine.gc()
-        assert (await engine.snapshot())["shop"]["roots"]["com.acme/order@1"] == second
-        assert len(await engine.cells(order)) == 69
-    states = {cell.key: world.state(order, cell.key) for cell in world.cells(order)}
-    assert len(states) == 70
+        index = await engine.write(lambda core: CellIndex(StoreBlobs(core)))
+        kept = await engine.write(lambda core: {decode(e.key): e.size for e in index.entries(second)})
+        assert kept == {cell["key"]: cell["size"] for cell in await engine.cells(order)}
+        assert len(kept) == 69
+        with pytest.raises(BlobMissing):
+            await engine.write(lambda core: list(index.entries(first)))
