@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Protocol
 
 from treadle.work.tool import Outcome
@@ -24,7 +24,7 @@ class TransferFailed(Exception):
 class Source(Protocol):
     """Gives rows in chunks."""
 
-    def chunks(self, size: int) -> AsyncIterator[list[Row]]: ...
+    def chunks(self, size: int) -> AsyncGenerator[list[Row], None]: ...
 
 
 class Sink(Protocol):

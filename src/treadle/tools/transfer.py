@@ -7,8 +7,8 @@ repeated call finds its idempotency key there and moves nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from treadle.work.registry import ToolRegistry
@@ -95,13 +95,15 @@ class TransferTool(ToolBase):
 async def _move(rows: Source, sink: Sink, columns: Columns, size: int, call: ToolCall) -> dict[str, Any]:
     moved = chunks = 0
     names: list[str] = []
-    async for chunk in rows.chunks(size):
-        if not chunks:
-            names = columns.settle(chunk[0])
-            await sink.begin(names)
-        await sink.write([columns.values(row) for row in chunk])
-        moved, chunks = moved + len(chunk), chunks + 1
-        await call.progress("transfer", rows=moved)
+    # Closed here even if a chunk fails: a cursor left to the collector outlives its connection.
+    async with aclosing(rows.chunks(size)) as source:
+        async for chunk in source:
+            if not chunks:
+                names = columns.settle(chunk[0])
+                await sink.begin(names)
+            await sink.write([columns.values(row) for row in chunk])
+            moved, chunks = moved + len(chunk), chunks + 1
+            await call.progress("transfer", rows=moved)
     if not chunks:
         # Nothing to write; `replace` still empties the table.
         await sink.begin([])
@@ -131,7 +133,7 @@ class HttpRows:
         self._config = config
         self._call = call
 
-    async def chunks(self, size: int) -> AsyncIterator[list[Row]]:
+    async def chunks(self, size: int) -> AsyncGenerator[list[Row], None]:
         outcome = await self._registry.get("http").run(self._config, self._call)
         if outcome.error is not None:
             raise TransferFailed(outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ class DuckDbRows:
         self._session = session
         self._query = query
 
-    async def chunks(self, size: int) -> AsyncIterator[list[Row]]:
+    async def chunks(self, size: int) -> AsyncGenerator[list[Row], None]:
         cursor = await self._session.call(lambda connection: connection.execute(self._query))
         names = [str(column[0]) for column in cursor.description]
         while rows := await self._session.call(lambda _: cursor.fetchmany(size)):

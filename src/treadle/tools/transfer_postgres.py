@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ class PostgresRows:
         self._connection = connection
         self._query = query.strip().rstrip(";")
 
-    async def chunks(self, size: int) -> AsyncIterator[list[Row]]:
+    async def chunks(self, size: int) -> AsyncGenerator[list[Row], None]:
         async with self._connection.cursor(name="treadle_transfer", row_factory=dict_row) as cursor:
             await cursor.execute(self._query.encode())
             while rows := await cursor.fetchmany(size):
