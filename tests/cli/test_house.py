@@ -127,7 +127,10 @@ workflow:
 """
 
 
-def test_ctrl_c_stops_cleanly_and_resume_goes_on(folder: Path, write: Write) -> None:
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_stops_cleanly_and_resume_goes_on(
+    folder: Path, write: Write, stop: signal.Signals, code: int
+) -> None:
     write("flow.yaml", SLEEPY)
     program = [sys.executable, "-m", "treadle.cli", "run", "flow.yaml", "--id", "nap-1"]
     started = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -136,9 +139,9 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(folder: Path, write: Write) -> 
         assert time.monotonic() < deadline, "the step did not start"
         assert started.poll() is None, started.communicate()
         time.sleep(0.02)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(stop)
     out, err = started.communicate(timeout=30)
-    assert started.returncode == 130
+    assert started.returncode == code
     assert out == ""
     assert "treadle resume nap-1" in err
     assert "Traceback" not in err

@@ -79,6 +79,13 @@ def test_manifest_is_derived_from_the_code(shop: Cli) -> None:
     assert shop("manifest", "nothing.py:app", "--json", code=2).error["code"] == "USAGE"
 
 
+def test_an_application_is_started_by_events(shop: Cli) -> None:
+    assert (
+        "treadle publish EVENT --app shop.py:app"
+        in shop("run", "shop.py:app", "--json", code=2).error["message"]
+    )
+
+
 def test_shadow_reports_what_was_observed(shop: Cli) -> None:
     report = shop("shadow", "shop.py:app", "--json", code=0).json
     assert report.keys() >= {"effects", "pending", "statuses", "allowlists", "changes"}

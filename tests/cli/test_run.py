@@ -116,6 +116,14 @@ def test_the_same_id_again_is_the_same_run(cli: Cli, write: Write) -> None:
     assert cli("run", "flow.yaml", "--id", "r", "-i", "day=2", "--json", code=2).error["code"] == "RUN_EXISTS"
 
 
+def test_a_key_makes_one_run(cli: Cli, write: Write) -> None:
+    write("flow.yaml", ETL)
+    first = cli("run", "flow.yaml", "--key", "2026-11-15", "--json", code=0).json
+    assert first["id"] == "etl/2026-11-15"
+    assert cli("run", "flow.yaml", "--key", "2026-11-15", "--json", code=0).json["id"] == first["id"]
+    assert len(cli("list", "--json").json) == 1
+
+
 def test_inputs_are_merged_and_typed(cli: Cli, write: Write) -> None:
     write("p.yaml", RENEWAL)
     write("start.yaml", "policy_id: 1\nrush: yes\n")
@@ -181,6 +189,7 @@ def test_list_filters(cli: Cli, write: Write) -> None:
     assert ids("--since", "2999-01-01T00:00:00Z") == []
     assert ids("--limit", "1") == ["c"]
     assert ids("--search", "Renewal") == ["c"]
+    assert ids("Renewal") == ["c"]
     assert cli("list", "--status", "nope", "--json", code=2).error["code"] == "USAGE"
     table = cli("list", code=0)
     assert "PolicyRenewal" in table.out

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,7 +21,7 @@ import typer
 
 from treadle.kernel.errors import TreadleError
 
-from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Output
+from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -180,9 +181,9 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
         return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
     except TreadleError as error:
         return out.error(error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError) as stop:
         out.note(f"\nstopped. {session.on_interrupt}".rstrip())
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
     except BrokenPipeError:
         # The reader went away (`treadle events … | head`): nothing is wrong, and nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -196,4 +197,8 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
 
 
 async def _awaited(work: Awaitable[int | None]) -> int | None:
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not here
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await work

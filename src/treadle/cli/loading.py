@@ -31,6 +31,10 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
     if path.is_dir():
         raise Usage(f"{target} is a folder; name one file in it, or deploy it with: treadle deploy {target}")
     found = engine.load(target, strict=strict)
+    if found and found[0].dialect == "reactive":
+        raise Usage(
+            f"{target} is a reactive application: events start it. Try: treadle publish EVENT --app {target}"
+        )
     if len(found) != 1:
         names = ", ".join(definition.name for definition in found) or "none"
         raise Usage(f"{target} holds {len(found)} workflows ({names}); choose one with {path}:NAME")

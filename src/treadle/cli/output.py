@@ -27,6 +27,7 @@ EXIT_WAITING: Final = 3
 EXIT_CANCELLED: Final = 4
 EXIT_PARTIAL: Final = 5
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
 
 _BY_STATUS: Final = {
     "completed": EXIT_OK,

@@ -64,7 +64,8 @@ async def run(
         typer.Option("--id", help="The run's id; the same again is the same run.", show_default=False),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key of this start.", show_default=False)
+        str | None,
+        typer.Option("--key", help="Once per key: the run's id is WORKFLOW/KEY.", show_default=False),
     ] = None,
     reference: Annotated[
         str | None, typer.Option("--reference", help="Business reference, to find it by.", show_default=False)
@@ -97,6 +98,8 @@ async def run(
         raise Usage(f"--secrets: there is no file {secrets}")
     engine = await cli.prepare(app)
     workflow = one(engine, target, strict=strict)
+    if key is not None and id is None:
+        id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     async with engine:
         started = await engine.start(
             workflow,
@@ -192,11 +195,17 @@ async def ids_of(engine: Engine, *, status: Sequence[str] = (), workflow: str | 
         "treadle list",
         "treadle list --status failed --status stalled --since 2h",
         "treadle list --workflow etl --limit 200 --json",
-        "treadle list --search 2026-11",
+        "treadle list 2026-11",
     ],
 )
 async def list_(
     cli: Session,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]", help="Text in id, workflow or reference; as --search.", show_default=False
+        ),
+    ] = None,
     status: Annotated[
         list[str] | None,
         typer.Option(
@@ -234,7 +243,7 @@ async def list_(
             workflow=workflow,
             reference=reference,
             since_ns=inputs.since_ns(since),
-            search=search,
+            search=search or text,
             limit=limit,
         )
     columns = {

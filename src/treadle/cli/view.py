@@ -38,7 +38,7 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     style = STATUS_STYLES.get(status, "default")
     took = _took(document)
     stale = " [yellow](stale: nothing changed)[/]" if document.get("stale") else ""
-    yield f"[bold {style}]{status}[/] {escape(document['workflow'])} [dim]{escape(document['id'])}{took}[/]{stale}"
+    yield f"[bold {style}]{status}[/] {escape(document['workflow'])} [dim]{escape(document['id'])}{took}{_used(document)}[/]{stale}"
     if error := document.get("error"):
         yield f"  [red]{escape(error_line(error))}[/]"
     yield from waits(document)
@@ -75,6 +75,13 @@ def _took(document: Mapping[str, Any]) -> str:
     if not begin or not end:
         return ""
     return f", {elapsed((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())}"
+
+
+def _used(document: Mapping[str, Any]) -> str:
+    """What a run cost, if it asked models."""
+    usage = (document.get("stats") or {}).get("usage") or {}
+    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+    return f", {tokens:,} tokens, ${usage.get('usd') or 0:.4f}" if tokens else ""
 
 
 def describe(out: Output, document: Mapping[str, Any]) -> None:
