@@ -261,6 +261,10 @@ class StoreUnavailable(TreadleError):
     code = "STORE_UNAVAILABLE"
 
 
+# The store did not answer: nothing is wrong with what was asked, it is tried again.
+PASSING: tuple[type[TreadleError], ...] = (StoreFull, StoreBusy, StoreUnavailable)
+
+
 class EngineStopped(TreadleError):
     """The engine is not running: use it inside `async with`."""
 

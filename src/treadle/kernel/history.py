@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .errors import JournalCorrupt, ReplayDiffers, TreadleError
+from .errors import PASSING, JournalCorrupt, ReplayDiffers
 from .machine import Machine
 from .model import (
     DETACHED_KINDS,
@@ -145,6 +145,8 @@ def _again(
         try:
             logged = {"fault": record["error"]}
             advance(probe, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=logged)
+        except PASSING:
+            raise
         except Exception as error:  # the same error is what replay expects
             return fault(run, event, error_of(error), at_ns=at_ns)
         return fault(
@@ -155,11 +157,13 @@ def _again(
         raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")
     try:
         return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=record.get("log"))
-    except TreadleError as error:
+    except PASSING:
+        raise
+    except Exception as error:
         raise ReplayDiffers(
             f"{run.id}: record {record['seq']} was admitted, and is refused now: {error}",
             where=f"{run.id}#{record['seq']}",
-            details={"seq": record["seq"], "expected": "admitted", "got": error.to_value()},
+            details={"seq": record["seq"], "expected": "admitted", "got": error_of(error)},
         ) from error
 
 
@@ -219,6 +223,15 @@ def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int)
     )
     decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq}]
     step = admit(
-        run, "started", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
+        run,
+        "started",
+        event_value(event),
+        decision,
+        at_ns,
+        None,
+        allowed=None,
+        final=False,
+        event=event,
+        bytes_max=None,
     )
     return run, step

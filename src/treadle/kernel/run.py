@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError
+from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
 from .limits import (
     SIGNALS_BUFFERED_MAX,
     SNAPSHOT_TAIL_BYTES_MIN,
@@ -248,13 +248,21 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
         allowed=None,
         final=True,
         event=event,
+        bytes_max=None,
     )
 
 
 def error_of(exception: Exception) -> dict[str, Any]:
     """The error of a step that raised, in the form that is journaled."""
     if isinstance(exception, TreadleError):
-        return exception.to_value()
+        value = exception.to_value()
+        try:
+            encode(value)
+        except ValueRefused:
+            # Whoever raised it put something into it that is no value: the fault is recorded without.
+            message = exception.message.encode(errors="replace").decode()
+            value = {**value, "message": message, "where": None, "details": {}}
+        return value
     return TreadleError(f"{type(exception).__name__}: {exception}", code="MACHINE_ERROR").to_value()
 
 
@@ -283,7 +291,7 @@ def _buffer(run: RunState, event: Signal, at_ns: int) -> Step:
             f"{SIGNALS_BUFFERED_MAX} signals wait in {run.id} already; it consumes none of them"
         )
     run.signals.append(event_value(event))
-    decision = Decision(state=run.state, status=run.status)
+    decision = Decision(state=run.state, status=run.status, result=run.result, error=run.error)
     decision.events = [{"type": "signal.received", "name": event.name, "buffered": True}]
     return admit(
         run, "signal", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
@@ -310,13 +318,14 @@ def admit(
     allowed: frozenset[str] | None,
     final: bool,
     event: Event,
-    bytes_max: int = STEP_BYTES_MAX,
+    bytes_max: int | None = STEP_BYTES_MAX,
 ) -> Step:
-    """Validates a decision as a whole, writes its record, applies it."""
+    """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
+    kernel's own (a fault, a fork), which no limit may refuse."""
     seq = run.seq + 1
     # Messages are bounded by the events they carry, not by the room for open work.
     opening = sum(intent.kind not in DETACHED_KINDS for intent in decision.intents)
-    if opening > STEP_INTENTS_MAX:
+    if opening > STEP_INTENTS_MAX and bytes_max is not None:
         raise LimitExceeded(f"{opening} intents in one step; at most {STEP_INTENTS_MAX} are allowed")
     if len(decision.events) > STEP_EVENTS_MAX:
         raise LimitExceeded(
@@ -357,7 +366,7 @@ def admit(
     if status in TERMINAL or decision.error is not None:
         record["result"], record["error"] = decision.result, decision.error
     body = encode(record)
-    if len(body) > bytes_max:
+    if bytes_max is not None and len(body) > bytes_max:
         raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
 
     was = run.status

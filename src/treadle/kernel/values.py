@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -34,7 +35,9 @@ Value: TypeAlias = Any
 _encode: Callable[[Value], bytes] = encode_dag_cbor
 _decode: Callable[[bytes], Value] = decode_dag_cbor
 _CID_TAG = b"\xd8\x2a"
+# The head of a negative 64-bit integer is also a semicolon: only one below -2^63 has a high bit next.
 _NEGATIVE_64 = b"\x3b"
+_BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 
 
 def encode(value: Value) -> bytes:
@@ -44,7 +47,7 @@ def encode(value: Value) -> bytes:
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
         raise ValueRefused(str(error)) from error
-    if _CID_TAG in data or _NEGATIVE_64 in data:
+    if _CID_TAG in data or (_NEGATIVE_64 in data and _BELOW_64.search(data)):
         _check(value, "$", 0)
         out = bytearray()
         _write(value, out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import (
+    PASSING,
     RunEnded,
     RunExists,
     RunNotFound,
@@ -36,7 +37,7 @@ from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import Hot, join_ids
-from .ports import PASSING, Item
+from .ports import Item
 
 if TYPE_CHECKING:
     from .core import Core

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from treadle.kernel.errors import AppendConflict, OwnershipLost, TreadleError
+from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Frame
@@ -31,7 +31,7 @@ from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
 from .messages import item_to_bytes
-from .ports import PASSING, Ack, Clock, Item, News, Port
+from .ports import Ack, Clock, Item, News, Port
 from .registry import Registry
 from .staging import Staged
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import RUN_DEPTH_MAX
 from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
 from treadle.kernel.run import Step
 from treadle.store.protocol import TaskRow, TimerRow
 
 from .hot import Hot
-from .ports import PASSING, Item, NewRun, Work
+from .ports import Item, NewRun, Work
 
 if TYPE_CHECKING:
     from .core import Core

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from treadle.kernel.errors import StoreBusy, StoreFull, StoreUnavailable, TreadleError
+from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Event, OpenIntent
 from treadle.kernel.values import Value
 
@@ -20,9 +20,6 @@ class SystemClock:
     def now_ns(self) -> int:
         return time.time_ns()
 
-
-# The store did not answer: nothing is wrong with what was asked, it is tried again.
-PASSING = (StoreFull, StoreBusy, StoreUnavailable)
 
 # Called with the outcome of a command once it is durable: (value, None) or (None, error).
 Ack = Callable[[Any, TreadleError | None], None]

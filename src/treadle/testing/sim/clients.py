@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.messages import item_to_bytes
-from treadle.runtime.ports import PASSING, Item
+from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.sql import SqlStore
 
