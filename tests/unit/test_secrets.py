@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -171,12 +172,22 @@ def test_another_process_sees_a_new_secret_at_once(store):
     assert store.get("b") == "late arrival"
 
 
-def test_several_writers_lose_nothing(store):
-    code = "import sys; from treadle.work.secrets import SecretStore; s = SecretStore(sys.argv[1]); [s.set(f'{sys.argv[2]}{i}', 'v') for i in range(10)]"
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(store.path), name]) for name in "ab"]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert len(store.names()) == 20
-    assert store.get("a9") == store.get("b9") == "v"
+WRITER = (
+    "import sys; from treadle.work.secrets import SecretStore; SecretStore(sys.argv[1]).set(sys.argv[2], 'v')"
+)
+
+
+def test_a_writer_waits_for_the_one_before_it_and_keeps_what_that_one_wrote(store):
+    store.set("first", "v")
+    with store._writing() as document:
+        other = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path), "other"])
+        end = time.monotonic() + 30
+        while f"-> FLOCK  ADVISORY  WRITE {other.pid} " not in Path("/proc/locks").read_text():
+            assert time.monotonic() < end, "the other writer does not wait"
+            assert other.poll() is None, "the other writer did not wait"
+        document["secrets"]["mine"] = document["secrets"]["first"]
+    assert other.wait(30) == 0
+    assert store.names() == ["first", "mine", "other"]
 
 
 @pytest.mark.parametrize("key", ["a passphrase of mine", "q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA="])
