@@ -66,7 +66,7 @@ class _Net:
         """Strongly connected components with a cycle in them (Tarjan, without recursion)."""
         order: dict[str, int] = {}
         low: dict[str, int] = {}
-        stack: list[str] = []
+        stack: dict[str, None] = {}
         found: list[list[str]] = []
         for root in self.steps:
             if root in order:
@@ -86,8 +86,9 @@ class _Net:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == order[node]:
-                    at = stack.index(node)
-                    component, stack[at:] = stack[at:], []
+                    component = [stack.popitem()[0]]
+                    while component[-1] != node:
+                        component.append(stack.popitem()[0])
                     if len(component) > 1 or any(arc["step"] == node for arc in self.arcs(node)):
                         found.append(component)
         return found
@@ -97,11 +98,11 @@ class _Net:
         node: str,
         order: dict[str, int],
         low: dict[str, int],
-        stack: list[str],
+        stack: dict[str, None],
         work: list[tuple[str, Iterator[str]]],
     ) -> None:
         order[node] = low[node] = len(order)
-        stack.append(node)
+        stack[node] = None
         work.append((node, iter([arc["step"] for arc in self.arcs(node)])))
 
 
@@ -308,55 +309,48 @@ def _iter_writes(value: Value) -> Iterator[str]:
             yield from _iter_writes(item)
 
 
+# What every step-run may read by its bare name besides: the arguments of final_step and of a join.
+_GIVEN_NAMES = frozenset({"status", "steps", "branches", "results", "failures", "tokens"})
+
+
 def _names(reader: Reader, net: _Net) -> None:
     workload = net.body["workload"]
-    shared = {*net.steps, *workload, *_ctx_writes(net.body)}
+    shared = {*net.steps, *workload, *_ctx_writes(net.body), *_GIVEN_NAMES}
     for step in net.steps.values():
         for arc in (step.get("next") or {}).get("arcs") or ():
             shared.update(arc.get("args") or {})
         shared.update(step.get("args") or {})
     for name, step in net.steps.items():
-        own = {
-            *shared,
-            *_iter_writes(step),
-            "execution_id",
-            "status",
-            "steps",
-            "branches",
-            "results",
-            "failures",
-            "tokens",
-        }
-        if "loop" in step:
-            own.add(step["loop"]["iterator"])
         tasks = step.get("tool") or []
+        own = {*_iter_writes(step)}
+        for looped in (step, *tasks):
+            if "loop" in looped:
+                own.add(looped["loop"]["iterator"])
         for key in ("spec", "loop", "args", "set_ctx", "next"):
             for path, text in _texts(step.get(key), net.path(name, key)):
-                _check_names(reader, text, path, own, forbidden=_ARC_NAMES, where="here, on the server")
+                _check_names(reader, text, path, (shared, own), forbidden=_ARC_NAMES)
+        known = (shared, own | {task["name"] for task in tasks})
         for index, task in enumerate(tasks):
-            known = own | {task["name"] for task in tasks}
-            if "loop" in task:
-                known.add(task["loop"]["iterator"])
             for path, text in _texts(task, net.path(name, "tool", index)):
                 if task["kind"] == "python" and path[-1] in ("code", "code_b64"):
                     continue
-                _check_names(reader, text, path, known, forbidden=_TASK_NAMES, where="in a task")
+                _check_names(reader, text, path, known, forbidden=_TASK_NAMES)
                 _check_workload(reader, text, path, workload)
 
 
 def _check_names(
-    reader: Reader, text: str, path: Path, known: set[str], *, forbidden: frozenset[str], where: str
+    reader: Reader, text: str, path: Path, known: tuple[set[str], set[str]], *, forbidden: frozenset[str]
 ) -> None:
     for root, _ in dict.fromkeys(expression(text).uses):
         if root in forbidden:
             reader.warning(
                 "name_out_of_scope",
                 path,
-                f"{root!r} has no value {where}",
-                hint="event is for arcs and admission; outcome, _prev, _task for task policies",
+                f"{root!r} has no value here",
+                hint="event is for arcs and admission; outcome, _prev, _task and _attempt are for tasks",
                 rule="004 §4",
             )
-        elif root not in RESERVED and root not in known:
+        elif root not in RESERVED and not any(root in names for names in known):
             reader.warning(
                 "name_unknown",
                 path,

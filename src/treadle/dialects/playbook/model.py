@@ -141,7 +141,7 @@ def load(body: Value) -> Playbook:
     policy = executor.get("policy") or {}
     names = [step["step"] for step in body["workflow"]]
     keychain = {entry["name"]: entry for entry in body.get("keychain") or ()}
-    loader = _Loader(executor, body.get("workbook") or {}, names, list(keychain))
+    loader = _Loader(executor, body.get("workbook") or {}, frozenset(names))
     steps = {step["step"]: loader.step(step, index) for index, step in enumerate(body["workflow"])}
     for step in steps.values():
         if step.join is not None and not step.join.sources:
@@ -166,10 +166,8 @@ def load(body: Value) -> Playbook:
 
 
 class _Loader:
-    def __init__(
-        self, executor: dict[str, Any], workbook: dict[str, Any], steps: list[str], keychain: list[str]
-    ) -> None:
-        self.executor, self.workbook, self.steps, self.keychain = executor, workbook, steps, keychain
+    def __init__(self, executor: dict[str, Any], workbook: dict[str, Any], steps: frozenset[str]) -> None:
+        self.executor, self.workbook, self.steps = executor, workbook, steps
 
     def step(self, body: dict[str, Any], index: int) -> Step:
         name, spec = body["step"], body.get("spec") or {}
@@ -215,7 +213,7 @@ class _Loader:
             routed=router is not None,
             inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
             arcs=arcs,
-            needs=needs_of(uses, steps=self.steps, tasks=[t.name for t in tasks], keychain=self.keychain),
+            needs=needs_of(uses, steps=self.steps, tasks=[t.name for t in tasks]),
             reads_iter=any(name == "iter" for name, _ in routing)
             or any(
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")

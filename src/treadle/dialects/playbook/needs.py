@@ -49,11 +49,9 @@ class Needs:
     tasks: list[str] = field(default_factory=list)
 
 
-def needs_of(
-    uses: Iterable[Use], *, steps: Iterable[str], tasks: Iterable[str], keychain: Iterable[str]
-) -> Needs:
+def needs_of(uses: Iterable[Use], *, steps: frozenset[str], tasks: Iterable[str]) -> Needs:
     """What templates that read these names need; `tasks` are names of the same pipeline."""
-    known_steps, own_tasks = frozenset(steps), frozenset(tasks)
+    own_tasks = frozenset(tasks)
     workload: dict[str, None] | None = {}
     ctx: dict[str, None] | None = {}
     entries: dict[str, None] | None = {}
@@ -75,7 +73,7 @@ def needs_of(
                 needs.tasks.append(name)
                 continue
             workload, ctx = _add(workload, name), _add(ctx, name)
-            if name in known_steps:
+            if name in steps:
                 needs.steps.append(name)
     needs.workload = None if workload is None else list(workload)
     needs.ctx = None if ctx is None else list(ctx)
