@@ -55,6 +55,8 @@ def rows(found: Figures, scale: Scale) -> list[tuple[str, str, str, str]]:
         for lane, suffix in (("function", ""), ("coroutine", "_coroutine")):
             add("steps", f"{what}, {lane}, idle", f"{name}{suffix}", rate)
             add("steps", f"{what}, {lane}, busy thread beside", f"{name}{suffix}_busy", rate)
+    add("steps", "playbooks of 50 steps, one after the other", "playbook_sequential", rate)
+    add("steps", f"playbooks, {found.get('playbook_runs', 0)} at once", "playbook_concurrent", rate)
     add("steps", "bytes on disk per step", "bytes_per_step", unit("{:,.0f} B"))
     for length in (10, 1_000, scale.length):
         name = f"ms_at_{length}"

@@ -184,6 +184,38 @@ def concurrent(folder: Path, scale: Scale) -> Figures:
     }
 
 
+def playbook(folder: Path, scale: Scale) -> Figures:
+    """The same with a real dialect on top: playbooks whose steps run a tool that does nothing."""
+    chain = 50
+    lines = ["metadata: {name: chain}", "workflow:"]
+    for number in range(chain):
+        lines += [f"  - step: s{number}", "    tool: {kind: noop}"]
+        if number + 1 < chain:
+            lines.append(f"    next: {{arcs: [{{step: s{number + 1}}}]}}")
+    path = folder / "chain.yaml"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+    async def measure() -> Figures:
+        from treadle.engine import Engine
+
+        async with Engine(f"sqlite:///{folder}/playbook.db") as engine:
+            (definition,) = engine.load(str(path))
+            await (await engine.start(definition)).result(PATIENCE_S)
+            rounds = max(2, scale.steps_sequential // chain // 2)
+            begin = time.perf_counter()
+            for _ in range(rounds):
+                await (await engine.start(definition)).result(PATIENCE_S)
+            one = rounds * chain / (time.perf_counter() - begin)
+            runs = max(20, scale.runs_concurrent * scale.steps_concurrent // chain // 4)
+            begin = time.perf_counter()
+            started = await asyncio.gather(*(engine.start(definition) for _ in range(runs)))
+            await asyncio.gather(*(run.result(PATIENCE_S) for run in started))
+            many = runs * chain / (time.perf_counter() - begin)
+        return {"playbook_sequential": one, "playbook_concurrent": many, "playbook_runs": runs}
+
+    return asyncio.run(measure())
+
+
 def length(folder: Path, scale: Scale) -> Figures:
     """Milliseconds a step when the run is 10, 1,000 and 100,000 records long."""
     times: list[float] = []
@@ -215,21 +247,21 @@ def length(folder: Path, scale: Scale) -> Figures:
 # --- runs that wait ---
 
 
-class ShiftedClock:
-    """The system's clock, which can be put forward."""
+class StoppableClock:
+    """The system's clock, which can be put forward to a moment and stopped there."""
 
     def __init__(self) -> None:
-        self.shift_ns = 0
+        self.stopped_at_ns: int | None = None
 
     def now_ns(self) -> int:
-        return time.time_ns() + self.shift_ns
+        return time.time_ns() if self.stopped_at_ns is None else self.stopped_at_ns
 
 
 async def _wait_and_wake(folder: Path, count: int, wakes: int) -> Figures:
     from treadle.testing.toy import TOY
 
     woken = threading.Semaphore(0)
-    clock = ShiftedClock()
+    clock = StoppableClock()
     name = f"wait-{count}"
     engine = make_engine(folder, name, work=lambda job: woken.release(), clock=clock)
     async with engine:
@@ -247,7 +279,7 @@ async def _wait_and_wake(folder: Path, count: int, wakes: int) -> Figures:
         started_s = time.perf_counter() - begin
         waiting_mb = rss_mb()
         begin = time.perf_counter()
-        clock.shift_ns = due_ns - time.time_ns()
+        clock.stopped_at_ns = due_ns  # so that these wake, and no other
         await engine.write(lambda core: None)
         await asyncio.to_thread(lambda: [woken.acquire() for _ in range(wakes)])
         woken_s = time.perf_counter() - begin
@@ -389,6 +421,7 @@ MEASURES: dict[str, Callable[[Path, Scale], Figures]] = {
     "bare": bare,
     "sequential": sequential,
     "concurrent": concurrent,
+    "playbook": playbook,
     "length": length,
     "waiting_few": waiting_few,
     "waiting_many": waiting_many,

@@ -54,6 +54,53 @@ TOUR = (
         ),
     ),
     Stop(
+        "Process: a policy renewal that a person sends back once (Python builder)",
+        (
+            Command(
+                "treadle run examples/process/renewal.py -i policy_id=P-7 -i claims=3 --id renewal-1",
+                exit=WAITING,
+            ),
+            Command("treadle task claim TASK --user ann --role underwriter"),
+            Command(
+                """treadle task complete TASK --user ann --data '{"answer": "rework", "discount": 100}'""",
+                exit=WAITING,
+            ),
+            Command("treadle task claim TASK --user ann --role underwriter"),
+            Command("""treadle task complete TASK --user ann --data '{"answer": "approve"}'"""),
+        ),
+    ),
+    Stop(
+        "Process: an order with checks side by side and a warehouse with a deadline (YAML)",
+        (
+            Command(
+                "treadle run examples/process/order.yaml -i order=o-1 -i customer=c-7"
+                """ -i lines='[{"sku": "lamp", "count": 2}]' --id order-1""",
+                exit=WAITING,
+            ),
+            Command("treadle task claim TASK --user wim --role warehouse"),
+            Command("""treadle task complete TASK --user wim --data '{"ok": true}'"""),
+        ),
+    ),
+    Stop(
+        "Process: onboarding waits for a signal and for processes of its own",
+        (
+            Command(
+                "treadle deploy examples/process/OpenAccount.yaml examples/process/Training.yaml"
+                " examples/process/Welcome.yaml"
+            ),
+            Command(
+                """treadle run examples/process/onboarding.yaml -i name="Ada Byron" --id ada""", exit=WAITING
+            ),
+            Command(
+                """treadle signal --reference "Ada Byron" documents --data '["passport.pdf", "contract.pdf"]'""",
+                exit=WAITING,
+            ),
+            Command("treadle task claim TASK --user tom --role trainer"),
+            Command("""treadle task complete TASK --user tom --data '{"passed": true}'"""),
+            Command("treadle show ada"),
+        ),
+    ),
+    Stop(
         "Agent: a report is read, answered, judged and refined (by a scripted model, offline)",
         (
             Command(

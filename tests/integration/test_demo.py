@@ -12,6 +12,7 @@ PATIENCE_S = 240
 
 # Why an example is not part of the demo.
 EXCUSED = {
+    "process/services.py": "the functions that the processes call",
     "playbook/paginated_api.yaml": "needs PostgreSQL and an HTTP API; tests/dialects/playbook runs it with both",
 }
 

@@ -36,6 +36,16 @@ def test_public_names_are_exactly_these(module: str) -> None:
             assert inspect.getdoc(getattr(found, name)), f"{module}.{name} has no docstring"
 
 
+@pytest.mark.parametrize("module", ["treadle.process", "treadle.reactive", "treadle.agent"])
+def test_what_authors_import_is_listed_and_documented(module: str) -> None:
+    found = import_module(module)
+    assert found.__all__ == sorted(found.__all__)
+    for name in found.__all__:
+        value = getattr(found, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), f"{module}.{name} has no docstring"
+
+
 def test_every_public_method_of_the_engine_is_documented() -> None:
     import treadle
 
