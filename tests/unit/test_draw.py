@@ -205,6 +205,13 @@ def test_an_edge_to_an_unknown_node_draws_that_node() -> None:
         assert "ghost" in picture
 
 
+def test_an_end_that_nothing_leads_to_is_not_drawn() -> None:
+    graph = Graph("g", [Node("a", "a"), Node("b", "b"), Node("z", "the end", "end")], [Edge("a", "b")])
+    for format in ("svg", "mermaid", "dot"):
+        assert "the end" not in str(render(graph, format))
+    assert "the end" in mermaid(Graph("g", graph.nodes, [Edge("a", "z")]))
+
+
 def test_an_empty_graph_is_a_picture_too() -> None:
     ElementTree.fromstring(svg(Graph("")))
     assert mermaid(Graph("")) == "flowchart TD\n"

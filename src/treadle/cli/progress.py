@@ -93,6 +93,8 @@ class Progress:
         self._fancy = terminal and not self._silent
         self._active: dict[str, _Activity] = {}
         self._live: Live | None = None
+        # The last reason that was given for a failure.
+        self._said = ""
         self.last_seq = 0
 
     def __enter__(self) -> Self:
@@ -156,10 +158,15 @@ class Progress:
         begun = self._active.pop(subject.key, None)
         if not sign:
             outer = self._active.get(subject.outer)
-            if outer is not None and "iteration" in event:
+            if outer is not None and str(event.get("type")).endswith("iteration.done"):
                 outer.count += 1
             return
-        took = f" [dim]{elapsed(max(0.0, _at(event) - begun.since))}[/]" if begun is not None else ""
+        if why == self._said:
+            why = ""  # the same reason, one level further out
+        self._said = why or self._said
+        took = ""
+        if begun is not None and not (subject.inner and _at(event) <= begun.since):
+            took = f" [dim]{elapsed(max(0.0, _at(event) - begun.since))}[/]"
         counted = f" [dim]{begun.count} iterations[/]" if begun is not None and begun.count else ""
         self._say(f"{sign} {_escaped(subject.label)}{took}{counted}{_escaped(f'  {why}') if why else ''}")
 

@@ -97,10 +97,13 @@ class _Chain:
 
 
 def complete(graph: Graph) -> list[Node]:
-    """The nodes of a graph, with one for every edge end that is not among them; each id once."""
+    """The nodes of a graph, each id once, with one for every edge end that is not among them, and
+    without an end that nothing leads to."""
+    linked = {end for edge in graph.edges for end in (edge.source, edge.target)}
     nodes: dict[str, Node] = {}
     for node in graph.nodes:
-        nodes.setdefault(node.id, node)
+        if node.shape != "end" or node.id in linked or not linked:
+            nodes.setdefault(node.id, node)
     for edge in graph.edges:
         for end in (edge.source, edge.target):
             nodes.setdefault(end, Node(end, end))

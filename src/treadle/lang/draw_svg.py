@@ -174,7 +174,7 @@ def _node_size(node: Node, lines: list[str]) -> Size:
         width += 28
     if node.badge:
         # Left of the middle, where edges leave.
-        width = max(width, 2 * (_width(_clean(node.badge)) * SMALL + 12) + 8)
+        width = max(width, 2 * (_width(_clean(node.badge)) * SMALL + 12) + 36)
     return width, height
 
 
