@@ -201,7 +201,7 @@ def _outcome(done: list[dict[str, Any]], started: float) -> Outcome:
     if code == 0:
         return Outcome(result=result)
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    words = (result["stderr"].strip() or result["stdout"].strip()).splitlines()
+    words = (done[-1]["stderr"].strip() or done[-1]["stdout"].strip()).splitlines()
     message = f"the command {how}: {words[-1][:500]}" if words else f"the command {how}"
     details = {"command": done[-1]["command"], "returncode": code}
     return Outcome.failed("exit_code", message, code=f"EXIT_{code}", details=details, result=result)

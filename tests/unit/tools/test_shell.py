@@ -40,6 +40,11 @@ async def test_the_first_failure_stops_the_rest_and_keeps_the_result(run):
     assert len(outcome.result["commands"]) == 2
 
 
+async def test_the_message_quotes_the_command_that_failed_not_one_before_it(run):
+    outcome = await run("shell", {"cmds": ["echo fine", "exit 3"]})
+    assert outcome.error["message"] == "the command exited with code 3"
+
+
 async def test_env_cwd_and_stdin(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TREADLE_SECRET_DB", "hunter2hunter2")
     (tmp_path / "sub").mkdir()
