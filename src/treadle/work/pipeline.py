@@ -152,12 +152,19 @@ class _StepRun:
             try:
                 return call(*args)
             except PayloadNeeded as need:
-                self.payloads[str(need.reference["checksum"])] = await self.job.load_blob(need.reference)
+                await self._fetch(need)
+
+    async def _fetch(self, need: PayloadNeeded) -> None:
+        self.payloads[str(need.reference["checksum"])] = await self.job.load_blob(need.reference)
 
     async def _run(self) -> Done:
         pipe = await self._restore()
         while True:
-            action = await self._with_payloads(pipe.next)
+            try:
+                action = pipe.next()
+            except PayloadNeeded as need:
+                await self._fetch(need)
+                continue
             if isinstance(action, Ended):
                 return await self._done(pipe, action)
             if isinstance(action, Sleep):
@@ -172,11 +179,14 @@ class _StepRun:
             outcome = await self._outcome(pipe, action)
             if isinstance(outcome, Done):
                 return outcome
-            try:
-                pipe.settle(outcome)
-            except PayloadNeeded as need:
-                self.payloads[str(need.reference["checksum"])] = await self.job.load_blob(need.reference)
-                await self._with_payloads(pipe.decide)
+            await self._settle(pipe, outcome)
+
+    async def _settle(self, pipe: Pipeline, outcome: dict[str, Any]) -> None:
+        try:
+            pipe.settle(outcome)
+        except PayloadNeeded as need:
+            await self._fetch(need)
+            await self._with_payloads(pipe.decide)
 
     async def _restore(self) -> Pipeline:
         params, job = self.params, self.job
@@ -196,7 +206,7 @@ class _StepRun:
         pipe.woke()
         if answer is not None:
             await self._with_payloads(pipe.next)
-            pipe.settle(answer)
+            await self._settle(pipe, answer)
         return pipe
 
     # --- one task ------------------------------------------------------------------------------
@@ -206,7 +216,11 @@ class _StepRun:
         task = action.task
         suspending = task.kind in SUSPENDING
         try:
-            config = await self._with_payloads(lambda: pipe.config(task, load=not suspending))
+            try:
+                config = pipe.config(task, load=not suspending)
+            except PayloadNeeded as need:
+                await self._fetch(need)
+                config = await self._with_payloads(lambda: pipe.config(task, load=not suspending))
         except ExpressionError as error:
             return {"status": "error", "error": template_failure(error)}
         if task.kind == "noop":

@@ -70,6 +70,7 @@ class Task:
     loop: Loop | None
     where: str
     uses: tuple[Use, ...]
+    reads_output: bool = False
     # The arguments a workbook entry was called with: `args` in the entry's own templates.
     called_with: Tree | None = None
 
@@ -264,6 +265,7 @@ class _Loader:
             called_with=called_with,
         )
         task.uses = tuple(dict.fromkeys(_task_uses(task)))
+        task.reads_output = any(name == "output" for name, _ in task.uses)
         return task
 
 

@@ -10,7 +10,7 @@ It knows no tools, no clock and no randomness. Seed 004 §5.4, §6, §7, §9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -175,7 +175,7 @@ class Pipeline:
             return
         names = self.scope.names
         names["outcome"] = outcome
-        if any(name == "output" for name, _ in task.uses):
+        if task.reads_output:
             names["output"] = output_view(task.kind, outcome)
         try:
             index, rule = self._match(task)
@@ -431,7 +431,3 @@ def write(target: dict[str, Any], path: str, value: Value) -> None:
 
 def template_failure(error: ExpressionError) -> dict[str, Any]:
     return failure("template", error.message, code=error.code, details=error.details)
-
-
-def names_used(tasks: Iterable[Task]) -> list[str]:
-    return list(dict.fromkeys(name for task in tasks for name, _ in task.uses))
