@@ -87,7 +87,9 @@ async def at_once(folder: Path, length: int, runs: int) -> float:
     async with engine:
         await (await engine.start(f"chain{length}", model="instant")).result(timeout=300)
         model.turns, start = 0, time.perf_counter()
-        started = await asyncio.gather(*(engine.start(f"chain{length}", model="instant") for _ in range(runs)))
+        started = await asyncio.gather(
+            *(engine.start(f"chain{length}", model="instant") for _ in range(runs))
+        )
         await asyncio.gather(*(run.result(timeout=300) for run in started))
         took = time.perf_counter() - start
     assert model.turns == runs * length, "a node was asked twice"

@@ -9,6 +9,7 @@ needed it, with what it said on its error output, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -199,7 +200,7 @@ def _output(result: Any) -> Value:
         found = "\n".join(block.text for block in result.content)
     else:
         found = [block.model_dump(mode="json", exclude_none=True) for block in result.content]
-    if isinstance(found, str) and len(found) > OUTPUT_CHARS_MAX:
+    if len(json.dumps(found, default=str)) > OUTPUT_CHARS_MAX:
         raise ToolError(f"the output is larger than {OUTPUT_CHARS_MAX // 1024 // 1024} MiB")
     return found
 

@@ -1,0 +1,482 @@
+"""The wire: the real SDKs against a local server that speaks each API, streaming included."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from treadle.agent import AskRequest, ChooseRequest, ProviderError, ToolSpec, TurnRequest
+from treadle.tools.models import Providers
+from treadle.tools.models.anthropic import AnthropicModel
+from treadle.tools.models.openai import OpenAIModel
+from treadle.tools.models.prices import cost
+from treadle.tools.models.prompt import choice_of, data_of, retry_after
+
+
+class Wire:
+    """Answers each request with the next of `answers`: (status, headers, body parts), or a trick."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.requests: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lines = head.decode().split("\r\n")
+                headers = {
+                    k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if ": " in line)
+                }
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                self.requests.append(
+                    {"line": lines[0], "headers": headers, "body": json.loads(body or b"{}")}
+                )
+                answer = self.answers.pop(0)
+                if answer == "hang":
+                    await asyncio.sleep(3600)
+                if answer == "close":
+                    return
+                status, more, parts = answer
+                fields = {"connection": "close", **more}
+                writer.write(f"HTTP/1.1 {status} X\r\n".encode())
+                writer.write("".join(f"{k}: {v}\r\n" for k, v in fields.items()).encode() + b"\r\n")
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    found = Wire()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield found
+    server.close()
+
+
+async def key(name: str) -> str:
+    return "sk-test-1234567890"
+
+
+def sse(*events: Any, named: bool) -> tuple[int, dict[str, str], list[bytes]]:
+    parts = []
+    for event in events:
+        name = f"event: {event['type']}\n" if named else ""
+        text = event if isinstance(event, str) else json.dumps(event)
+        parts.append(f"{name}data: {text}\n\n".encode())
+    return 200, {"content-type": "text/event-stream"}, parts
+
+
+# --- Anthropic ----------------------------------------------------------------------------------
+
+
+def claude(*blocks: dict[str, Any], stop: str = "end_turn", usage: Any = None, end: bool = True) -> Any:
+    """A streamed message of these content blocks."""
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-haiku-4-5",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1000, "output_tokens": 1, **(usage or {})},
+    }
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, block in enumerate(blocks):
+        if block["type"] == "text":
+            start, deltas = (
+                {"type": "text", "text": ""},
+                [{"type": "text_delta", "text": p} for p in block["text"]],
+            )
+        else:
+            start = {**block, "input": {}}
+            text = block["input"] if isinstance(block["input"], str) else json.dumps(block["input"])
+            deltas = [
+                {"type": "input_json_delta", "partial_json": text[:3]},
+                {"type": "input_json_delta", "partial_json": text[3:]},
+            ]
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    events.append(
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop, "stop_sequence": None},
+            "usage": {"output_tokens": 500},
+        }
+    )
+    if end:
+        events.append({"type": "message_stop"})
+    return sse(*events, named=True)
+
+
+def text(*parts: str) -> dict[str, Any]:
+    return {"type": "text", "text": list(parts)}
+
+
+def use(name: str, input: Any, id: str = "toolu_1") -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": input}
+
+
+PING = ToolSpec("ping", "Ping a host", {"type": "object", "properties": {"host": {"type": "string"}}})
+
+
+def request(**more: Any) -> TurnRequest:
+    async def context() -> dict[str, Any]:
+        return {"input": {"host": "db1"}}
+
+    return TurnRequest(
+        node="a",
+        iteration=1,
+        attempt=0,
+        turn=1,
+        nth=1,
+        instruction="Do it.",
+        context=context,
+        model="m-1",
+        **more,
+    )
+
+
+async def test_claude_calls_tools_and_is_told_their_results(wire):
+    model = AnthropicModel(key, base_url=wire.url)
+    wire.answers = [claude(text("I will", " ping."), use("ping", {"host": "db1"}), stop="tool_use")]
+    said: list[str] = []
+
+    async def progress(message: str) -> None:
+        said.append(message)
+
+    reply = await model.turn(request(tools=[PING], progress=progress))
+    sent = wire.requests[0]
+    assert sent["headers"]["authorization"] == "Bearer sk-test-1234567890"
+    assert sent["body"]["model"] == "m-1"
+    assert sent["body"]["system"] == "Do it."
+    assert '"host": "db1"' in sent["body"]["messages"][0]["content"]
+    assert sent["body"]["tools"][0]["input_schema"] == PING.input_schema
+    assert sent["body"]["stream"] is True
+    assert reply.calls == [{"id": "toolu_1", "tool": "ping", "input": {"host": "db1"}}]
+    assert reply.text == "I will ping."
+    assert reply.usage == {"input_tokens": 1000, "output_tokens": 500, "usd": 0.0035}
+
+    async def history() -> list[dict[str, Any]]:
+        return [
+            {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native},
+            {"role": "tool", "results": [{"id": "toolu_1", "tool": "ping", "error": "no route"}]},
+        ]
+
+    wire.answers = [claude(text('Done.\n```json\n{"up": false}\n```'))]
+    reply = await model.turn(request(tools=[PING], history=history))
+    messages = wire.requests[1]["body"]["messages"]
+    assert [m["role"] for m in messages] == ["user", "assistant", "user"]
+    assert messages[1]["content"][1]["type"] == "tool_use"
+    assert messages[2]["content"][0] == {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": "no route",
+        "is_error": True,
+    }
+    assert reply.data["up"] is False
+    assert reply.data["summary"].startswith("Done.")
+    await model.close()
+
+
+async def test_claude_hands_in_declared_output(wire):
+    model = AnthropicModel(key, base_url=wire.url)
+    schema = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    wire.answers = [claude(use("submit_result", {"n": 3}), stop="tool_use")]
+    reply = await model.turn(request(output_schema=schema))
+    body = wire.requests[0]["body"]
+    assert body["tool_choice"] == {"type": "tool", "name": "submit_result"}
+    assert body["tools"][0]["input_schema"] == {"type": "object", **schema}
+    assert (reply.status, reply.data, reply.calls) == ("success", {"n": 3}, [])
+    await model.close()
+
+
+async def test_claude_streams_progress(wire):
+    model = AnthropicModel(key, base_url=wire.url)
+    wire.answers = [claude(text("first line\n", "second ", "half\n", "rest"))]
+    said: list[str] = []
+
+    async def progress(message: str) -> None:
+        said.append(message)
+
+    await model.turn(request(progress=progress))
+    assert said == ["first line", "second half"]
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    ("stop", "error"),
+    [("max_tokens", "cut off"), ("refusal", "refused"), ("model_context_window_exceeded", "too long")],
+)
+async def test_claude_stops_short(wire, stop, error):
+    model = AnthropicModel(key, base_url=wire.url)
+    wire.answers = [claude(text("half an ans"), stop=stop)]
+    reply = await model.turn(request())
+    assert reply.status == "failed"
+    assert error in reply.data["error"]
+    assert reply.data["summary"] == "half an ans"
+    await model.close()
+
+
+async def test_claude_chooses_and_judges(wire):
+    model = AnthropicModel(key, base_url=wire.url)
+    wire.answers = [claude(text(" `draft` ")), claude(text("yes\nfine"))]
+    choices = [{"id": "draft", "description": "needs one"}, {"id": "file", "description": "does not"}]
+    reply = await model.choose(
+        ChooseRequest(node="a", iteration=1, nth=1, question="Which?", choices=choices, model="r")
+    )
+    assert reply.choice == "draft"
+    assert "needs one" in wire.requests[0]["body"]["messages"][0]["content"]
+    assert (await model.ask(AskRequest(instruction="Good?", model="j"))).text == "yes\nfine"
+    assert wire.requests[1]["body"]["model"] == "j"
+    await model.close()
+
+
+# --- OpenAI -------------------------------------------------------------------------------------
+
+
+def gpt(*deltas: dict[str, Any], finish: str | None = "stop") -> Any:
+    base = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o-mini"}
+    chunks: list[Any] = [
+        {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    if finish is not None:
+        chunks.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        usage = {"prompt_tokens": 1_000_000, "completion_tokens": 10, "total_tokens": 1_000_010}
+        chunks += [{**base, "choices": [], "usage": usage}, "[DONE]"]
+    return sse(*chunks, named=False)
+
+
+async def test_gpt_calls_tools_and_is_told_their_results(wire):
+    model = OpenAIModel(key, base_url=wire.url)
+    first = {
+        "index": 0,
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "ping", "arguments": '{"ho'},
+    }
+    wire.answers = [
+        gpt(
+            {"role": "assistant", "content": "Pinging"},
+            {"tool_calls": [first]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": 'st": "db1"}'}}]},
+            {
+                "tool_calls": [
+                    {"index": 1, "id": "call_2", "function": {"name": "ping", "arguments": "{broken"}}
+                ]
+            },
+            finish="tool_calls",
+        )
+    ]
+    reply = await model.turn(request(tools=[PING]))
+    sent = wire.requests[0]
+    assert sent["headers"]["authorization"] == "Bearer sk-test-1234567890"
+    assert sent["body"]["messages"][0] == {"role": "system", "content": "Do it."}
+    assert sent["body"]["tools"][0]["function"]["name"] == "ping"
+    assert reply.calls == [
+        {"id": "call_1", "tool": "ping", "input": {"host": "db1"}},
+        {"id": "call_2", "tool": "ping", "input": "{broken"},
+    ]
+    assert reply.usage == {"input_tokens": 1_000_000, "output_tokens": 10, "usd": 0.150006}
+
+    async def history() -> list[dict[str, Any]]:
+        return [
+            {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native},
+            {"role": "tool", "results": [{"id": "call_1", "tool": "ping", "output": {"up": True}}]},
+        ]
+
+    wire.answers = [gpt({"content": '{"up": true}'})]
+    reply = await model.turn(request(tools=[PING], history=history))
+    messages = wire.requests[1]["body"]["messages"]
+    assert messages[2]["tool_calls"][0]["id"] == "call_1"
+    assert messages[3]["role"] == "tool"
+    assert json.loads(messages[3]["content"]) == {"up": True}
+    assert reply.data == {"up": True}
+    await model.close()
+
+
+async def test_gpt_is_asked_for_declared_output(wire):
+    model = OpenAIModel(key, base_url=wire.url, model="any-name")
+    schema = {"type": "object", "properties": {"n": {}}}
+    wire.answers = [gpt({"content": '{"n": 1}'})]
+    reply = await model.turn(request(output_schema=schema))
+    assert wire.requests[0]["body"]["response_format"]["json_schema"]["schema"] == schema
+    assert reply.data == {"n": 1}
+    await model.close()
+
+
+@pytest.mark.parametrize(("finish", "error"), [("length", "cut off"), ("content_filter", "filter")])
+async def test_gpt_stops_short(wire, finish, error):
+    model = OpenAIModel(key, base_url=wire.url)
+    wire.answers = [gpt({"content": "half"}, finish=finish)]
+    reply = await model.turn(request())
+    assert reply.status == "failed"
+    assert error in reply.data["error"]
+    await model.close()
+
+
+# --- what goes wrong, with both -----------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel])
+
+
+def failed(status: int, **headers: str) -> Any:
+    body = json.dumps({"type": "error", "error": {"type": "x", "message": "the server says no"}}).encode()
+    names = {k.replace("_", "-"): v for k, v in headers.items()}
+    return status, {"content-type": "application/json", "content-length": str(len(body)), **names}, [body]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [
+        (429, True),
+        (529, True),
+        (500, True),
+        (503, True),
+        (408, True),
+        (400, False),
+        (401, False),
+        (404, False),
+        (422, False),
+    ],
+)
+async def test_statuses(wire, kind, status, retryable):
+    model = kind(key, base_url=wire.url)
+    wire.answers = [failed(status, retry_after="7")]
+    with pytest.raises(ProviderError) as caught:
+        await model.turn(request())
+    assert caught.value.details["retryable"] is retryable
+    assert caught.value.details.get("retry_after_s") == (7.0 if retryable else None)
+    assert "the server says no" in caught.value.message
+    assert len(wire.requests) == 1, "the SDK itself must not retry"
+    await model.close()
+
+
+@BOTH
+async def test_time_outs_and_lost_connections_are_worth_another_try(wire, kind):
+    model = kind(key, base_url=wire.url, timeout_s=0.2)
+    wire.answers = ["hang", "close"]
+    for code in ("PROVIDER_TIMEOUT", "PROVIDER_CONNECTION"):
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request())
+        assert caught.value.code == code
+        assert caught.value.details["retryable"] is True
+    await model.close()
+
+
+@BOTH
+async def test_a_truncated_answer_is_no_answer(wire, kind):
+    model = kind(key, base_url=wire.url)
+    cut = claude(text("half"), end=False) if kind is AnthropicModel else gpt({"content": "half"}, finish=None)
+    broken = (200, {"content-type": "text/event-stream", "content-length": "9999"}, cut[2][:2])
+    wire.answers = [cut, broken]
+    for _ in range(2):
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request())
+        assert caught.value.details["retryable"] is True
+    await model.close()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"data: {not json\n\n",
+        b"event: message_start\ndata: [1, 2]\n\n",
+        b"\xff\xfe\x00",
+        b"<html>hello</html>",
+        b"",
+    ],
+)
+async def test_a_malformed_answer_is_a_clear_error(wire, kind, body):
+    model = kind(key, base_url=wire.url)
+    wire.answers = [(200, {"content-type": "text/event-stream"}, [body])]
+    with pytest.raises(ProviderError):
+        await model.turn(request())
+    await model.close()
+
+
+@BOTH
+async def test_a_missing_key_says_what_to_do(kind):
+    async def none(name: str) -> None:
+        return None
+
+    with pytest.raises(ProviderError, match="API_KEY"):
+        await kind(none).turn(request())
+
+
+# --- around them --------------------------------------------------------------------------------
+
+
+def test_retry_after_in_all_its_forms():
+    assert retry_after({"retry-after": "12"}) == 12.0
+    assert retry_after({"retry-after-ms": "1500"}) == 1.5
+    date, later = "Sun, 15 Nov 2026 08:00:00 GMT", "Sun, 15 Nov 2026 08:00:30 GMT"
+    assert retry_after({"retry-after": later, "date": date}) == 30.0
+    assert retry_after({"retry-after": "soon"}) is None
+    assert retry_after({}) is None
+
+
+def test_data_is_found_in_text():
+    assert data_of("plain", None) == {"summary": "plain"}
+    assert data_of('{"a": 1}', None) == {"a": 1}
+    assert data_of('So: {"a": 1} ok', None) == {"summary": 'So: {"a": 1} ok', "a": 1}
+    assert data_of('So: {"a": 1}', {"additionalProperties": False}) == {"a": 1}
+    assert data_of("{broken", None) == {"summary": "{broken"}
+
+
+def test_choices_are_found_in_answers():
+    asked = ChooseRequest(
+        node="a",
+        iteration=1,
+        nth=1,
+        question="",
+        choices=[{"id": "go", "description": ""}, {"id": "stop", "description": ""}],
+    )
+    assert choice_of("go", asked) == "go"
+    assert choice_of("I would go there.", asked) == "go"
+    assert choice_of("none", asked) is None
+    assert choice_of("go or stop", asked) == "go or stop"
+
+
+def test_prices_may_be_overridden(tmp_path, monkeypatch):
+    assert cost("claude-haiku-4-5-2025", input_tokens=1_000_000, output_tokens=0) == 1.0
+    assert cost("nobody", input_tokens=10, output_tokens=10) == 0.0
+    (tmp_path / "p.json").write_text('{"nobody": [1, 2]}')
+    monkeypatch.setenv("TREADLE_PRICES", str(tmp_path / "p.json"))
+    assert cost("nobody", input_tokens=1_000_000, output_tokens=1_000_000) == 3.0
+
+
+def test_providers_are_chosen_by_spec(monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "TREADLE_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def resolve(name: str, options: Any) -> str:
+        return "x"
+
+    fake = AnthropicModel(key)
+    providers = Providers({"fake": fake, "other": fake}, resolve=resolve, learn=lambda n, v: None)
+    assert providers.get({"model": "fake"}) is fake
+    found = providers.get({"model": "openai:my-model"})
+    assert isinstance(found, OpenAIModel)
+    assert found.default_model == "my-model"
+    assert providers.get({"model": "openai:my-model"}) is found
+    with pytest.raises(ProviderError, match="no provider 'nobody'"):
+        providers.get({"model": "nobody"})
+    with pytest.raises(ProviderError, match="no model is chosen"):
+        providers.get({})
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    assert isinstance(providers.get({}), OpenAIModel)
