@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.dialects.reactive.app import DIALECT_NAME, App
-from treadle.dialects.reactive.governance import ProposalRefused
+from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
-from treadle.dialects.reactive.world import ApplyBlocked
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.model import Reset
 from treadle.kernel.values import Value, to_value

@@ -238,6 +238,8 @@ def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
     _write_row(core, hot, step)
     if state.wants_snapshot() or "forked" in item.notes:
         core.stage_snapshot(hot)
+    elif step.ended and not hot.machine.final:
+        core.stage_rest(hot, moved=step.status_changed)
     core.tell(hot, inner + step.events, first_no, step.seq, step.at_ns)
     core.answer(item, {"run": state.id, "seq": step.seq, "status": step.status})
     if item.submission is not None:

@@ -15,11 +15,11 @@ from typing import Any
 from treadle.dialects.reactive import governance
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.decide import Bound
+from treadle.dialects.reactive.governance import ApplyBlocked
 from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
-from treadle.dialects.reactive.world import ApplyBlocked
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, make_reference
@@ -29,7 +29,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .commands import HANDED_ON
 from .core import Core
-from .hot import BlobCache, load_state
+from .hot import BlobCache, load_state, open_work
 from .ports import Ack, Item, NewRun
 from .registry import Registry
 
@@ -163,8 +163,8 @@ class _Gathered:
 # --- looking ------------------------------------------------------------------------------------------
 
 
-def rows_of(reads: Reads, workflow: str, *, status: tuple[str, ...] = ()) -> Iterator[RunRow]:
-    """All runs of a workflow, newest first, in pages."""
+def rows_of(reads: Reads, workflow: str | None, *, status: tuple[str, ...] = ()) -> Iterator[RunRow]:
+    """All runs of a workflow (or of all), newest first, in pages."""
     before: int | None = None
     while page := reads.runs(workflow=workflow, status=status, before_no=before, limit=PAGE):
         yield from page
@@ -218,28 +218,55 @@ def cell_id(app: App | None, workflow: str, key: Value) -> str:
 def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
     """What keeps another manifest from being applied."""
     found: list[dict[str, Any]] = []
-    machine = ReactiveMachine()
-    for workflow in {**(current.workflows if current else {}), **app.workflows}:
-        new = app.workflows.get(workflow)
-        changed = new is not None and (
-            current is None
-            or workflow not in current.workflows
-            or current.nodes[new.state.describe()["ref"]] != app.nodes[new.state.describe()["ref"]]
+    for row in _unfinished(core.store, app.name):
+        intents = list(open_work(row, core.store))
+        found.append(
+            {
+                **_about(row),
+                "reason": "has open effects" if intents else "is not terminal",
+                "intents": intents,
+            }
         )
-        for row in rows_of(core.store, workflow, status=() if changed else ("running", "waiting", "stalled")):
-            about = {"run": row.id, "workflow": workflow, "key": row.cell_key, "status": row.status}
-            if row.status in ("running", "waiting", "stalled"):
-                hot = core.hot.get(row.id)
-                intents = list(hot.state.open) if hot is not None else []
-                reason = "has open effects" if intents else "is not terminal"
-                found.append({**about, "reason": reason, "intents": intents})
-            elif new is not None and row.status != "failed":
-                hot = core.hot.get(row.id)
-                why = None if hot is None else machine.compatible(Bound(app, new), hot.state.state)
-                if why is not None:
-                    found.append({**about, "reason": f"does not fit the new state: {why}"})
-    found += [{"run": run, "reason": "has queued events"} for run in _queued(core)]
-    return found
+    for name, workflow in app.workflows.items():
+        if current is None or not _same_state(current, app, name):
+            bound = Bound(app, workflow)
+            for row in rows_of(core.store, name, status=("completed",)):
+                if (why := _misfit(core, bound, row)) is not None:
+                    found.append({**_about(row), "reason": why})
+    return found + [{"run": run, "reason": "has queued events"} for run in _queued(core)]
+
+
+def _about(row: RunRow) -> dict[str, Any]:
+    return {"run": row.id, "workflow": row.workflow, "key": row.cell_key, "status": row.status}
+
+
+def _unfinished(reads: Reads, app: str) -> Iterator[RunRow]:
+    """Runs of an application that are not terminal, found without its code; its own run is not one."""
+    owners: dict[str, str] = {}
+    for row in rows_of(reads, None, status=("running", "waiting", "stalled")):
+        if row.dialect != DIALECT_NAME or row.id == app:
+            continue
+        if row.definition not in owners:
+            stored = reads.definition(row.definition)
+            owners[row.definition] = stored.body["app"] if stored is not None else app
+        if owners[row.definition] == app:
+            yield row
+
+
+def _same_state(current: App, app: App, workflow: str) -> bool:
+    if workflow not in current.workflows:
+        return False
+    one, other = current.nodes[workflow]["state"], app.nodes[workflow]["state"]
+    return bool(one == other and current.nodes[one] == app.nodes[other])
+
+
+def _misfit(core: Core, bound: Bound, row: RunRow) -> str | None:
+    try:
+        hot = core.hot.get(row.id)
+    except TreadleError as error:
+        return f"cannot be loaded: {error.message}"
+    why = None if hot is None else ReactiveMachine().compatible(bound, hot.state.state)
+    return None if why is None else f"does not fit the new state: {why}"
 
 
 def _queued(core: Core) -> list[str]:

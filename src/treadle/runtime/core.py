@@ -36,6 +36,7 @@ from .registry import Registry
 from .staging import Staged
 
 RETRY_AFTER_NS = 200_000_000
+REST_BYTES_MAX = 4096
 
 
 class Core:
@@ -346,6 +347,17 @@ class Core:
         body = snapshot(hot.state)
         self.staged.batch.snapshots.append((hot.no, hot.state.seq, body))
         self.staged.batch.bytes += len(body)
+
+    def stage_rest(self, hot: Hot, *, moved: bool) -> None:
+        """A cell that has come to rest is snapshotted, in place of its last snapshot, so that new code
+        can be applied without the old one at hand. A large one only when it comes to rest."""
+        state = hot.state
+        if not moved and state.snapshot_bytes > REST_BYTES_MAX:
+            return
+        last = state.seq - state.tail_records
+        self.stage_snapshot(hot)
+        if last > 1:
+            self.staged.batch.snapshots_done.append((hot.no, last))
 
     def first_event(self, no: int, body: bytes | None) -> dict[str, Any]:
         """How a run was started; `body` is its first record if that is not committed yet."""

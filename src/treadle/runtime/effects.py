@@ -218,7 +218,9 @@ def _report(hot: Hot) -> Receipt:
     assert state.parent_intent is not None
     about = {"run": state.id, "workflow": state.workflow, "version": state.version}
     if state.status in ("completed", "partial"):
-        return Receipt(intent=state.parent_intent, value={**about, "result": state.result})
+        # A cell has no result but its state.
+        result = state.result if hot.machine.final else state.state
+        return Receipt(intent=state.parent_intent, value={**about, "result": result})
     error = state.error or {"class": "user", "code": "RUN_FAILED", "message": f"{state.id} {state.status}"}
     wrapped = {
         "class": error.get("class", "user"),

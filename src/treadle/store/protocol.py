@@ -103,6 +103,8 @@ class Batch:
     runs_changed: dict[int, RunRow] = field(default_factory=dict)
     # (run, seq, body)
     snapshots: list[tuple[int, int, bytes]] = field(default_factory=list)
+    # (run, seq) of snapshots that later ones stand in for
+    snapshots_done: list[tuple[int, int]] = field(default_factory=list)
     timers: dict[str, TimerRow] = field(default_factory=dict)
     timers_done: list[str] = field(default_factory=list)
     tasks_new: dict[str, TaskRow] = field(default_factory=dict)
@@ -131,7 +133,18 @@ class Batch:
 
     @property
     def empty(self) -> bool:
-        return not any(getattr(self, name) for name in self.__slots__)
+        # Asked several times a commit, the likely rows first.
+        return not (
+            self.records
+            or self.runs_changed
+            or self.frames
+            or self.checkpoints
+            or self.checkpoints_done
+            or self.diagnostics
+            or self.timers_done
+            or self.inbox_done
+            or any(getattr(self, name) for name in self.__slots__)
+        )
 
 
 class Reads(Protocol):

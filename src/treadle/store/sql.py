@@ -75,7 +75,8 @@ _UPSERT_DOCUMENT = """INSERT INTO documents (kind, id, at_ns, body) VALUES (?, ?
 _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version, path, file, body, created_ns)
                         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"""
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
-                     ON CONFLICT (name, version) DO UPDATE SET status = excluded.status, reasons = excluded.reasons"""
+                     ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
+                     status = excluded.status, reasons = excluded.reasons"""
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 _RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
@@ -180,6 +181,8 @@ class SqlStore(SqlReads):
                 tx.executemany(_INSERT_RECORD, batch.records)
             if batch.snapshots:
                 tx.executemany("INSERT INTO snapshots (run, seq, body) VALUES (?, ?, ?)", batch.snapshots)
+                if batch.snapshots_done:
+                    tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
             self._write_waits(tx, batch)
             self._write_progress(tx, batch)
             self._write_content(tx, batch)

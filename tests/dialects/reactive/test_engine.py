@@ -476,6 +476,37 @@ async def test_other_code_than_the_active_one_must_be_applied_first(tmp_path):
             await engine.publish(OrderCreated("b", 1))
 
 
+async def test_new_code_is_applied_by_a_process_that_never_had_the_old(tmp_path):
+    engine = Engine(url(tmp_path))
+    engine.deploy(only_orders())
+    async with engine:
+        for n in range(3):
+            await engine.publish(OrderCreated(f"o-{n}", n))
+            await until(engine, status_is(engine, order, f"o-{n}", "completed"))
+            await engine.publish(OrderCreated(f"o-{n}", n))
+    engine = Engine(url(tmp_path))
+    async with engine:
+        await engine.apply(orders_v2())
+        await engine.publish(OrderCreated("o-1", 1))
+        assert [c["key"] for c in await engine.cells(order_v2)] == ["o-0", "o-1", "o-2"]
+        snapshots = await engine.read(lambda reads: reads.snapshot_seqs(reads.run("com.acme/order@1/o-1").no))
+        assert snapshots == [5], "a resting cell keeps its last snapshot only"
+
+
+async def test_what_blocks_is_found_without_the_code_it_runs_under(tmp_path):
+    engine = Engine(url(tmp_path))
+    engine.deploy(app())
+    async with engine:
+        await engine.publish(OrderCreated("o", 1))
+        await until(engine, status_is(engine, notes, "o", "completed"))
+    engine = Engine(url(tmp_path))
+    async with engine:
+        with pytest.raises(TreadleError) as caught:
+            await engine.apply(orders_v2())
+        (blocker,) = caught.value.details["blockers"]
+        assert (blocker["run"], blocker["reason"]) == ("com.acme/ledger@1", "is not terminal")
+
+
 async def test_proposals_are_durable(tmp_path):
     engine = Engine(url(tmp_path))
     engine.deploy(only_orders())

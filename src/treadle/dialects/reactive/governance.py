@@ -38,6 +38,14 @@ class ProposalRefused(TreadleError):
     code = "PROPOSAL_REFUSED"
 
 
+class ApplyBlocked(TreadleError):
+    """The application is not quiescent: something is unfinished, open or queued. details["blockers"]
+    lists it; let it finish, or cancel it yourself. Nothing was changed."""
+
+    cls = "consistency"
+    code = "APPLY_BLOCKED"
+
+
 def begin(books: Books, input: Value) -> Decision:
     state: dict[str, Any] = {"manifest": books.manifest, "proposals": []}
     decision = Decision(

@@ -182,7 +182,7 @@ class ReactiveMachine(Machine):
             seq=ctx.seq,
             manifest=bound.app.digest,
             workflow=workflow.name,
-            key=None if workflow.key is None else workflow.key.load(ctx.key),
+            key=_key(bound, ctx),
             cell_mode=workflow.keyed,
         )
 
@@ -307,11 +307,17 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
         effect=effect_name(intent),
         intent_id=intent.id,
         workflow=bound.workflow.name,
-        key=None if bound.workflow.key is None else bound.workflow.key.load(ctx.key),
+        key=_key(bound, ctx),
         seq=intent.seq,
         payload=encode(payload),
         executor=event.by,
     )
+
+
+def _key(bound: Bound, ctx: Context) -> Any:
+    """The typed key; a child of another workflow has none, even where the workflow is keyed."""
+    shape = bound.workflow.key
+    return None if shape is None or ctx.key is None else shape.load(ctx.key)
 
 
 def _rejected(event: Rejected, ctx: Context) -> step.Rejected:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hashlib import sha512
 from typing import Any
 
+from .governance import ApplyBlocked
 from .step import Context
-from .world import START_NS, ApplyBlocked, CellRow, Intent, Proposal, Record, Snapshot, World
+from .views import CellRow, Intent, Proposal, Record, Snapshot
+from .world import START_NS, World
 
 
 def context(

@@ -11,7 +11,6 @@ Executors do not run here; a test answers for them with `ok`, `error`, `timeout`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from treadle.lang.duration import parse_duration
 from . import governance
 from .app import App
 from .cells import CACHE_ENTRIES
+from .governance import ApplyBlocked, ProposalRefused
 from .index import CellIndex
 from .machine import effect_name
 from .owner import Item, Owner
@@ -30,73 +30,10 @@ from .routing import Delivery, key_order, run_id
 from .shadow import shadow
 from .shapes import Misfit, moment_of
 from .types import shape_of
+from .views import CellRow, Intent, Proposal, Record, Snapshot
 from .workflow import Workflow
 
 START_NS = 1_800_000_000 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """An open effect, as a test sees it."""
-
-    id: str
-    effect: str
-    params: Any
-    ref: str | None
-    workflow: str
-    key: Any
-    seq: int
-    due_ns: int | None = None
-    idempotency_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CellRow:
-    key: Any
-    status: str
-    size: int
-    last_active_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One journal record. `digest` chains over the run's records; `state_digest` proves its state."""
-
-    seq: int
-    kind: str
-    workflow: str
-    key: Any
-    event: dict[str, Any]
-    events: list[dict[str, Any]]
-    opened: list[Intent]
-    cancelled: list[str]
-    status: str
-    digest: str
-    state_digest: str | None
-    at_ns: int
-    manifest: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    roots: dict[str, str]
-    number: int
-    manifest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    id: int
-    status: str
-    manifest: str
-
-
-class ApplyBlocked(TreadleError):
-    """The application is not quiescent: something is unfinished, open or queued. details["blockers"]
-    lists it; let it finish, or cancel it yourself. Nothing was changed."""
-
-    cls = "consistency"
-    code = "APPLY_BLOCKED"
 
 
 class World:
@@ -472,7 +409,7 @@ class World:
         else:
             proposal = governance.find(owner.app_state(), what)
             if proposal["status"] != "approved":
-                raise governance.ProposalRefused(f"proposal {what} is {proposal['status']}; approve it first")
+                raise ProposalRefused(f"proposal {what} is {proposal['status']}; approve it first")
             app, data["proposal"] = owner.app_of(proposal["manifest"]), what
         blockers = owner.blockers(app)
         if blockers:
