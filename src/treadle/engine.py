@@ -191,15 +191,20 @@ class Engine:
         return self.library.check(target, strict=strict)
 
     def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]:
-        """Compiles and claims name@version. Allowed before `async with`; synchronous."""
-        found = self.load(target, strict=strict)
-        for definition in found:
-            deploy = self.library.deploy_of(definition, validation=self.validation)
+        """Compiles and claims name@version. Allowed before `async with`; synchronous. With
+        `validation="warn"` a file that does not compile is kept as unavailable, with its reasons."""
+        kept: list[Definition] = []
+        if self.validation == "warn":
+            found, kept = self.library.load_or_keep(target, strict=strict)
+        else:
+            found = self.load(target, strict=strict)
+        asked = [self.library.deploy_of(definition, validation=self.validation) for definition in found]
+        for deploy in (*asked, *map(deploys.unavailable, kept)):
             if self._bridge.open:
                 self._bridge.operate_blocking("deploy", deploy.to_value())
             else:
                 self._deploying.append(deploy)
-        return found
+        return [*found, *kept]
 
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""

@@ -45,6 +45,20 @@ def compile_text(
     return dialect_of(document, dialects).compile(document, strict=strict)
 
 
+def named_in(text: str, dialects: Mapping[str, Dialect], path: Path) -> tuple[str, str, str | None]:
+    """Dialect, name and version of a text that does not compile, as far as they can be read."""
+    try:
+        document = parse(text)
+        dialect = dialect_of(document, dialects).name
+    except DefinitionError:
+        return "unknown", path.stem, None
+    about: Any = document.value
+    if isinstance(metadata := about.get("metadata"), dict):
+        about = {**about, **metadata}
+    name, version = about.get("name") or about.get("id"), about.get("version")
+    return dialect, name if isinstance(name, str) else path.stem, None if version is None else str(version)
+
+
 def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.errors import DefinitionError, TreadleError, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
@@ -16,7 +16,16 @@ from treadle.runtime.registry import Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
 from .compose import Dialects, as_problem, attach
-from .files import SUFFIXES, compile_text, definitions_of, files_in, load_python, read_text, split_target
+from .files import (
+    SUFFIXES,
+    compile_text,
+    definitions_of,
+    files_in,
+    load_python,
+    named_in,
+    read_text,
+    split_target,
+)
 
 Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
 
@@ -90,6 +99,29 @@ class Library:
     def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
         self._named.clear()
         return deploys.of(definition, self._dialects[definition.dialect], validation)
+
+    def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
+        """For `validation=warn`: what compiles, and what does not. The latter have their text for a
+        body, and their errors among the warnings."""
+        if not isinstance(target, str | Path) or split_target(str(target))[0].suffix == ".py":
+            return self.load(target, strict=strict), []
+        found: list[Definition] = []
+        kept: list[Definition] = []
+        for path in files_in(str(target)):
+            try:
+                found += self.load(str(path), strict=strict)
+            except DefinitionError as error:
+                if not path.is_file():
+                    raise
+                kept.append(self._kept(path, error))
+        return found, kept
+
+    def _kept(self, path: Path, error: DefinitionError) -> Definition:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        dialect, name, version = named_in(text, self._dialects, path)
+        listed = [Problem(**problem) for problem in error.details.get("problems", [])]
+        problems = tuple(listed or [as_problem(error, str(path))])
+        return Definition(dialect, name, version, {"invalid": text}, file=str(path), warnings=problems)
 
     # --- finding ---
 

@@ -66,14 +66,14 @@ async def deploy(
     mode = validation or "strict"
     if mode not in ("strict", "warn"):
         raise Usage(f"--validation is strict or warn, not {mode!r}")
-    names: list[tuple[str, str | None]] = []
+    digests: set[str] = set()
     async with cli.engine(work=False, validation=mode) as engine:
         for file in files:
             for definition in engine.deploy(file, strict=strict):
-                names.append((definition.name, definition.version))
+                digests.add(definition.digest)
                 if not cli.out.as_json:
                     cli.out.problems([asdict(problem) for problem in definition.warnings])
-        rows = [row for row in await engine.definitions() if (row["name"], row["version"]) in names]
+        rows = [row for row in await engine.definitions() if row["digest"] in digests]
     cli.out.rows(rows, _COLUMNS, empty="nothing to deploy")
 
 

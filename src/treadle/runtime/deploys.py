@@ -70,6 +70,14 @@ def learn(core: Core, value: dict[str, Any]) -> dict[str, Any]:
     return {"digest": row.digest}
 
 
+def unavailable(definition: Definition) -> Deploy:
+    """A definition that does not compile, deployed with `validation=warn`: it claims its name and says
+    why it cannot run, until something valid takes its place."""
+    errors = [problem for problem in definition.warnings if problem.severity == "error"]
+    reasons = [f"{problem.path or problem.line}: {problem.message}" for problem in errors]
+    return Deploy(row_of(definition), reasons, [], strict=False)
+
+
 def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     """Runs on the core thread. Redeploying the same content changes nothing; other content under
     a taken version is refused. A definition without a version gets the next number by itself."""
@@ -87,7 +95,7 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     same = next((v for v in taken if v.digest == row.digest), None)
     if row.version is not None:
         clash = next((v for v in taken if v.version == row.version and v.digest != row.digest), None)
-        if clash is not None:
+        if clash is not None and clash.status == "available":
             raise VersionTaken(
                 f"{row.name}@{row.version} is deployed with other content; raise its version", where=row.file
             )

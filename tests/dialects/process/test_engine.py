@@ -13,6 +13,7 @@ from treadle.kernel.errors import (
     DefinitionError,
     InputInvalid,
     NotWaiting,
+    RunEnded,
     RunFailed,
     TreadleError,
     VersionMismatch,
@@ -258,6 +259,13 @@ async def test_the_childs_version_is_chosen_when_it_starts(
     assert await run.result(timeout=5) == {"latest": "1.10.0", "pinned": "1.0.0"}
 
 
+async def test_an_ended_run_cannot_be_retried(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
+    deploy(engine, tmp_path, "steps: [{fail: no}]")
+    run = await begun(engine, clock)
+    with pytest.raises(RunEnded, match="fork"):
+        await engine.retry(run.id)
+
+
 async def test_a_cancelled_parent_cancels_its_children(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -325,6 +333,24 @@ async def test_strict_and_warn(clock: VirtualClock, tmp_path: Path) -> None:
         assert "missing" in row["reasons"][0]
         with pytest.raises(TreadleError):
             await warn.start("wf")
+
+
+async def test_warn_keeps_what_does_not_compile(clock: VirtualClock, tmp_path: Path) -> None:
+    """The engine starts; the definition is unavailable and says why; a valid one takes its place."""
+    engine = clock.engine("memory:", validation="warn")
+    deploy(engine, tmp_path, "steps: [{call: {transport: nowhere}}, {wait: soon}]")
+    async with engine:
+        (row,) = await engine.definitions()
+        assert (row["name"], row["version"], row["status"]) == ("wf", "1.0.0", "unavailable")
+        assert [reason.split(":")[0] for reason in row["reasons"]] == [
+            "steps[0].call.transport",
+            "steps[1].wait",
+        ]
+        with pytest.raises(TreadleError, match="unavailable"):
+            await engine.start("wf")
+        deploy(engine, tmp_path, "steps: [{complete: 1}]")
+        assert [found["status"] for found in await engine.definitions()] == ["available"]
+        assert await (await engine.start("wf")).result(timeout=5) == 1
 
 
 async def test_a_version_is_taken_once(engine: Engine, tmp_path: Path) -> None:

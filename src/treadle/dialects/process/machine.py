@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from treadle.kernel.errors import ExpressionError, Unsupported
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
+from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
 from treadle.kernel.values import Value
 
 from . import waits
@@ -49,6 +49,11 @@ class ProcessMachine(Machine):
             case _:
                 raise Unsupported(f"a process takes no event of kind {event.kind!r}")
         return self._decided(turn, event)
+
+    def cancel(self, definition: Program, state: Value, event: Cancel, ctx: Context) -> Decision:
+        state["threads"] = {}
+        state["ended"] = {"status": "cancelled", "path": None}
+        return super().cancel(definition, state, event, ctx)
 
     def _decided(self, turn: Turn, event: Event) -> Decision:
         last: dict[str, Any] = {"seq": turn.ctx.seq, "kind": event.kind}

@@ -23,7 +23,7 @@ from treadle.kernel.limits import STEP_EVENTS_MAX, STEP_INTENTS_MAX
 from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, is_reference
 from treadle.kernel.values import Value
 
-from .functions import mistake, type_name
+from .functions import mistake, string, type_name
 from .program import Assign, Choice, Complete, Fail, Fork, Op, Program, Refer, Repeat
 from .scope import RunScope, Thread
 
@@ -312,7 +312,7 @@ def _fail(turn: Turn, current: Thread, op: Fail) -> bool:
     code = op.code(scope) if op.code else None
     details = op.details(scope) if op.details else None
     error = TreadleError(
-        message if isinstance(message, str) else "failed" if message is None else repr(message),
+        string(message) or "failed",
         cls="user",
         code=code if isinstance(code, str) and code else "FAILED",
         where=op.path,

@@ -35,7 +35,7 @@ def view(program: Program, data: dict[str, Any]) -> dict[str, Value]:
             "visited": dict(data["seen"]),
             "ended": data.get("ended"),
         },
-        "stats": {"steps": sum(data["seen"].values())},
+        "stats": {"steps": sum(data["seen"].values()), "retries": data.get("retries", 0)},
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from treadle.kernel.errors import DefinitionError, NotWaiting, TreadleError, Unsupported
+from treadle.kernel.errors import DefinitionError, NotWaiting, RunEnded, TreadleError, Unsupported
 from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry
 from treadle.kernel.values import Value, digest
 from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
@@ -284,6 +284,7 @@ def _retried(turn: Turn, current: Thread, op: Call, intent: OpenIntent) -> bool:
         "key": intent.idempotency_key or intent.id,
         "params": intent.params,
     }
+    turn.data["retries"] = turn.data.get("retries", 0) + 1
     turn.event("call.retry", op.path, name=op.label, attempt=number + 1)
     return open_intent(turn, current, op, "timer", {"name": f"retry {op.label}"}, wait=more, due_ns=due_ns)
 
@@ -350,6 +351,10 @@ def retry_stalled(turn: Turn, event: Retry) -> None:
 
 def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
     stalled = turn.stalled()
+    if ended := turn.data.get("ended"):
+        raise RunEnded(
+            f"this run has {ended['status']}; `treadle fork ID --at SEQ` goes on from an earlier point of it"
+        )
     if not stalled:
         raise NotWaiting("this run is not stalled; only a stalled process can be retried", code="NOT_STALLED")
     paths = [current["wait"]["path"] for current in stalled]
