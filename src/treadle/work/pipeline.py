@@ -37,7 +37,7 @@ from treadle.kernel.values import Value, decode_trusted, encode
 
 from .job import Done, Job, StaysOpen
 from .pipeline_keychain import KeychainReader
-from .pipeline_results import externalise, find_reference, store_large
+from .pipeline_results import externalise, find_reference, render_args, store_large
 from .registry import UnknownTool
 from .secrets import Secrets
 from .tool import Outcome, Tool, ToolCall
@@ -96,6 +96,8 @@ class PipelinePerformer:
         if "prove" in params:
             await keychain.prove(params["prove"])
             return Done()
+        if "render" in params:
+            return Done(value=await render_args(job, playbook))
         return await _StepRun(self._tools, job, playbook, keychain).run()
 
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
@@ -104,6 +106,8 @@ class PipelinePerformer:
             return True
         if not isinstance(definition, Playbook) or "prove" in intent.params:
             return False
+        if "render" in intent.params:
+            return True
         step = definition.steps[intent.params["step"]]
         return step.needs.keychain == [] and all(self._is_plain(task) for task in step.tasks)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Step, Task
+from treadle.dialects.playbook.handles import PayloadNeeded, loader
+from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Playbook, Step, Task
+from treadle.dialects.playbook.routing import argument_scope
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
 
@@ -61,6 +64,32 @@ async def store_large(job: Job, value: Value, limit: int) -> Value:
         "extracted": {},
         "preview": preview(value, PREVIEW_BYTES_MAX),
     }
+
+
+async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
+    """The arguments of an arc whose values were too large for the machine to hand on: each that is
+    above the limit leaves as a reference."""
+    params = job.intent.params
+    step = playbook.steps[params["step"]]
+    scope = argument_scope(step, params, job.run)
+    payloads: dict[str, Value] = {}
+
+    def at_hand(reference: Mapping[str, Any]) -> Value:
+        if reference["checksum"] not in payloads:
+            raise PayloadNeeded(reference)
+        return payloads[reference["checksum"]]
+
+    token = loader.set(at_hand)
+    try:
+        while True:
+            try:
+                args: dict[str, Any] = step.arcs[params["render"]].args.render(scope)
+                break
+            except PayloadNeeded as need:
+                payloads[str(need.reference["checksum"])] = await job.load_blob(need.reference)
+    finally:
+        loader.reset(token)
+    return {name: await store_large(job, value, playbook.inline_bytes_max) for name, value in args.items()}
 
 
 def find_reference(value: Value, ref: str) -> dict[str, Any] | None:

@@ -127,3 +127,22 @@ def test_a_loop_over_a_stored_result_keeps_the_reference() -> None:
     (token,) = lab.driver.state["tokens"].values()
     assert set(token["loop"]["source"]) == {"stored", "path"}
     assert lab.driver.run.open
+
+
+def test_r8_large_args_become_references() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - {step: load, tool: {kind: big}, next: {arcs: [{step: use, args: {rows: "{{ event.result.rows }}", n: "{{ event.result.total }}"}}]}}
+      - {step: use, tool: {kind: echo, value: ["{{ args.rows[7].id }}", "{{ args.n }}", "{{ args.rows._store }}"]}}
+    """,
+        {"big": big},
+    ).start()
+    lab.perform(lab.driver.open("step")[0])
+    (storing,) = lab.driver.open("step")
+    assert storing.params["render"] == 0
+    lab.perform(storing)
+    (token,) = lab.tokens
+    assert (token["args"]["rows"]["kind"], token["args"]["n"]) == ("result_ref", 2000)
+    assert lab.work().replays().result == [7, 2000, "blob"]
+    assert sum(len(stored.body) for stored in lab.driver.journal) < 20_000

@@ -35,6 +35,7 @@ from .pipeline import failure, template_failure
 from .routing import admitted
 
 KEYCHAIN_REF = "!keychain"
+_TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running", "pending": "pending"}
 
 
 class PlaybookMachine(Machine):
@@ -111,7 +112,7 @@ class PlaybookMachine(Machine):
             if token["status"] == "pending" and token["step"] not in steps:
                 steps[token["step"]] = {"status": "pending", "runs": 0, "result": None}
         tokens = [
-            {"step": token["step"], "status": token["status"], "args": token["args"]}
+            {"step": token["step"], "status": _TOKEN_STATUS[token["status"]], "args": token["args"]}
             for token in state["tokens"].values()
         ]
         gates = [state["tokens"][name]["step"] for name in state["parked"]] + joins.incomplete(state)

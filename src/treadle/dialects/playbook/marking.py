@@ -153,11 +153,14 @@ class Turn:
 
     # --- tokens --------------------------------------------------------------------------------
 
-    def place(self, step: str, args: Value, event: Mapping[str, Any], source: str | None) -> None:
-        """Puts a token on a step; `drive` admits and starts it."""
+    def place(
+        self, step: str, args: Value, event: Mapping[str, Any], source: str | None, *, ready: bool = True
+    ) -> str:
+        """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
+        for its arguments to be stored."""
         state = self.state
         state["n"] += 1
-        token: Token = {"step": step, "status": "ready", "args": args}
+        token: Token = {"step": step, "status": "ready" if ready else "storing", "args": args}
         target = self.playbook.steps[step]
         if target.admit is not None or target.join is not None:
             token["event"] = dict(event)
@@ -165,7 +168,9 @@ class Turn:
             token["from"] = source
         name = str(state["n"])
         state["tokens"][name] = token
-        state["ready"].append(name)
+        if ready:
+            state["ready"].append(name)
+        return name
 
     def entry(self, step: Step) -> dict[str, Any]:
         found: dict[str, Any] = self.state["steps"].setdefault(

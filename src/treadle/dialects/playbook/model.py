@@ -85,6 +85,8 @@ class Arc:
     when: Field | bool | None
     args: Tree
     set_ctx: Tree | None
+    # What a worker needs to render the args again, should they turn out too large to travel.
+    needs: Needs = field(default_factory=Needs)
 
 
 @dataclass(slots=True)
@@ -189,6 +191,8 @@ class _Loader:
         arcs = tuple(
             _arc(arc, f"{where}, next.arcs[{i}]") for i, arc in enumerate((router or {}).get("arcs") or ())
         )
+        for arc in arcs:
+            arc.needs = needs_of(arc.args.uses, steps=self.steps, tasks=())
         set_ctx = _tree(body.get("set_ctx"), f"{where}, set")
         routing = [*(use for arc in arcs for use in _arc_uses(arc)), *(set_ctx.uses if set_ctx else ())]
         uses = [use for task in tasks for use in task.uses]

@@ -5,13 +5,16 @@ Seed 000 §3-§5. Both are decided here, by the machine, never by a worker.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from treadle.kernel.values import Value
+from treadle.kernel.model import Intent
+from treadle.kernel.values import Value, encode
 
-from .handles import Scope
+from .handles import Scope, StepResults
 from .marking import Token, Turn, canonical
 from .model import Arc, Step
+from .needs import gather
 from .pipeline import output_view
 
 
@@ -75,8 +78,47 @@ def route(boundary: Boundary) -> bool:
         if arc.set_ctx is not None:
             writes = [[path, canonical(value)] for path, value in arc.set_ctx.render(boundary.scope).items()]
             turn.patch(writes, step=step.name)
-        turn.place(arc.step, canonical(arc.args.render(boundary.scope)), boundary.event, step.name)
+        _send(boundary, arc)
     return any(arc.when is not None for arc in matched)
+
+
+def _send(boundary: Boundary, arc: Arc) -> None:
+    """One token along one arc. Arguments above the limit are rendered again by a worker, which
+    stores them and answers with references: neither the marking nor the journal takes them in."""
+    turn, step = boundary.turn, boundary.step
+    args = arc.args.render(boundary.scope)
+    if arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:
+        turn.place(arc.step, canonical(args), boundary.event, step.name)
+        return
+    name = turn.place(arc.step, {}, boundary.event, step.name, ready=False)
+    params = {
+        "name": f"args of {arc.step}",
+        "step": step.name,
+        "render": step.arcs.index(arc),
+        "event": boundary.event,
+        "args": boundary.token["args"],
+        "iter": boundary.scope.names["iter"],
+        **gather(arc.needs, turn.state),
+    }
+    turn.open(Intent(kind="step", params=params, ref=f"{name}!args"))
+
+
+def argument_scope(step: Step, params: Mapping[str, Any], run: str) -> Scope:
+    """The names that an arc's arguments see, rebuilt at the worker."""
+    args, iteration, event = params["args"], params["iter"], params["event"]
+    ctx, workload = params.get("ctx") or {}, params.get("workload") or {}
+    names = {
+        "workload": workload,
+        "ctx": ctx,
+        "args": args,
+        "input": args,
+        "iter": iteration,
+        "execution_id": run,
+        "job": {"uuid": run, "execution_id": run},
+        "event": event,
+        "output": output_view(step.tasks[-1].kind if step.tasks else "", event),
+    }
+    return Scope(names, (args, ctx, iteration, workload, StepResults(params.get("steps") or {})))
 
 
 def apply_step_set(boundary: Boundary) -> None:

@@ -94,7 +94,9 @@ def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> 
         return
     step = turn.playbook.steps[token["step"]]
     mark = ref.partition("!")[2]
-    if mark.startswith("keep"):
+    if mark == "args":
+        _args_stored(turn, name, token, receipt, value)
+    elif mark.startswith("keep"):
         _chunk_kept(turn, name, step, token, int(mark[4:]), receipt, value)
     elif mark == "on":
         _resume(turn, name, step, token, ref.partition("!")[0], receipt, value)
@@ -104,6 +106,19 @@ def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> 
         turn.open(intent_for(value["on"], f"{ref}!on", turn.ctx.now_ns))
     else:
         _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
+
+
+def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: Value) -> None:
+    """Large arguments are in the blob store: the token that carries their references is ready."""
+    if receipt.status == "ok":
+        token["args"], token["status"] = canonical(value), "ready"
+        turn.state["ready"].append(name)
+        return
+    step = turn.playbook.steps[token["step"]]
+    entry = turn.entry(step)
+    entry["runs"] += 1
+    entry["active"] += 1
+    end(turn, name, step, token, error=_report(receipt, value)["error"])
 
 
 def _report(receipt: Receipt, value: Value) -> dict[str, Any]:
