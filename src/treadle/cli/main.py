@@ -9,7 +9,7 @@ import typer
 
 from treadle import __version__
 
-from . import compare, definitions, house, reactive, runs, steer, tasks
+from . import compare, definitions, house, mcp_server, reactive, runs, steer, tasks
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 
@@ -51,8 +51,10 @@ for subject in (
     definitions.commands,
     reactive.commands,
     compare.commands,
+    mcp_server.commands,
     house.commands,
     house.secret,
+    mcp_server.commands,
 ):
     subject.install(app)
 
