@@ -22,9 +22,10 @@ def http_skill() -> Skill:
     async def send(config: dict[str, Any], ctx: ToolContext) -> Any:
         call = ToolCall(run=ctx.run_id, idempotency_key=ctx.idempotency_key, timeout_s=30.0)
         outcome = await tool.run({**config, "ssrf_safe": True, "max_bytes": BODY_BYTES_MAX}, call)
-        if outcome.http is None:
+        answer = outcome.result
+        if not isinstance(answer, dict) or "status" not in answer:
             raise ToolError(str((outcome.error or {}).get("message") or "the request failed"))
-        return {"status": outcome.http.get("status"), "body": outcome.result}
+        return {"status": answer["status"], "body": answer.get("data")}
 
     @skill.tool(
         "http_get",

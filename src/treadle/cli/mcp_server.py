@@ -1,0 +1,166 @@
+"""`treadle mcp`: Treadle as an MCP server, for any MCP client.
+
+A client lists and starts workflows, watches runs, sends signals, and answers human tasks. The
+server owns the store while it runs, or is the guest of the process that does. Over stdio nothing
+but the protocol goes to standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from treadle.kernel.errors import RunFailed, TreadleError
+
+from .command import RUN, Commands, Session
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from treadle.engine import Engine
+
+commands = Commands(RUN)
+P = ParamSpec("P")
+T = TypeVar("T")
+WAIT_S_MAX = 300.0
+
+
+@commands(
+    examples=[
+        "treadle mcp --deploy flows/",
+        "treadle mcp --http 127.0.0.1:8765",
+        "claude mcp add treadle -- treadle mcp --store sqlite:////srv/treadle.db",
+    ]
+)
+async def mcp(
+    cli: Session,
+    deploy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--deploy", metavar="FILE", help="Files or folders to deploy first.", show_default=False
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio.", show_default=False
+        ),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", help="Who answers tasks.")] = "mcp",
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="Roles that user holds; repeatable.", show_default=False),
+    ] = None,
+) -> None:
+    """Serve workflows, runs and human tasks to MCP clients."""
+    async with cli.engine() as engine:
+        for target in deploy or ():
+            engine.deploy(target)
+        server = make_server(engine, user=user, roles=tuple(role or ()))
+        if http is None:
+            await server.run_stdio_async()
+        else:
+            host, _, port = http.rpartition(":")
+            await server.run_streamable_http_async(host=host or "127.0.0.1", port=int(port))
+
+
+def make_server(engine: Engine, *, user: str, roles: tuple[str, ...]) -> MCPServer:
+    """The server itself, on a started engine."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+    except ModuleNotFoundError as error:
+        raise TreadleError("install treadle[agent] to serve MCP", cls="user", code="EXTRA_MISSING") from error
+    server = MCPServer(
+        "treadle", instructions="Durable workflows: start them, watch them, answer their tasks."
+    )
+    _add_workflows(server, engine)
+    _add_runs(server, engine)
+    _add_tasks(server, engine, user, roles)
+    return server
+
+
+def _told(body: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A refusal of ours is the client's answer; anything else is hidden by the SDK, as it should be."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    @wraps(body)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await body(*args, **kwargs)
+        except TreadleError as error:
+            raise ToolError(str(error)) from error
+
+    return call
+
+
+def _add_workflows(server: MCPServer, engine: Engine) -> None:
+    @server.tool(description="List the deployed workflows")
+    @_told
+    async def list_workflows() -> list[dict[str, Any]]:
+        return await engine.definitions()
+
+    @server.tool(description="Start a workflow; gives the run's id. The same id again is the same run")
+    @_told
+    async def start_workflow(
+        workflow: str, input: dict[str, Any] | None = None, id: str | None = None, model: str | None = None
+    ) -> dict[str, Any]:
+        run = await engine.start(workflow, input or {}, id=id, model=model)
+        return {"run": run.id}
+
+
+def _add_runs(server: MCPServer, engine: Engine) -> None:
+    @server.tool(description="List runs, newest first")
+    @_told
+    async def list_runs(
+        status: str | None = None, workflow: str | None = None, limit: int = 20
+    ) -> list[dict[str, Any]]:
+        wanted = {"status": [status] if status else None, "workflow": workflow}
+        return await engine.list(limit=limit, **{name: value for name, value in wanted.items() if value})
+
+    @server.tool(description="Show a run: status, result, what it waits for")
+    @_told
+    async def show_run(run: str) -> dict[str, Any]:
+        return await (await engine.run(run)).show()
+
+    @server.tool(description="Wait until a run ends, or only people can move it on; then show it")
+    @_told
+    async def watch_run(run: str, seconds: float = 60.0) -> dict[str, Any]:
+        handle = await engine.run(run)
+        try:
+            return await handle.settled(timeout=min(seconds, WAIT_S_MAX))
+        except (TimeoutError, RunFailed):
+            return await handle.show()
+
+    @server.tool(description="A run's events after a number")
+    @_told
+    async def run_events(run: str, after: int = 0, limit: int = 100) -> list[dict[str, Any]]:
+        await engine.run(run)
+        return (await engine.events_after(run, after))[:limit]
+
+    @server.tool(description="Send a signal to a run")
+    @_told
+    async def signal_run(run: str, name: str, data: Any = None) -> dict[str, Any]:
+        return await engine.signal(run, name, data)
+
+    @server.tool(description="Cancel a run")
+    @_told
+    async def cancel_run(run: str, reason: str = "") -> dict[str, Any]:
+        return await engine.cancel(run, reason)
+
+
+def _add_tasks(server: MCPServer, engine: Engine, user: str, roles: tuple[str, ...]) -> None:
+    @server.tool(description="List the human tasks that wait for an answer")
+    @_told
+    async def list_tasks(run: str | None = None) -> list[dict[str, Any]]:
+        return await engine.tasks(**({"run": run} if run else {}))
+
+    @server.tool(description="Answer a human task with data that fits its schema")
+    @_told
+    async def answer_task(task: str, data: dict[str, Any]) -> dict[str, Any]:
+        row = await engine.task(task)
+        if row["status"] == "open":
+            await engine.task_claim(task, user=user, roles=roles)
+        return await engine.task_complete(task, data, user=user, roles=roles)

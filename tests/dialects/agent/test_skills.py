@@ -1,0 +1,238 @@
+"""Built-in skills stay where they belong; URL Sources reach nothing inside (K4, R2-R6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.agent import ToolContext
+from treadle.kernel.errors import ToolError
+from treadle.tools.skills import duckdb_skill, files_skill, http_skill, shell_skill
+from treadle.tools.skills.duckdb import _query
+from treadle.tools.skills.fetch import fetcher
+from treadle.work.agent_sources import SourceError
+
+
+def ctx(base: Path, **config: str) -> ToolContext:
+    return ToolContext(
+        config=config,
+        logger=logging.getLogger("t"),
+        idempotency_key="k",
+        run_id="r",
+        node="n",
+        progress=lambda text: None,
+        base=str(base),
+    )
+
+
+async def use(skill: Any, tool: str, input: dict[str, Any], context: ToolContext) -> Any:
+    found = skill.tools[tool].handler(input, context)
+    return await found if asyncio.iscoroutine(found) else found
+
+
+async def test_files_stay_below_their_folder(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text("secret")
+    (inside / "link").symlink_to(outside / "secret.txt")
+    skill, context = files_skill(), ctx(inside)
+    assert await use(skill, "write_file", {"path": "a/b.txt", "text": "one\ntwo"}, context) == {
+        "path": "a/b.txt",
+        "bytes": 7,
+    }
+    assert (await use(skill, "read_file", {"path": "a/b.txt"}, context))["text"] == "one\ntwo"
+    assert (await use(skill, "list_files", {}, context))["files"] == ["a/b.txt"], (
+        "links that lead out are not there"
+    )
+    found = await use(skill, "search_files", {"text": "two"}, context)
+    assert found["matches"] == [{"file": "a/b.txt", "line": 2, "text": "two"}]
+    for path in ("../out/secret.txt", str(outside / "secret.txt"), "link", "a/../../out/secret.txt"):
+        for tool, more in (("read_file", {}), ("write_file", {"text": "x"})):
+            with pytest.raises(ToolError, match="outside"):
+                await use(skill, tool, {"path": path, **more}, context)
+    with pytest.raises(ToolError):
+        await use(skill, "list_files", {"pattern": "../**/*"}, context)
+    assert (outside / "secret.txt").read_text() == "secret"
+
+
+async def test_the_shell_is_opt_in(tmp_path):
+    skill = shell_skill()
+    assert skill.config["SHELL"]["required"] is True
+    with pytest.raises(ToolError, match="TREADLE_SHELL"):
+        await use(skill, "run_command", {"command": "echo hi"}, ctx(tmp_path))
+    done = await use(skill, "run_command", {"command": "echo hi"}, ctx(tmp_path, SHELL="1"))
+    assert "hi" in str(done)
+
+
+async def test_queries_see_one_folder_only(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    skill, context = duckdb_skill(), ctx(tmp_path / "in")
+    found = await use(
+        skill, "query", {"sql": "SELECT sum(a) AS s, DATE '2026-01-01' AS d FROM 't.csv'"}, context
+    )
+    assert found == {"columns": ["s", "d"], "rows": [[4, "2026-01-01"]], "truncated": False}
+    for sql in (
+        "SELECT * FROM '../secret.csv'",
+        f"SELECT * FROM '{tmp_path}/secret.csv'",
+        "SET enable_external_access = true",
+        "SELEC",
+    ):
+        with pytest.raises(ToolError):
+            await use(skill, "query", {"sql": sql}, context)
+
+
+async def test_a_query_without_end_is_killed(tmp_path):
+    with pytest.raises(ToolError, match="took longer"):
+        await _query(
+            "SELECT count(*) FROM range(1000000000000) a, range(1000000) b", str(tmp_path), None, seconds=1.5
+        )
+
+
+# --- the web ------------------------------------------------------------------------------------
+
+
+class Site:
+    """A tiny web site: path to (status, headers, body)."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in head[1:] if ": " in line)}
+        path = head[0].split()[1]
+        self.seen.append((path, headers))
+        status, more, body = self.pages.get(path, (404, {}, b"no"))
+        fields = {"content-length": str(len(body)), "connection": "close", **more}
+        writer.write(
+            f"HTTP/1.1 {status} X\r\n".encode()
+            + "".join(f"{k}: {v}\r\n" for k, v in fields.items()).encode()
+            + b"\r\n"
+            + body
+        )
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    found = Site()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    yield found
+    server.close()
+
+
+async def token(name: str) -> str:
+    return "the-token-of-the-host"
+
+
+async def test_a_url_is_fetched_from_a_host_that_is_allowed(site):
+    site.pages = {
+        "/a": (200, {"content-type": "text/plain; charset=utf-8"}, "grüße".encode()),
+        "/r": (302, {"location": "/a"}, b""),
+    }
+    learned: dict[str, str] = {}
+    fetch = fetcher({"allow": ["127.0.0.1"], "auth": {"127.0.0.1": "TOKEN"}}, token, learned.__setitem__)
+    text, at = await fetch(f"http://127.0.0.1:{site.port}/r")
+    assert text == "grüße"
+    assert at.endswith("Z")
+    assert [path for path, _ in site.seen] == ["/r", "/a"]
+    assert site.seen[0][1]["authorization"] == "Bearer the-token-of-the-host"
+    assert learned == {"TOKEN": "the-token-of-the-host"}
+
+
+async def test_a_token_goes_to_its_own_host_only(site):
+    site.pages = {"/r": (302, {"location": f"http://localhost:{site.port}/a"}, b""), "/a": (200, {}, b"x")}
+    fetch = fetcher(
+        {"allow": ["127.0.0.1", "localhost"], "auth": {"127.0.0.1": "TOKEN"}}, token, lambda n, v: None
+    )
+    await fetch(f"http://127.0.0.1:{site.port}/r")
+    assert "authorization" in site.seen[0][1]
+    assert "authorization" not in site.seen[1][1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/a",
+        "http://localhost:{port}/a",
+        "http://[::1]:{port}/a",
+        "http://169.254.169.254/latest/meta-data",
+        "http://10.0.0.1/",
+        "http://2130706433:{port}/a",
+    ],
+)
+async def test_inside_addresses_are_refused(site, url):
+    site.pages = {"/a": (200, {}, b"secret")}
+    fetch = fetcher({}, token, lambda n, v: None)
+    with pytest.raises(SourceError) as caught:
+        await fetch(url.format(port=site.port))
+    assert caught.value.code in ("SOURCE_URL_BLOCKED", "SOURCE_URL_UNREACHABLE")
+    assert site.seen == []
+
+
+async def test_a_redirect_to_the_inside_is_refused(site):
+    site.pages = {
+        "/r": (302, {"location": f"http://127.0.0.1:{site.port}/a"}, b""),
+        "/a": (200, {}, b"secret"),
+    }
+    fetch = fetcher({"allow": ["localhost"]}, token, lambda n, v: None)
+    with pytest.raises(SourceError) as caught:
+        await fetch(f"http://localhost:{site.port}/r")
+    assert caught.value.code == "SOURCE_URL_BLOCKED"
+    assert [path for path, _ in site.seen] == ["/r"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (401, "SOURCE_URL_AUTH_REQUIRED"),
+        (403, "SOURCE_URL_AUTH_REQUIRED"),
+        (404, "SOURCE_URL_HTTP_ERROR"),
+        (500, "SOURCE_URL_HTTP_ERROR"),
+    ],
+)
+async def test_what_a_server_may_answer(site, status, code):
+    site.pages = {"/a": (status, {}, b"")}
+    with pytest.raises(SourceError) as caught:
+        await fetcher({"allow": ["127.0.0.1"]}, token, lambda n, v: None)(f"http://127.0.0.1:{site.port}/a")
+    assert caught.value.code == code
+
+
+async def test_nobody_there(site):
+    with pytest.raises(SourceError) as caught:
+        await fetcher({"allow": ["127.0.0.1"]}, token, lambda n, v: None)("http://127.0.0.1:1/a")
+    assert caught.value.code == "SOURCE_URL_UNREACHABLE"
+
+
+async def test_the_http_skill_reaches_public_addresses_only(site, tmp_path):
+    with pytest.raises(ToolError, match="not a public address"):
+        await use(http_skill(), "http_get", {"url": f"http://127.0.0.1:{site.port}/a"}, ctx(tmp_path))
+    assert site.seen == []
+
+
+async def test_the_http_skill_answers(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("TREADLE_HTTP_ALLOW", "127.0.0.1")
+    site.pages = {"/a": (200, {"content-type": "application/json"}, b'{"x": 1}'), "/b": (500, {}, b"oops")}
+    skill = http_skill()
+    url = f"http://127.0.0.1:{site.port}"
+    assert await use(skill, "http_get", {"url": f"{url}/a"}, ctx(tmp_path)) == {
+        "status": 200,
+        "body": {"x": 1},
+    }
+    done = await use(
+        skill, "http_request", {"url": f"{url}/b", "method": "POST", "body": {"k": 1}}, ctx(tmp_path)
+    )
+    assert done["status"] == 500
+    assert site.seen[1][1]["idempotency-key"] == "k"
