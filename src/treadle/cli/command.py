@@ -7,7 +7,6 @@ ends cleanly on Ctrl-C. Importing this module imports no engine: `treadle --help
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import signal
@@ -176,6 +175,8 @@ def _examples(examples: Sequence[str]) -> str:
 
 def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
     """Runs a command's body to its exit code, whatever happens in it."""
+    import asyncio
+
     out = session.out
     try:
         return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
@@ -197,6 +198,8 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
 
 
 async def _awaited(work: Awaitable[int | None]) -> int | None:
+    import asyncio
+
     task = asyncio.current_task()
     assert task is not None
     with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not here

@@ -1,13 +1,13 @@
-"""What a FILE, FILE.py:NAME, folder, NAME or NAME@VERSION on the command line means."""
+"""What a FILE, FILE.py:NAME, folder, NAME or NAME@VERSION on the command line means.
+
+Everything that compiles is imported when it is needed: `treadle --help` needs none of it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
-from treadle.files import SUFFIXES, load_python, split_target
 from treadle.kernel.errors import TreadleError
 
 from .output import Output, Usage
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 def is_file(target: str) -> bool:
     """Whether a target names a file (or FILE.py:NAME); otherwise it names a deployed workflow."""
+    from treadle.files import SUFFIXES, split_target
+
     path, _ = split_target(target)
     return path.exists() or path.suffix.lower() in (*SUFFIXES, ".py")
 
 
 def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | str:
     """The one definition that a target means: compiled from a file, or a deployed name."""
+    from treadle.files import split_target
+
     if not is_file(target):
         return target
     path, _ = split_target(target)
@@ -44,6 +48,7 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
 def application(target: str) -> Any:
     """The reactive application that FILE.py:ATTR names (or the only one in FILE.py)."""
     from treadle.dialects.reactive.app import App
+    from treadle.files import load_python, split_target
 
     path, name = split_target(target)
     _existing(path, target)
@@ -56,6 +61,8 @@ def application(target: str) -> Any:
 
 def attach(engine: Engine, app: str) -> None:
     """Makes the code of a reactive application known to an engine, and its file to the store."""
+    from treadle.files import split_target
+
     path, _ = split_target(app)
     _existing(path, app)
     engine.deploy(app)
@@ -63,6 +70,8 @@ def attach(engine: Engine, app: str) -> None:
 
 async def attach_known(engine: Engine, out: Output) -> None:
     """Loads the applications that the store has seen, from the files they came from."""
+    from rich.markup import escape
+
     from treadle.engine import Engine
     from treadle.store.protocol import Reads
 

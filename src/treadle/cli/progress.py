@@ -7,7 +7,6 @@ shows any dialect; an event it does not know is no line.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +20,8 @@ from treadle.kernel.model import ENGINE_KINDS
 from .output import Output, elapsed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rich.console import RenderableType
     from rich.live import Live
 
@@ -76,7 +77,9 @@ class _Subject:
         parts = list(home)
         if isinstance(event.get("iteration"), int) and "node" not in event:
             parts.append(f"#{event['iteration']}")
-        parts += [str(event[name]) for name in ("task", "tool") if isinstance(event.get(name), str)]
+        # The task of a node is a person's, and its name an id.
+        inner = ("tool",) if "node" in event else ("task", "tool")
+        parts += [str(event[name]) for name in inner if isinstance(event.get(name), str)]
         if not parts:
             parts = [str(event[name]) for name in _SUBJECTS if isinstance(event.get(name), str)][:1]
         return _Subject("/".join(parts), " › ".join(parts), "/".join(home) if home and parts != home else "")
@@ -207,6 +210,8 @@ async def watch(
 ) -> None:
     """Feeds a run's events to the progress (and to `--stream`) until `until` is done and the last
     event has been shown."""
+    import asyncio
+
     from treadle.runtime import document
     from treadle.runtime.hot import open_work
 
@@ -268,6 +273,8 @@ def _remark(kind: str, event: Mapping[str, Any]) -> str:
         if isinstance(event.get(name), str):
             text = str(event[name])
             return f"→ {event['to']} ({text})" if name == "reason" and event.get("to") else text
+    if kind == "node:waiting":
+        return "waits for a person"
     word = kind.replace(":", ".").rsplit(".", 1)[-1]
     more = " ".join(
         f"{k}={v}" for k, v in event.items() if isinstance(v, int | float) and k not in ("seq", "record")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,6 +127,8 @@ async def drive(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Follows a run until it has ended or waits for others; gives its document."""
+    import asyncio
+
     cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:

@@ -57,9 +57,11 @@ def waits(document: Mapping[str, Any]) -> Iterator[str]:
         kind, name = wait.get("kind"), wait.get("name") or wait.get("id") or ""
         due = f" [dim]due {moment(wait['due'])}[/]" if wait.get("due") else ""
         how = {
-            "task": f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'",
+            "task": f"treadle task complete {wait.get('id')} --user YOU --role ROLE --data '{{…}}'",
             "signal": f"treadle signal {run} {name} --data '{{…}}'",
             "gate": f"treadle patch {run} key=value",
+            # The ids of children begin with their parent's.
+            "child": f"treadle list {run}.",
         }.get(str(kind), "")
         arrow = f"  [cyan]{escape(how)}[/]" if how else ""
         yield f"  waits for {kind} [bold]{escape(str(name))}[/]{due}{arrow}"
