@@ -13,6 +13,7 @@ for; work that nothing here can perform is not.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .driver import START_NS
@@ -48,7 +49,7 @@ class VirtualClock:
         """Waits until nothing moves any more without people, signals or time."""
         for engine in self._owners():
             with engine.watch("") as watch:
-                while not await engine.write(lambda core, engine=engine: _at_rest(core, engine)):  # type: ignore[misc]
+                while not await engine.write(partial(_at_rest, frozenset(engine.worker.unknown))):
                     await watch.changed(_LOOK_AGAIN_S)
 
     async def advance(self, seconds: float) -> None:
@@ -70,13 +71,11 @@ class VirtualClock:
         return min((due for due in found if due is not None), default=None)
 
 
-def _at_rest(core: Core, engine: Engine) -> bool:
+def _at_rest(unavailable: frozenset[str], core: Core) -> bool:
     from treadle.runtime import document
 
-    wait_ns = core.wait_ns()
-    if wait_ns == 0:
+    if core.wait_ns() == 0:
         return False
-    unavailable = frozenset(engine.worker.unknown)
     after = 0
     while rows := core.store.working(after_no=after, limit=_RUNS_PER_LOOK):
         after = rows[-1].no
