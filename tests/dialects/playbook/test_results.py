@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.kernel.model import Cancel, make_reference
+from treadle.kernel.values import decode, digest, encode
 from treadle.work.tool import ToolCall
 
 from .harness import Lab
@@ -146,3 +148,31 @@ def test_r8_large_args_become_references() -> None:
     assert (token["args"]["rows"]["kind"], token["args"]["n"]) == ("result_ref", 2000)
     assert lab.work().replays().result == [7, 2000, "blob"]
     assert sum(len(stored.body) for stored in lab.driver.journal) < 20_000
+
+
+def test_a_large_input_stays_in_the_store_and_is_read_key_by_key() -> None:
+    lab = Lab("""
+    workload: {rows: [], small: 0, deep: {a: 1}}
+    workflow:
+      - step: each
+        loop: {in: "{{ workload.rows }}", iterator: row, spec: {mode: parallel, max_in_flight: 50}}
+        tool: {kind: echo, value: "{{ row.id }}"}
+        next: {arcs: [{step: use, when: "{{ workload.rows[1].id == 1 }}"}]}
+      - {step: use, tool: {kind: echo, value: ["{{ workload.rows[1999].id }}", "{{ small }}", "{{ rows | length }}", "{{ workload.deep }}"]}}
+    """)
+    given = {"rows": BIG["rows"], "small": 5, "deep": {"b": 2}}
+    checksum = digest(given)
+    lab.driver.blobs[checksum] = decode(encode(given))
+    lab.start(make_reference(checksum=checksum, size=len(encode(given))))
+    assert len(encode(lab.driver.state)) < 10_000
+    for intent in lab.driver.open("step"):
+        lab.perform(intent)
+    lab.driver.feed(Cancel())
+    assert lab.status == "cancelled"
+
+    small = Lab(
+        "workflow: [{step: use, tool: {kind: echo, value: ['{{ workload.rows[1999].id }}', '{{ rows | length }}']}}]"
+    )
+    small.driver.blobs[checksum] = decode(encode(given))
+    small.run(make_reference(checksum=checksum, size=len(encode(given))))
+    assert small.result == [1999, 2000]

@@ -64,7 +64,10 @@ def payload_of(value: Value) -> Value:
         for part in value["parts"]:
             out.extend(payload_of(part) if isinstance(part, dict) else part)
         return out
-    return loader.get()(value)
+    found = loader.get()(value)
+    for name in value.get("path") or ():
+        found = found[name]
+    return found
 
 
 class Handle:

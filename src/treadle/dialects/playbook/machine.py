@@ -24,7 +24,7 @@ from treadle.kernel.model import (
     Started,
     is_reference,
 )
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, encode
 
 from . import finish, joins, loops, stepruns
 from .handles import Loader, Scope, loader
@@ -51,9 +51,7 @@ class PlaybookMachine(Machine):
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
         token = loader.set(_blobs(ctx))
         try:
-            given = ctx.blob(event.input) if is_reference(event.input) else event.input
-            turn = Turn(definition, new_state({}), ctx)
-            turn.state["workload"] = _workload(definition, given or {}, ctx)
+            turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx)
             turn.emit("playbook.started", data={"entry": definition.entry})
             if definition.keychain:
                 turn.state["phase"] = "keychain"
@@ -255,15 +253,28 @@ def _is_report(ref: str, receipt: Receipt) -> bool:
     return is_reference(receipt.value) and "!" not in ref
 
 
-def _workload(definition: Playbook, given: dict[str, Any], ctx: Context) -> dict[str, Any]:
+def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any]:
     """Defaults under the request, deeply merged; defaults may be templates over the merged whole."""
-    merged = merge(definition.workload.value_if_constant, given)
+    given = (ctx.blob(input) if is_reference(input) else input) or {}
+    defaults = definition.workload.value_if_constant
+    merged = merge(defaults, given)
     workload: dict[str, Any] = canonical(merged)
-    if definition.workload.constant:
-        return workload
-    names = {"workload": merged, "execution_id": ctx.run, "job": {"uuid": ctx.run, "execution_id": ctx.run}}
-    rendered = definition.workload.render(Scope(names, (merged,)))
-    workload.update(canonical(merge(rendered, given)))
+    if not definition.workload.constant:
+        names = {
+            "workload": merged,
+            "execution_id": ctx.run,
+            "job": {"uuid": ctx.run, "execution_id": ctx.run},
+        }
+        rendered = definition.workload.render(Scope(names, (merged,)))
+        workload.update(canonical(merge(rendered, given)))
+    if is_reference(input):
+        # A large key stays in the stored input and is looked up there: the marking and the params of
+        # steps that name it hold its address only.
+        for name, value in given.items():
+            alone = not isinstance(defaults.get(name), dict)
+            if alone and len(encode(value)) > definition.inline_bytes_max:
+                address = f"treadle://execution/{ctx.run}/input/{name}"
+                workload[name] = {"kind": "result_ref", "ref": address, **input, "path": [name]}
     return workload
 
 
