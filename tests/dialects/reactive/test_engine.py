@@ -200,6 +200,40 @@ async def test_what_executors_raise_becomes_receipts(tmp_path):
     assert ok.value == ChargeReceipt("p")
 
 
+@pytest.mark.parametrize("fits", [True, False])
+async def test_large_events_and_receipts_travel_by_reference(fits):
+    big = "x" * 100_000
+    grow = rx.effect("t/grow@1", params=str, receipt=str)
+
+    @grow.executor
+    async def do_grow(call: rx.Call[str]) -> Any:
+        return big if fits else [big]
+
+    seen: dict[int, Any] = {}
+
+    @rx.workflow("t/big@1", state=Note, events=[Booked], effects=[grow], terminal=lambda n: n.sent)
+    def large(state, event, ctx):
+        seen[ctx.seq] = event
+        if isinstance(event, Booked):
+            return rx.Output(Note("a"), effects=[grow("small", ref="g")])
+        return rx.Output(Note("a", True))
+
+    engine = Engine("memory:")
+    engine.deploy(rx.App("x", [large]))
+    async with engine:
+        await engine.publish(Booked(big))
+        await until(engine, status_is(engine, large, None, "completed"))
+        journal = await (await engine.cell(large)).journal()
+        assert journal[0]["event"]["input"]["value"]["size"] > 100_000, "a reference"
+        assert (await engine.replay("t/big@1"))["equal"]
+    assert seen[1] == Booked(big)
+    if fits:
+        assert seen[2].value == big
+    else:
+        assert isinstance(seen[2], rx.Rejected)
+        assert seen[2].payload_size > 100_000
+
+
 async def test_a_crash_between_the_step_and_the_work_repeats_the_work_not_the_step(tmp_path):
     engine = Engine(url(tmp_path), work=False)
     engine.deploy(app())

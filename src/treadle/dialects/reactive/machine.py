@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from treadle.kernel.errors import DecisionRefused, InputInvalid, TreadleError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
@@ -30,6 +30,7 @@ from treadle.kernel.model import (
     Reset,
     Retry,
     Started,
+    Status,
     is_reference,
 )
 from treadle.kernel.values import Value, digest_bytes, encode
@@ -47,6 +48,7 @@ from .step import Output
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _RECEIPT_STATUSES: Final = ("ok", "error", "timeout", "cancelled")
+INVALID_PAYLOAD: Final = "receipt.invalid_payload"
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -142,7 +144,7 @@ class ReactiveMachine(Machine):
                 problem = f"{intent.kind}: ${''.join(misfit.path)}: {misfit.message}"
         if problem is None:
             return None
-        return TreadleError(problem, cls="consistency", code="receipt.invalid_payload").to_value()
+        return TreadleError(problem, cls="consistency", code=INVALID_PAYLOAD).to_value()
 
     def start(self, definition: Any, event: Started, ctx: Context) -> Decision:
         """A cell begins with its first event (`input`: {schema, value}); without one it is empty."""
@@ -163,7 +165,7 @@ class ReactiveMachine(Machine):
     def _step(self, bound: Bound, state: Value, event: Event, ctx: Context) -> Decision:
         if isinstance(event, Apply):
             # Decided by the old code, and the same by the new: the state stays as it is.
-            return Decision(state=state, status=_status(ctx.status), log=ctx.logged)
+            return Decision(state=state, status=cast("Status", ctx.status))
         if isinstance(event, Reset | Retry):
             return Decision(state=state, status=status_of(state, _terminal(bound, state), len(ctx.open)))
         if ctx.status == "failed" and isinstance(event, Domain):
@@ -208,9 +210,16 @@ class ReactiveMachine(Machine):
             case Domain():
                 return _domain(bound, event, ctx)
             case Receipt():
-                return _receipt(bound, event, ctx)
+                try:
+                    return _receipt(bound, event, ctx)
+                except Misfit as misfit:
+                    # A large payload is by reference, so it is seen only here that it does not fit.
+                    message = f"{effect_name(_settled(ctx))}: ${''.join(misfit.path)}: {misfit.message}"
+                    if not bound.workflow.rejected:
+                        raise DecisionRefused(message, code=INVALID_PAYLOAD) from None
+                    return _rejected(event.value, {"code": INVALID_PAYLOAD, "message": message}, ctx)
             case Rejected():
-                return _rejected(event, ctx)
+                return _rejected(event.payload, event.error or {}, ctx)
             case Frame():
                 intent = ctx.open[event.intent]
                 return step.Frame(
@@ -251,10 +260,6 @@ def effect_name(intent: OpenIntent) -> str:
     return TIMER_EFFECT if intent.kind == "timer" else intent.kind
 
 
-def _status(status: str) -> Any:
-    return status
-
-
 def _terminal(bound: Bound, state: Value) -> bool:
     workflow = bound.workflow
     return (
@@ -273,8 +278,7 @@ def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
 
 
 def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
-    intent = ctx.intent
-    assert intent is not None
+    intent = _settled(ctx)
     value: Any = None
     payload = event.value
     if event.status == "ok":
@@ -284,13 +288,7 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
         else:
             payload = ctx.blob(payload) if is_reference(payload) else payload
             shape = bound.workflow.effects[intent.kind].receipt
-            try:
-                payload = shape.canon(payload)
-            except Misfit as misfit:
-                raise DecisionRefused(
-                    f"{intent.kind}: ${''.join(misfit.path)}: {misfit.message}",
-                    code="receipt.invalid_payload",
-                ) from None
+            payload = shape.canon(payload)
             value = shape.load(payload)
     error = event.error
     return step.Receipt(
@@ -320,24 +318,28 @@ def _key(bound: Bound, ctx: Context) -> Any:
     return None if shape is None or ctx.key is None else shape.load(ctx.key)
 
 
-def _rejected(event: Rejected, ctx: Context) -> step.Rejected:
-    intent = ctx.intent
-    assert intent is not None
-    error = event.error or {}
-    if is_reference(event.payload):
-        size, checksum = int(event.payload["size"]), str(event.payload["checksum"])
+def _rejected(payload: Value, error: dict[str, Any], ctx: Context) -> step.Rejected:
+    intent = _settled(ctx)
+    if is_reference(payload):
+        size, checksum = int(payload["size"]), str(payload["checksum"])
     else:
-        body = encode(event.payload)
+        body = encode(payload)
         size, checksum = len(body), digest_bytes(body)
     return step.Rejected(
         ref=intent.ref or None,
         intent_id=intent.id,
         effect=effect_name(intent),
-        code=str(error.get("code") or "receipt.invalid_payload"),
+        code=str(error.get("code") or INVALID_PAYLOAD),
         message=str(error.get("message") or ""),
         payload_digest=checksum,
         payload_size=size,
     )
+
+
+def _settled(ctx: Context) -> OpenIntent:
+    """The intent that the receipt at hand settles."""
+    assert ctx.intent is not None
+    return ctx.intent
 
 
 def draw(bound: Bound | Books | Absent) -> Graph:
