@@ -57,8 +57,11 @@ class CoreThread(threading.Thread):
         core = self.core
         if core is not None:
             core.submit(command)
-        else:
-            self._commands.put(command)
+            return
+        self._commands.put(command)
+        if self.core is not None:
+            # It became the owner in between, and may have looked into the queue before us.
+            self._pass_on(self.core)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -90,6 +93,9 @@ class CoreThread(threading.Thread):
         store.own()
         core = self._make_core(store)
         self.core = core
+        self._pass_on(core)
+
+    def _pass_on(self, core: Core) -> None:
         while True:
             try:
                 core.submit(self._commands.get_nowait())
