@@ -38,6 +38,12 @@ def test_check_lists_all_problems_of_all_files_at_once(cli: Cli, write: Write) -
     assert len([p for p in document["problems"] if p["file"] == "bad.yaml"]) == 2
 
 
+def test_a_folder_without_definitions_is_a_mistake(cli: Cli, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    for command in ("check", "deploy"):
+        assert "holds no definitions" in cli(command, "empty", "--json", code=2).error["message"]
+
+
 def test_check_for_people_names_place_and_remedy(cli: Cli, write: Write) -> None:
     write("bad.yaml", BROKEN)
     answer = cli("check", "bad.yaml", code=2)

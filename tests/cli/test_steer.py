@@ -202,6 +202,19 @@ def test_one_refusal_in_bulk_does_not_stop_the_others(cli: Cli, write: Write) ->
     assert lines[1]["status"] == "cancelled"
 
 
+def test_cancelling_a_child_does_not_wait_for_its_parent(cli: Cli, write: Write) -> None:
+    write("child.yaml", "dialect: process\nname: Child\nsteps:\n  - await: {signal: never}\n")
+    write(
+        "parent.yaml",
+        "dialect: process\nname: Parent\nsteps:\n  - fork: {a: [{child: {workflow: Child, on_failure: [{set: {state.a: 1}}]}}],"
+        " b: [{wait: 1h}]}\n",
+    )
+    cli("deploy", "child.yaml", code=0)
+    document = cli("run", "parent.yaml", "--id", "p", "--until-wait", "--json", code=3).json
+    (child,) = document["children"]
+    assert cli("cancel", child, "--json", code=0).json["status"] == "cancelled"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

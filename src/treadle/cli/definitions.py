@@ -27,6 +27,8 @@ async def check(cli: Session, files: Files, strict: Strict = False) -> int:
     from treadle.engine import Engine
 
     engine = Engine("memory:")
+    for file in files:
+        _not_empty(file)
     problems = [asdict(problem) for file in files for problem in engine.check(file, strict=strict)]
     ok = not any(problem["severity"] == "error" for problem in problems)
     if cli.out.as_json:
@@ -38,6 +40,14 @@ async def check(cli: Session, files: Files, strict: Strict = False) -> int:
         verdict = "[green]ok[/]" if ok else f"[red]{errors} {'error' if errors == 1 else 'errors'}[/]"
         cli.out.note(verdict + warnings)
     return EXIT_OK if ok else EXIT_USAGE
+
+
+def _not_empty(target: str) -> None:
+    """A folder without definitions is a mistake, not a success."""
+    from treadle.files import SUFFIXES, files_in
+
+    if Path(target).is_dir() and next(files_in(target), None) is None:
+        raise Usage(f"the folder {target} holds no definitions ({', '.join(SUFFIXES)})")
 
 
 @commands(
@@ -66,6 +76,8 @@ async def deploy(
     mode = validation or "strict"
     if mode not in ("strict", "warn"):
         raise Usage(f"--validation is strict or warn, not {mode!r}")
+    for file in files:
+        _not_empty(file)
     digests: set[str] = set()
     async with cli.engine(work=False, validation=mode) as engine:
         for file in files:

@@ -19,7 +19,7 @@ secret = Commands(
 @commands(examples=["treadle gc", "treadle gc --json"])
 async def gc(cli: Session) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
-    async with cli.engine() as engine:
+    async with cli.engine(work=False) as engine:
         done = await engine.gc()
     _report(cli, done)
 

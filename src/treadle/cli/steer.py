@@ -6,12 +6,13 @@ One run: its document, and its exit code. Several: one line each, and the exit c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import RunFailed, TreadleError
 
 from . import inputs
 from .command import STEER, App, Commands, Session
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from treadle.engine import Engine
 
 commands = Commands(STEER)
+
+CANCEL_WAIT_S = 30.0
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="One or several runs.", show_default=False)
@@ -210,10 +213,15 @@ async def cancel(
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         await engine.cancel(id, reason)
-        return await drive(cli, engine, await engine.run(id), quiet=True)
+        run = await engine.run(id)
+        # Compensation takes its time; what else its parents and children do is not waited for.
+        with suppress(RunFailed, TimeoutError):
+            await run.result(timeout=CANCEL_WAIT_S)
+        return await run.show()
 
-    async with cli.engine(work=False) as engine:
-        return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act, exits=False)
+    async with cli.engine() as engine:
+        bulk = Bulk(ids or (), all_failed, status or (), workflow)
+        return await each(cli, engine, bulk, act, exits=False)
 
 
 @commands(
