@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,7 +220,7 @@ DOCUMENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=int(os.environ.get("TREADLE_FUZZ_DOCUMENTS", "700")), deadline=None)
 @given(DOCUMENT | JUNK)
 def test_no_document_breaks_the_compiler(value):
     from treadle.lang.text import Document
