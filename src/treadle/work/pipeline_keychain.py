@@ -26,7 +26,8 @@ class KeychainReader:
         """What `auth: NAME` gives a tool: a keychain entry, else a secret of that name."""
         if name not in self._entries:
             return await self._job.secret(name)
-        return await self._resolve(name)
+        found: str | dict[str, str] = await self._resolve(name)
+        return found
 
     async def read(self, names: list[str] | None) -> Mapping[str, Any]:
         """The entries that a step's templates name; all of them where a template may read any."""
