@@ -20,7 +20,7 @@ from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, Treadl
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Frame
-from treadle.kernel.run import Step
+from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Store
@@ -30,7 +30,7 @@ from .commands import HANDED_ON, CheckpointSaved, Command, FrameSent, Progress, 
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
-from .messages import item_to_bytes
+from .messages import item_to_bytes, unusable
 from .ports import Ack, Clock, Item, News, Port
 from .registry import Registry
 from .staging import Staged
@@ -135,7 +135,10 @@ class Core:
 
     def _accept(self, command: Command) -> None:
         if type(command) is Item:
-            self.post(command)
+            if (error := unusable(command)) is None:
+                self.post(command)
+            elif command.ack is not None:
+                self._port.answer([(command.ack, None, error)])
         elif type(command) is Write:
             self._writes.append(command)
         else:
@@ -228,6 +231,9 @@ class Core:
         staged = self.staged
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self.hot.drop_all()
+        # Made by a step or a change of this batch: made again with it; who waits for one is told.
+        derived = [item for item in (*self._mail, *staged.taken) if item.derived]
+        answers += [(item.ack, None, error) for item in derived if item.ack is not None]
         self._mail.discard(lambda item: item.derived)
         for item in reversed(staged.taken):
             if item.derived:
@@ -261,14 +267,15 @@ class Core:
         kind = item.event.kind if item.event is not None else None
         # The message's key lets the guest that sent it find out that it was refused.
         told = {"message": item.inbox} if item.inbox is not None else {}
-        self.diagnose(item.run, "refused", {"event": kind, "error": error.to_value(), **told})
+        value = error_of(error)
+        self.diagnose(item.run, "refused", {"event": kind, "error": value, **told})
         if item.ack is not None:
             self.staged.answers.append((item.ack, None, error))
         if item.inbox is not None:
             self.staged.batch.inbox_done.append(item.inbox)
         if item.submission is not None:
-            self.remember(item.submission, {"error": error.to_value()})
-        effects.refused(self, item, error)
+            self.remember(item.submission, {"error": value})
+        effects.refused(self, item, value)
 
     def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
         self.staged.batch.diagnostics.append((run, self.clock.now_ns(), code, encode(body)))
@@ -283,7 +290,7 @@ class Core:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self._unreadable:
             self._unreadable[item.run] = error
-            self.diagnose(item.run, "run.unreadable", {"error": error.to_value()})
+            self.diagnose(item.run, "run.unreadable", {"error": error_of(error)})
         if item.ack is not None:
             self.staged.answers.append((item.ack, None, error))
 
@@ -423,7 +430,7 @@ class Core:
             raise
         except TreadleError as error:
             if item.inbox is not None:
-                self.diagnose("", "refused", {"error": error.to_value(), "message": item.inbox})
+                self.diagnose("", "refused", {"error": error_of(error), "message": item.inbox})
             raise
 
     def adopt(self, hot: Hot, step: Step) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import RUN_DEPTH_MAX
 from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
-from treadle.kernel.run import Step
+from treadle.kernel.run import Step, error_of
 from treadle.store.protocol import TaskRow, TimerRow
 
 from .hot import Hot
@@ -60,14 +60,14 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
         _send(core, run, Receipt(intent=intent_id, value={"run": hot.state.id}), f"started:{intent_id}")
 
 
-def refused(core: Core, item: Item, error: TreadleError) -> None:
+def refused(core: Core, item: Item, error: dict[str, Any]) -> None:
     """A child that could not be started is a receipt like any other."""
     if item.reply is not None:
         run, intent_id = item.reply
         _send(
             core,
             run,
-            Receipt(intent=intent_id, status="error", error=error.to_value()),
+            Receipt(intent=intent_id, status="error", error=error),
             f"refused:{intent_id}",
         )
 
@@ -194,7 +194,7 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
         raise
     except TreadleError as error:
         if reply is not None:
-            receipt = Receipt(intent=intent.id, status="error", error=error.to_value())
+            receipt = Receipt(intent=intent.id, status="error", error=error_of(error))
             _send(core, state.id, receipt, f"refused:{intent.id}")
         return
     event = Started(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
 from treadle.kernel.limits import INBOX_PER_TURN_MAX, TIMERS_PER_TURN_MAX
 from treadle.kernel.model import ENGINE_KINDS, Receipt
 from treadle.store.protocol import RunRow
@@ -108,7 +108,17 @@ class Intake:
             return
         rows = self._core.store.working(after_no=self._recovered_no, limit=RECOVER_PER_TURN)
         for row in rows:
-            if self._dispatch_again(row):
+            try:
+                owes = self._dispatch_again(row)
+            except PASSING:
+                raise
+            except StoreCorrupt:
+                raise
+            except Exception as error:
+                # One damaged run must not keep the others from being recovered.
+                self._core.quarantine(Item(row.id, None), JournalCorrupt(f"{row.id}: {error}"))
+                continue
+            if owes:
                 # It owes itself an event, or may: load it and see.
                 self._core.put_back(Item(row.id, None))
         self._recovered_no = rows[-1].no if len(rows) == RECOVER_PER_TURN else None

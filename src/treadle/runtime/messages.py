@@ -5,10 +5,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.limits import RUN_ID_CHARS_MAX
 from treadle.kernel.model import event_from_value, event_value
 from treadle.kernel.values import decode_trusted, encode
 
 from .ports import Item, NewRun
+
+
+def unusable(item: Item) -> TreadleError | None:
+    """Why a message cannot even be looked at: names that no store can hold. Asked of every event, so
+    the likely case comes first."""
+    if len(item.run) <= RUN_ID_CHARS_MAX and item.run.isascii() and item.submission is None:
+        return None if item.run or item.event is None else ValueRefused("a run's id is empty")
+    if len(item.run) > RUN_ID_CHARS_MAX:
+        return ValueRefused(f"a run's id of {len(item.run)} characters; at most {RUN_ID_CHARS_MAX} are kept")
+    try:
+        encode([item.run, *(item.submission or ())])
+    except ValueRefused as error:
+        return error
+    return None
 
 
 def item_to_bytes(item: Item) -> bytes:

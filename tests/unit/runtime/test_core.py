@@ -1,0 +1,591 @@
+"""The core by hand: no threads, no event loop, a clock that stands still, a store that fails on demand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from treadle.kernel.errors import (
+    JournalCorrupt,
+    RunEnded,
+    RunExists,
+    RunNotFound,
+    StoreFull,
+    StoreUnavailable,
+    TreadleError,
+    VersionMismatch,
+)
+from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
+from treadle.lang.definition import Definition
+from treadle.runtime import intake, staging, tasks
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
+from treadle.runtime.core import RETRY_AFTER_NS, Core
+from treadle.runtime.deploys import row_of
+from treadle.runtime.messages import item_to_bytes
+from treadle.runtime.ports import Ack, Item, NewRun, News, Work
+from treadle.runtime.registry import Registry, machines_of
+from treadle.store.protocol import Batch, VersionRow
+from treadle.store.sql import SqlStore, open_sqlite
+from treadle.testing.sim.drill import DrillMachine
+
+DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})
+SECOND = 10**9
+
+
+class FailingStore:
+    """The real store, whose next commits or reads may fail."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.failing: list[TreadleError] = []
+        self.batches: list[Batch] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def commit(self, batch: Batch) -> None:
+        if self.failing:
+            raise self.failing.pop(0)
+        self._store.commit(batch)
+        self.batches.append(batch)
+
+
+class Bench:
+    """A core with everything around it in the test's hands; also its clock and its port."""
+
+    def __init__(
+        self, store: SqlStore | None = None, *, hot_max: int = 4096, machine: DrillMachine | None = None
+    ) -> None:
+        fresh = store is None
+        self.real = store or open_sqlite(None)
+        self.store = FailingStore(self.real)
+        self.time_ns = 1_800_000_000 * SECOND
+        self.answers: dict[str, Any] = {}
+        self.works: list[Work] = []
+        self.revoked: list[str] = []
+        self.real.own()
+        if fresh:
+            version = VersionRow(name="drill", version="1.0.0", digest=DRILL.digest)
+            self.real.commit(Batch(definitions=[row_of(DRILL)], versions=[version]))
+        registry = Registry(machines_of({"drill": machine or DrillMachine()}), self.real)
+        entropy = random.Random(1).randbytes
+        self.core = Core(self.store, registry, self, clock=self, entropy=entropy, hot_max=hot_max)  # type: ignore[arg-type]
+        self.core.operations = lambda core, op, ack: tasks.perform(
+            core, tasks.Operation.from_value(op["body"]), ack
+        )
+
+    def reborn(self, **more: Any) -> Bench:
+        """The same database after a crash."""
+        bench = Bench(self.real, **more)
+        bench.time_ns = self.time_ns
+        return bench
+
+    # --- the clock and the port ---
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:
+        for ack, value, error in answers:
+            ack(value, error)
+
+    def dispatch(self, works: list[Work]) -> None:
+        self.works += works
+
+    def revoke(self, intents: list[str]) -> None:
+        self.revoked += intents
+
+    def publish_news(self, news: list[News]) -> None:
+        """Nobody watches here."""
+
+    def wants_news(self, run: str, ended: bool) -> bool:
+        return False
+
+    # --- what tests do ---
+
+    def ack(self, name: str) -> Ack:
+        def ack(value: Any, error: TreadleError | None) -> None:
+            assert name not in self.answers, f"{name} is answered twice"
+            self.answers[name] = error or value
+
+        return ack
+
+    def item(self, run: str, event: Any, *, ack: str | None = None, **more: Any) -> Item:
+        return Item(run, event, ack=self.ack(ack) if ack else None, **more)
+
+    def start(self, run: str, *lanes: list[dict[str, Any]], ack: str | None = None) -> None:
+        event = Started(definition=DRILL.digest, input={"lanes": list(lanes)}, seed=b"s")
+        create = NewRun("drill", "drill", "1.0.0", DRILL.digest)
+        self.core.submit(self.item(run, event, ack=ack or f"start {run}", create=create))
+
+    def settle(self, turns: int = 100) -> Bench:
+        for _ in range(turns):
+            if not self.core.turn():
+                break
+            self.time_ns += RETRY_AFTER_NS
+        return self
+
+    def finish(self, *works: Work) -> None:
+        for work in works or tuple(self.works):
+            self.core.submit(
+                Item(work.run, Receipt(intent=work.intent.id, value=work.intent.params["value"]))
+            )
+
+    def status(self, run: str) -> str:
+        row = self.real.run(run)
+        assert row is not None
+        return row.status
+
+    def kinds(self, run: str) -> list[str]:
+        row = self.real.run(run)
+        assert row is not None
+        return [stored.record()["kind"] for stored in self.real.journal(row.no)]
+
+
+def work(value: Any = 1) -> dict[str, Any]:
+    return {"do": "work", "value": value}
+
+
+def awaits(name: str = "go") -> dict[str, Any]:
+    return {"do": "signal", "name": name}
+
+
+# --- turns -----------------------------------------------------------------------------------------------
+
+
+def test_runs_take_turns_one_event_each() -> None:
+    bench = Bench()
+    for run in ("busy", "quiet"):
+        bench.start(run, [awaits()])
+    bench.settle()
+    bench.store.batches.clear()
+    for number in range(20):
+        bench.core.submit(bench.item("busy", Signal(name="other", data=number)))
+    bench.core.submit(bench.item("quiet", Signal(name="other")))
+    bench.settle()
+    order = [bench.real.run_by_no(row[0]) for batch in bench.store.batches for row in batch.records]
+    ids = [row.id for row in order if row is not None]
+    assert ids.index("quiet") <= 1, "no run delays another by more than one event"
+    assert ids.count("busy") == 20
+
+
+def test_what_is_ready_together_is_one_commit() -> None:
+    bench = Bench()
+    for number in range(50):
+        bench.start(f"run-{number}", [work()])
+    bench.core.turn()
+    assert len(bench.store.batches) == 1
+    assert len(bench.works) == 50
+    assert len(bench.answers) == 50
+
+
+def test_a_child_that_does_not_wait_runs_within_one_commit() -> None:
+    bench = Bench()
+    bench.start("parent", [{"do": "child", "program": {"lanes": []}}, work()])
+    bench.core.turn()
+    assert len(bench.store.batches) == 1
+    assert bench.kinds("parent") == ["started", "receipt"]
+
+
+def test_hot_runs_are_bounded() -> None:
+    bench = Bench(hot_max=2)
+    for number in range(10):
+        bench.start(f"run-{number}", [work()])
+    bench.settle()
+    assert len(bench.core.hot) <= 2
+    bench.finish()
+    bench.settle()
+    assert {bench.status(f"run-{n}") for n in range(10)} == {"completed"}
+
+
+# --- failed commits --------------------------------------------------------------------------------------
+
+
+def test_a_failed_commit_publishes_nothing_and_tells_the_caller() -> None:
+    bench = Bench()
+    bench.store.failing = [StoreFull()]
+    bench.start("run", [work()])
+    bench.core.turn()
+    assert isinstance(bench.answers.pop("start run"), StoreFull)
+    assert bench.works == []
+    assert bench.real.run("run") is None
+    bench.time_ns += RETRY_AFTER_NS
+    bench.settle()
+    assert bench.real.run("run") is None, "what was refused does not happen later"
+    bench.start("run", [work()])
+    bench.settle()
+    assert bench.answers["start run"]["seq"] == 1
+
+
+def test_what_has_happened_is_tried_again_in_order() -> None:
+    bench = Bench()
+    bench.start("run", [work(1)], [work(2)], [awaits()])
+    bench.settle()
+    bench.store.failing = [StoreFull(), StoreUnavailable()]
+    bench.finish()
+    bench.settle()
+    values = [r.record()["event"].get("value") for r in bench.real.journal(1)[1:]]
+    assert values == [1, 2]
+
+
+def test_a_failed_commit_does_not_lose_recovered_work() -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    again = bench.reborn()
+    again.store.failing = [StoreFull(), StoreUnavailable()]
+    again.settle()
+    assert [w.intent.id for w in again.works] == [bench.works[0].intent.id]
+
+
+def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    again = bench.reborn()
+
+    def refuse(core: Core) -> None:
+        raise TreadleError("no", code="NO")
+
+    again.core.submit(Write(lambda core: "fine", again.ack("first")))
+    again.core.submit(Write(refuse, again.ack("second")))
+    again.core.submit(Write(lambda core: 1 / 0, again.ack("third")))
+    again.settle()
+    assert again.answers["first"] == "fine"
+    assert again.answers["second"].code == "NO"
+    assert isinstance(again.answers["third"], TreadleError), "a broken change is an answer, not the end"
+    assert len(again.works) == 1
+
+
+def test_an_owed_continuation_survives_a_later_failed_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 1)
+    bench = Bench()
+    bench.start("run", [{"do": "many", "count": 5}])
+    bench.core.turn()
+    bench.store.failing = [StoreFull()]
+    bench.settle()
+    assert bench.kinds("run") == ["started", "continue", "continue"]
+    assert len(bench.works) == 5
+
+
+@pytest.mark.parametrize("first", ["continuation", "signal"])
+def test_what_a_run_owes_itself_comes_first_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 1)
+    bench = Bench()
+    if first == "continuation":
+        bench.start("run", [{"do": "many", "count": 3}], [awaits()])
+        bench.core.turn()
+    else:
+        bench.start("run", [work(), awaits()], [work()])
+        bench.settle()
+        bench.core.submit(bench.item("run", Signal(name="go", data={"token": "early"})))
+        bench.core.turn()
+        bench.finish(bench.works[0])
+        bench.core.turn()
+    again = bench.reborn()
+    again.core.submit(again.item("run", Signal(name="go", data={"token": "late"})))
+    again.settle()
+    if first == "continuation":
+        assert again.kinds("run")[:3] == ["started", "continue", "signal"]
+    else:
+        last = [r.record()["event"] for r in again.real.journal(1)]
+        tokens = [e.get("data", e.get("value")) for e in last if "token" in str(e)]
+        assert tokens == [{"token": "early"}, {"token": "early"}, {"token": "late"}], (
+            "kept, given, then the late one"
+        )
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_engine() -> None:
+    bench = Bench()
+    bench.store.failing = [StoreFull()]
+    bench.start("lost", [work()])
+    bench.core.turn()
+    bench.time_ns -= 3_600 * SECOND
+    bench.start("run", [work()])
+    bench.core.turn()
+    assert bench.answers["start run"]["seq"] == 1
+
+
+def test_an_operation_from_another_process_survives_a_failed_commit() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "task"}])
+    bench.settle()
+    (task,) = bench.real.tasks()
+    claim = tasks.Operation(name="claim", task=task.id, actor=tasks.Actor("ann", ("admin",)))
+    bench.real.post(
+        [("guest:1", item_to_bytes(Item("", None, notes={"op": {"name": "task", "body": claim.to_value()}})))]
+    )
+    bench.core._intake.inbox_dirty = True
+    bench.store.failing = [StoreFull()]
+    bench.settle()
+    (task,) = bench.real.tasks()
+    assert task.assignee == "ann"
+    assert bench.real.inbox(1) == []
+
+
+def test_a_refused_completion_does_not_happen_later() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "task"}, work()])
+    bench.settle()
+    (task,) = bench.real.tasks()
+    done = tasks.Operation(
+        name="complete", task=task.id, actor=tasks.Actor("ann", ("admin",)), data={"by": "ann"}
+    )
+    notes = {"op": {"name": "task", "body": done.to_value()}}
+    bench.store.failing = [StoreFull()]
+    bench.core.submit(bench.item("", None, ack="complete", notes=notes))
+    bench.settle()
+    assert isinstance(bench.answers.pop("complete"), StoreFull)
+    assert bench.kinds("run") == ["started"]
+    bench.core.submit(bench.item("", None, ack="complete", notes=notes))
+    bench.settle()
+    assert bench.answers["complete"]["seq"] == 2
+
+
+def test_a_repeated_submission_is_answered_through_a_failed_commit() -> None:
+    bench = Bench()
+    bench.start("run", [awaits("never")])
+    bench.settle()
+    once = {"submission": ("run:run", "k")}
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="first", **once))
+    bench.settle()
+    bench.store.failing = [StoreFull()]
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="second", **once))
+    bench.settle()
+    assert isinstance(bench.answers["second"], StoreFull), "told, and free to ask again"
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="third", **once))
+    bench.settle()
+    assert bench.answers["third"]["duplicate"]
+    assert bench.kinds("run") == ["started", "signal"]
+
+
+# --- recovery --------------------------------------------------------------------------------------------------
+
+
+def test_recovery_reaches_runs_that_were_touched_before_it_came_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "RECOVER_PER_TURN", 1)
+    bench = Bench()
+    for number in range(4):
+        bench.start(f"run-{number}", [work(number)], [awaits()])
+    bench.settle()
+    again = bench.reborn()
+    again.core.submit(again.item("run-3", Signal(name="other"), ack="touched"))
+    again.settle()
+    assert again.answers["touched"]["seq"] == 2
+    assert sorted(w.run for w in again.works) == [f"run-{n}" for n in range(4)], "each once, none twice"
+
+
+def test_recovery_hands_out_the_last_checkpoint() -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    intent = bench.works[0].intent.id
+    bench.core.submit(CheckpointSaved("run", intent, {"mark": 7}, [], {}, bench.ack("saved")))
+    bench.settle()
+    assert "saved" in bench.answers
+    again = bench.reborn().settle()
+    assert again.works[0].checkpoint == {"mark": 7}
+
+
+# --- refusals, stale events ---------------------------------------------------------------------------------------
+
+
+def test_the_same_id_again_is_the_same_run_and_another_input_is_refused_even_in_one_commit() -> None:
+    bench = Bench()
+    bench.start("run", [work(1)], ack="first")
+    bench.start("run", [work(1)], ack="same")
+    bench.start("run", [work(2)], ack="other")
+    bench.core.turn()
+    assert bench.answers["same"]["existing"]
+    assert isinstance(bench.answers["other"], RunExists)
+    bench.start("run", [work(2)], ack="later")
+    bench.settle()
+    assert isinstance(bench.answers["later"], RunExists)
+    assert bench.kinds("run") == ["started"]
+
+
+def test_stale_receipts_are_counted_visible_and_change_nothing() -> None:
+    bench = Bench()
+    bench.start("run", [work()], [awaits()])
+    bench.settle()
+    bench.finish(bench.works[0], bench.works[0])
+    bench.settle()
+    assert bench.kinds("run") == ["started", "receipt"]
+    assert [d["code"] for d in bench.real.diagnostics("run")] == ["receipt.stale"]
+    assert b"stale" in bench.real.frames(1)[0][2]
+
+
+def test_refusals_name_what_is_wrong() -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    bench.core.submit(bench.item("ghost", Signal(name="x"), ack="ghost"))
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="version", expected_version=9))
+    bench.core.submit(bench.item("run", Cancel(), ack="cancel"))
+    bench.settle()
+    assert isinstance(bench.answers["ghost"], RunNotFound)
+    assert isinstance(bench.answers["version"], VersionMismatch)
+    assert bench.status("run") == "cancelled"
+    assert bench.revoked == [bench.works[0].intent.id]
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="late"))
+    bench.start("run", [work()], ack="again")
+    bench.settle()
+    assert bench.answers["late"]["stale"]
+    assert not isinstance(bench.answers["again"], RunEnded), "the same start is the same run"
+
+
+def test_cancel_cascades_to_children() -> None:
+    bench = Bench()
+    bench.start("parent", [{"do": "child", "program": {"lanes": [[work()]]}}])
+    bench.settle()
+    (child,) = bench.real.runs(parent="parent")
+    bench.core.submit(bench.item("parent", Cancel()))
+    bench.settle()
+    assert bench.status(child.id) == "cancelled"
+    assert bench.revoked == [bench.works[0].intent.id]
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def damaged(bench: Bench, run: str) -> None:
+    row = bench.real.run(run)
+    assert row is not None
+    connection = bench.real._connection
+    connection.execute(
+        "UPDATE journal SET body = CAST(body || x'00' AS BLOB) WHERE run = ? AND seq = 1", (row.no,)
+    )
+
+
+def test_a_damaged_run_is_left_alone_and_the_others_go_on() -> None:
+    bench = Bench()
+    for run in ("bad", "good"):
+        bench.start(run, [work()])
+    bench.settle()
+    damaged(bench, "bad")
+    again = bench.reborn()
+    again.core.submit(again.item("bad", Signal(name="x"), ack="bad"))
+    again.settle()
+    again.finish(*bench.works)
+    again.settle()
+    assert isinstance(again.answers["bad"], JournalCorrupt)
+    assert again.status("good") == "completed"
+    assert again.status("bad") == "running", "untouched"
+    assert "run.unreadable" in [d["code"] for d in again.real.diagnostics("bad")]
+
+
+def test_a_due_timer_of_a_damaged_run_does_not_keep_the_core_awake() -> None:
+    bench = Bench()
+    bench.start("bad", [{"do": "timer", "ms": 1}])
+    bench.settle()
+    damaged(bench, "bad")
+    again = bench.reborn()
+    again.time_ns += SECOND
+    for _ in range(10):
+        again.core.turn()
+    wait = again.core.wait_ns()
+    assert wait is None or wait > 0, "it would spin"
+
+
+def test_a_step_that_fails_after_frames_in_the_same_commit_keeps_the_numbers_apart() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "crash"}], [awaits()])
+    bench.settle()
+    intent = bench.works[0].intent.id
+    bench.core.submit(FrameSent("run", intent, 1, "progress", {}))
+    bench.core.submit(Item("run", Receipt(intent=intent, value=1)))
+    bench.settle()
+    assert bench.status("run") == "failed"
+    numbers = [no for no, _, _ in bench.real.frames(1)]
+    assert len(numbers) == len(set(numbers)) == 1
+
+
+class OddMachine(DrillMachine):
+    """Refuses patches with an error that cannot be written down."""
+
+    def step(self, definition: Any, state: Any, event: Any, ctx: Any) -> Any:
+        if isinstance(event, Patch):
+            raise TreadleError("odd \ud800", details={"thing": object()})
+        return super().step(definition, state, event, ctx)
+
+
+def test_an_error_that_is_no_value_is_refused_without_harm() -> None:
+    bench = Bench(machine=OddMachine())
+    bench.start("run", [work()])
+    bench.core.submit(bench.item("run", Patch(data={}), ack="odd", submission=("run:run", "p")))
+    bench.settle()
+    assert isinstance(bench.answers["odd"], TreadleError)
+    bench.finish()
+    bench.settle()
+    assert bench.status("run") == "completed"
+
+
+@pytest.mark.parametrize("run", ["", "\ud800", "x" * 513])
+def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(run: str) -> None:
+    bench = Bench()
+    bench.core.submit(bench.item(run, Signal(name="x"), ack="signal"))
+    bench.start(run, [work()], ack="start")
+    bench.start("good", [work()])
+    bench.core.submit(bench.item("good", Signal(name="x"), ack="key", submission=("run:good", "\ud800")))
+    bench.settle()
+    assert {bench.answers[name].code for name in ("signal", "start", "key")} == {"VALUE_REFUSED"}
+    assert bench.status("good") == "running"
+
+
+# --- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_timers_fire_when_due_and_not_before() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "timer", "ms": 1_000}])
+    bench.core.turn()
+    bench.time_ns += SECOND - 1
+    bench.core.turn()
+    assert bench.status("run") == "waiting"
+    assert bench.core.wait_ns() == 1
+    bench.time_ns += 1
+    bench.core.turn()
+    assert bench.status("run") == "completed"
+
+
+def test_a_deadline_settles_with_timeout_and_revokes_the_work() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "late", "ms": 1_000}])
+    bench.core.turn()
+    bench.time_ns += SECOND
+    bench.store.failing = [StoreFull()]
+    bench.settle()
+    assert bench.status("run") == "completed"
+    assert bench.revoked == [bench.works[0].intent.id], "also after a commit that failed"
+
+
+def test_every_ack_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storm of commits that fail: each caller is told, and told once (`Bench.ack` checks it)."""
+    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 2)
+    bench = Bench()
+    chance = random.Random(7)
+    make: list[Callable[[int], Item]] = [
+        lambda n: bench.item("run-0", Signal(name="x", data=n), ack=f"signal {n}"),
+        lambda n: bench.item("ghost", Signal(name="x"), ack=f"ghost {n}"),
+        lambda n: bench.item(
+            "run-1", Signal(name="x"), ack=f"keyed {n}", submission=("run:run-1", str(n % 3))
+        ),
+    ]
+    for number in range(2):
+        bench.start(f"run-{number}", [awaits("never")])
+    bench.settle()
+    for number in range(60):
+        if chance.random() < 0.4:
+            bench.store.failing.append(StoreFull())
+        bench.core.submit(make[number % 3](number))
+        if chance.random() < 0.5:
+            bench.settle(2)
+    bench.settle()
+    assert len(bench.answers) == 62
