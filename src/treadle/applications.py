@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.dialects.reactive.app import DIALECT_NAME, App
@@ -18,7 +19,7 @@ from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.model import Reset
-from treadle.kernel.values import Value, to_value
+from treadle.kernel.values import Value
 from treadle.runtime import cells, document
 from treadle.runtime.commands import HANDED_ON
 from treadle.runtime.core import Core
@@ -71,34 +72,27 @@ class Applications:
         schema, raw = (event, value) if isinstance(event, str) else _typed(event, value)
         reached: list[str] = []
         for name in self._taking(schema):
-            if self._engine.owns:
-                reached += await self._publish_here(name, schema, raw, key, submission_id)
-            else:
-                asked = {
-                    "app": name,
-                    "schema": schema,
-                    "value": to_value(raw),
-                    "key": key,
-                    "submission": submission_id,
-                }
-                found = await self._engine.operate("publish", asked)
-                reached += found if isinstance(found, list) else []
+            app = await self.active(name)
+            canonical = app.event(schema, raw)[1]
+            inline = not self._engine.owns
+            made = cells.items(app, schema, canonical, submission=submission_id, key=key, inline=inline)
+            reached += await self._deliver(app, schema, canonical, submission_id, made)
         return reached
 
-    async def _publish_here(
-        self, name: str, schema: str, raw: Any, key: Value, submission: str | None
+    async def _deliver(
+        self, app: App, schema: str, value: Value, submission: str | None, made: list[Item]
     ) -> list[str]:
-        """The short way: routed on this thread, one event straight to the cell's mailbox."""
-        app = await self.active(name)
-        schema, canonical = app.event(schema, raw)
-        made = cells.items(app, schema, canonical, submission=submission, key=key)
-        if len(made) > 1:
-            asked = {"app": name, "schema": schema, "value": canonical, "submission": submission}
+        """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each,
+        and its answer means that they were accepted."""
+        if len(made) > 1 and self._engine.owns:
+            asked = {"app": app.name, "schema": schema, "value": value, "submission": submission}
             found: list[str] = await self._engine.operate("publish", asked)
             return found
-        (item,) = made
-        answer = await self._engine.ask(lambda ack: _with_ack(item, ack))
-        return answer.get("runs") or [answer["run"]] if item.run != name else []
+        answers = await asyncio.gather(*(self._engine.ask(partial(_with_ack, item)) for item in made))
+        if len(made) == 1 and "runs" in answers[0]:
+            return list(answers[0]["runs"])
+        runs = [answer.get("run", item.run) for item, answer in zip(made, answers, strict=True)]
+        return [run for run in runs if run != app.name]
 
     def _taking(self, schema: str) -> list[str]:
         """The applications that know a schema."""
@@ -157,8 +151,12 @@ class Applications:
         while True:
             try:
                 await self._engine.operate("apply", asked)
-            except ApplyBlocked as error:
-                if not wait or not await self._moves(error.details["blockers"]):
+            except TreadleError as error:
+                if (
+                    error.code != ApplyBlocked.code
+                    or not wait
+                    or not await self._moves(error.details["blockers"])
+                ):
                     raise
                 with self._engine.watch("") as watch:
                     await watch.changed(poll_s=DRAIN_POLL_S)
@@ -187,19 +185,19 @@ class Applications:
         return seen
 
     async def snapshot(self) -> dict[str, Any]:
-        """The roots of every application that is loaded here, by application and workflow."""
-        taken = {}
+        """The last snapshot of every application that is loaded here, after taking one."""
         for name in cells.names(self.machine):
+            await self.active(name)
             while True:
                 try:
-                    taken[name] = await self._engine.operate("snapshot", {"app": name})
+                    await self._engine.operate("snapshot", {"app": name})
                 except TreadleError as error:
                     if error.code != "NOT_QUIET":
                         raise
                     await asyncio.sleep(DRAIN_POLL_S)
                     continue
                 break
-        return taken
+        return await self._engine.read(lambda reads: dict(reads.documents(cells.SNAPSHOTS)))
 
     async def propose(self, app: App) -> int:
         await asyncio.to_thread(self._engine.deploy, app)

@@ -79,44 +79,48 @@ def names(machine: ReactiveMachine) -> list[str]:
 # --- publishing ---------------------------------------------------------------------------------------
 
 
-def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Item]:
-    """An event as one item for each cell that subscribes; for the application itself if none does."""
+def items(
+    app: App, schema: str, value: Value, *, submission: str | None, key: Value = None, inline: bool = False
+) -> list[Item]:
+    """An event as one item for each cell that subscribes; for the application itself if none does.
+    `inline` keeps a large value in the event, for a message to another process."""
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
         raise InputInvalid(f"the key is {key!r}, but the event is for {deliveries[0].key!r}")
-    scope = (f"app:{app.name}", submission) if submission is not None else None
-    found = [
-        _item(app, d.run, d.workflow, d.key, Domain(schema=d.schema, value=d.value, submission=submission))
-        for d in deliveries
+    targets: list[tuple[str, str | None, Value, str, Value]] = [
+        (d.run, d.workflow, d.key, d.schema, d.value) for d in deliveries
     ]
-    if not found:
-        found = [_item(app, app.name, None, None, Domain(schema=schema, value=value, submission=submission))]
-    if len(found) == 1:
-        found[0].submission = scope
+    found = []
+    for run, workflow, cell, arm, carried in targets or [(app.name, None, None, schema, value)]:
+        event = Domain(schema=arm, value=carried, submission=submission)
+        create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, cell)
+        found.append(
+            Item(run, event, create=create) if inline else _by_reference(Item(run, event, create=create))
+        )
+    if submission is not None:
+        for item in found:
+            scope = f"app:{app.name}" if len(found) == 1 else f"run:{item.run}"
+            item.submission = (scope, submission)
     return found
 
 
-def _item(app: App, run: str, workflow: str | None, key: Value, event: Domain) -> Item:
-    create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, key)
-    body = encode(event.value)
-    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
-        return Item(run, event, create=create)
-    digest = digest_bytes(body)
-    reference = make_reference(checksum=digest, size=len(body), schema_hint=event.schema)
-    large = Domain(schema=event.schema, value=reference, submission=event.submission)
-    return Item(run, large, create=create, notes={"blobs": {digest: body}})
+def _by_reference(item: Item) -> Item:
+    """A large value is moved to the blobs, and a reference stands in its place."""
+    assert isinstance(item.event, Domain)
+    body = encode(item.event.value)
+    if len(body) > PAYLOAD_INLINE_BYTES_MAX:
+        digest, schema = digest_bytes(body), item.event.schema
+        reference = make_reference(checksum=digest, size=len(body), schema_hint=schema)
+        item.event = Domain(schema=schema, value=reference, submission=item.event.submission)
+        item.notes["blobs"] = {digest: body}
+    return item
 
 
 def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
-    """Publishes on the core thread. Several deliveries of one submission are accepted together: each is
+    """Publishes to several cells, on the core thread. They are accepted together: each delivery is
     decided in this commit, or waits in the inbox with it."""
     submission = asked.get("submission")
-    schema, value = app.event(asked["schema"], asked.get("value"))
-    made = items(app, schema, value, submission=submission, key=asked.get("key"))
-    if len(made) == 1:
-        made[0].ack = _Gathered(core, 1, [made[0].run], ack).one
-        core.post(made[0])
-        return HANDED_ON
+    made = items(app, asked["schema"], asked["value"], submission=submission)
     runs = [item.run for item in made]
     if submission is not None:
         scope = (f"app:{app.name}", submission)
@@ -124,12 +128,10 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         if found is not None:
             return _answered(core, found, submission)
         core.remember(scope, {"runs": runs})
-    gathered = _Gathered(core, len(made), runs, ack)
+    gathered = _Gathered(core, runs, ack)
     for number, item in enumerate(made):
         item.ack, item.derived = gathered.one, True
         item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
-        if submission is not None:
-            item.submission = (f"run:{item.run}", submission)
         core.post(item)
     return HANDED_ON
 
@@ -147,15 +149,13 @@ def _answered(core: Core, found: Value, submission: str) -> list[str]:
 class _Gathered:
     """One answer for several deliveries: the runs, or the first refusal once all are decided."""
 
-    def __init__(self, core: Core, count: int, runs: list[str], ack: Ack | None) -> None:
-        self._core, self._left, self._runs, self._ack = core, count, runs, ack
+    def __init__(self, core: Core, runs: list[str], ack: Ack | None) -> None:
+        self._core, self._left, self._runs, self._ack = core, len(runs), runs, ack
         self._error: TreadleError | None = None
 
     def one(self, value: Any, error: TreadleError | None) -> None:
         self._error = self._error or error
         self._left -= 1
-        if value is not None and "runs" in value:
-            self._runs = value["runs"]
         if self._left == 0 and self._ack is not None:
             self._core.reply(self._ack, None if self._error is not None else self._runs, self._error)
 

@@ -159,6 +159,10 @@ async def test_an_event_nobody_takes_is_in_the_applications_own_run():
         assert await engine.publish(Booked("a")) == []
         run = await engine.run("x")
         assert (await run.journal())[-1]["event"]["schema"] == "com.acme/Booked@1"
+        await engine.apply(rx.App("x", [notes, ledger], subscriptions=[]))
+        assert await engine.publish(Booked("b")) == []
+        assert (await run.journal())[-1]["event"]["value"] == {"order_id": "b"}
+        assert (await engine.replay("x"))["equal"]
 
 
 async def test_what_executors_raise_becomes_receipts(tmp_path):
@@ -437,6 +441,23 @@ async def test_tools_and_blobs_are_effects_too(tmp_path):
         assert state["text"] == "HI!!"
         assert state["blob"].startswith("sha256:")
         assert (await engine.replay("t/tools@1/hi"))["equal"]
+
+
+async def test_a_guest_publishes_through_the_owner(tmp_path):
+    owner = Engine(url(tmp_path), work=False)
+    owner.deploy(app())
+    async with owner:
+        guest = Engine(url(tmp_path))
+        guest.load(app())
+        async with guest:
+            assert (owner.owns, guest.owns) == (True, False)
+            for _ in range(2):
+                runs = await guest.publish(OrderCreated("o-1", 5), submission_id="s1")
+                assert runs == ["com.acme/order@1/o-1"]
+            assert len(await (await guest.cell(order, "o-1")).journal()) == 1
+            with pytest.raises(InputInvalid):
+                await guest.publish("com.acme/OrderCreated@1", {})
+            assert (await guest.snapshot())["shop"]["roots"] == (await owner.snapshot())["shop"]["roots"]
 
 
 # --- versions --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError, Unsupported
-from treadle.kernel.model import Decision, Domain, Event, Patch
+from treadle.kernel.model import Apply, Decision, Domain, Event, Patch
 from treadle.kernel.values import Value
 
 # What each move needs the proposal to be, and what it makes of it.
@@ -62,6 +62,8 @@ def step(books: Books, state: Value, event: Event) -> Decision:
             return Decision(
                 state=state, status="running", events=[{"type": "event.unrouted", "schema": event.schema}]
             )
+        case Apply():
+            return Decision(state=state, status="running")
         case Patch():
             return _move(state, event.data)
         case _:

@@ -8,6 +8,7 @@ Python cannot be seen; `checked` finds that on replay.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -70,10 +71,15 @@ def strictly(call: Callable[..., T], *args: Any) -> T:
             raise NotDeterministic(f"{found}() was called in a strict step", details={"call": found})
 
     before = sys.getprofile()
+    # A collection would run other people's callbacks and finalisers in the middle of this step.
+    collecting = gc.isenabled()
+    gc.disable()
     sys.setprofile(watch)
     try:
         return call(*args)
     finally:
         sys.setprofile(before)
+        if collecting:
+            gc.enable()
         if seen:
             raise NotDeterministic(f"{seen[0]}() was called in a strict step", details={"call": seen[0]})
