@@ -83,7 +83,7 @@ class LocalBus:
         now = self._clock.now_ns()
         with self._lock:
             late = [lease for lease in self._leases.values() if lease.expires_ns <= now]
-            for lease in late:
+            for lease in reversed(late):
                 del self._leases[lease.work.intent.id]
                 self._queue.appendleft(lease.work)
         return len(late)

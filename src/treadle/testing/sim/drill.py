@@ -19,6 +19,7 @@ from treadle.kernel.model import (
     Decision,
     Domain,
     Event,
+    Frame,
     Intent,
     OpenIntent,
     Receipt,
@@ -55,6 +56,9 @@ class DrillMachine(Machine):
     def kinds(self, definition: Any) -> frozenset[str] | None:
         return frozenset({"work"})
 
+    def wants_frames(self, definition: Any) -> bool:
+        return bool(definition.get("frames"))
+
     def takes_rejected(self, definition: Any) -> bool:
         return True
 
@@ -83,6 +87,8 @@ class DrillMachine(Machine):
             case Continue():
                 for lane, first in event.more:
                     turn.open_slice(lane, first)
+            case Frame():
+                assert ctx.open[event.intent].ref, "a frame of open work"
             case Receipt() | Rejected() | Signal():
                 assert ctx.intent is not None
                 turn.settle(ctx.intent, event)
@@ -289,7 +295,7 @@ class Drill:
     def __init__(self, rng: Random) -> None:
         machine = DrillMachine()
         self.machines: Mapping[str, Machine] = {"drill": machine}
-        self._drill = Definition("drill", "drill", "1.0.0", {"drill": True})
+        self._drill = Definition("drill", "drill", "1.0.0", {"drill": True, "frames": rng.random() < 0.3})
         self._cell = Definition("drill", "cell", "1.0.0", {"cell": True})
         self.definitions = [self._drill, self._cell]
         self.performers: Mapping[str, Performer] = {"work": perform}
