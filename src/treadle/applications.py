@@ -199,6 +199,10 @@ class Applications:
                 break
         return await self._engine.read(lambda reads: dict(reads.documents(cells.SNAPSHOTS)))
 
+    async def compare(self, before: str, after: str) -> list[dict[str, Any]]:
+        """The cells in which two roots of one workflow differ."""
+        return await self._engine.read(lambda reads: cells.differences(reads, before, after))
+
     async def propose(self, app: App) -> int:
         await asyncio.to_thread(self._engine.deploy, app)
         await self._govern(app.name, {"op": "propose", "manifest": app.digest})

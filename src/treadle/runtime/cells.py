@@ -23,7 +23,7 @@ from treadle.dialects.reactive.shadow import History, shadow
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, make_reference
-from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -384,6 +384,26 @@ def snapshot(core: Core, app: App) -> dict[str, Any]:
     taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(core.clock.now_ns())}
     core.staged.batch.documents.append((SNAPSHOTS, app.name, core.clock.now_ns(), encode(taken)))
     return taken
+
+
+class _ReadBlobs:
+    """The store's blobs for looking only."""
+
+    def __init__(self, reads: Reads) -> None:
+        self.get = reads.blob
+
+    def put(self, body: bytes) -> str:
+        return digest_bytes(body)
+
+
+def differences(reads: Reads, before: str, after: str) -> list[dict[str, Any]]:
+    """The cells in which two roots differ, with the digests of their states."""
+    found = []
+    for one, other in CellIndex(_ReadBlobs(reads)).changes(before, after):
+        key = (one or other or Entry(b"", "", 0, 0)).key
+        states = {"before": one.state if one else None, "after": other.state if other else None}
+        found.append({"key": decode_trusted(key) if key else None, **states})
+    return found
 
 
 def pinned(core: Core) -> Iterator[str]:

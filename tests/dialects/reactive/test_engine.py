@@ -598,6 +598,8 @@ async def test_snapshots_are_pinned_by_content_and_survive_collection(tmp_path):
         await engine.publish(OrderCancelled("o-1"))
         second = await root()
         assert second != first
+        (changed,) = await engine.applications.compare(first, second)
+        assert (changed["key"], changed["after"]) == ("o-1", None)
         await engine.gc()
         index = await engine.write(lambda core: CellIndex(StoreBlobs(core)))
         kept = await engine.write(lambda core: {decode(e.key): e.size for e in index.entries(second)})

@@ -230,6 +230,11 @@ def test_a_failed_instance_takes_no_events():
     world.run()
     assert world.journal(flow, "k") == before
     assert world.diagnostics()[-1]["code"] == "event.refused"
+    world.reset(flow, "k")
+    assert world.status(flow, "k") == "running"
+    world.send(Go("k"))
+    assert world.status(flow, "k") == "waiting"
+    world.assert_replays()
 
 
 # --- frames ------------------------------------------------------------------------------------------------

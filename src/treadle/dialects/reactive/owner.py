@@ -16,7 +16,7 @@ from typing import Any
 
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.history import replay, restore, snapshot_of
-from treadle.kernel.model import Apply, Domain, Event, Frame, Patch, Receipt, Started
+from treadle.kernel.model import Apply, Domain, Event, Frame, Patch, Receipt, Reset, Started
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 
@@ -337,7 +337,7 @@ class Owner:
         """What has happened outside cannot be refused; except an event for a run that has failed."""
         if isinstance(item.event, Domain):
             return item.event.source is None or (meta is not None and meta.status == "failed")
-        return isinstance(item.event, Patch | Started)
+        return isinstance(item.event, Patch | Reset | Started)
 
     def _pin(self, item: Item) -> None:
         """After an apply, a cell moves to the new manifest with the first event that it gets."""

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from treadle.kernel.errors import InputInvalid, SecretMissing, TreadleError
-from treadle.kernel.model import Domain, Frame, OpenIntent, Patch, Receipt
+from treadle.kernel.model import Domain, Frame, OpenIntent, Patch, Receipt, Reset
 from treadle.kernel.values import Value, decode, encode, to_value
 from treadle.lang.duration import parse_duration
 
@@ -211,6 +211,15 @@ class World:
             owner.set_now(max(owner.tables.now_ns, first.due_ns or 0))
             owner.settle(Receipt(intent=first.id))
         owner.set_now(until)
+
+    def reset(self, wf: Workflow | str, key: Any = None) -> None:
+        """Lets a failed cell take events again, from the state it had."""
+        workflow, id = self._run_id(wf, key)
+        if not self._owner.exists(id):
+            raise InputInvalid(f"there is no cell {id}")
+        errors = self._owner.decide([Item(id, workflow.name, self._key(workflow, key), Reset())], None)
+        if errors:
+            raise errors[0]
 
     # --- out -----------------------------------------------------------------------------------------
 
