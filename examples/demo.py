@@ -54,6 +54,22 @@ TOUR = (
         ),
     ),
     Stop(
+        "Playbook: a parallel loop with a reducer; a policy that retries",
+        (
+            Command("treadle run examples/playbook/words.yaml -i text='the quick brown fox'"),
+            Command("treadle run examples/playbook/retries.yaml -i succeeds_at=3"),
+        ),
+    ),
+    Stop(
+        "Playbook: a gate that a patch opens, then a person who decides",
+        (
+            Command("treadle run examples/playbook/approval.yaml --id trip-1", exit=WAITING),
+            Command("treadle patch trip-1 budget=1000", exit=WAITING),
+            Command("treadle task claim TASK --user ann --role boss"),
+            Command("""treadle task complete TASK --user ann --data '{"answer": "yes"}'"""),
+        ),
+    ),
+    Stop(
         "Process: a policy renewal that a person sends back once (Python builder)",
         (
             Command(
