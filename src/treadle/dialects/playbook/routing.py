@@ -132,7 +132,12 @@ def boundary_event(
     name: str, step: Step, *, result: Value, error: dict[str, Any] | None, attempt: int, **more: Any
 ) -> dict[str, Any]:
     status = "error" if name == "step.failed" else "ok"
-    event = {"name": name, "step": step.name, "status": status, "result": result, "attempt": attempt, **more}
-    if error is not None:
-        event["error"] = error
-    return event
+    return {
+        "name": name,
+        "step": step.name,
+        "status": status,
+        "result": result,
+        "error": error,
+        "attempt": attempt,
+        **more,
+    }
