@@ -21,7 +21,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent
 PROGRAMS = {"treadle": Path(sys.executable).parent / "treadle", "python": Path(sys.executable)}
-PATIENCE_S = 60
+PATIENCE_S = 120
 LINES_SHOWN = 20
 RESULT_LINES_SHOWN = 6
 

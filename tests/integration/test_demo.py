@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-PATIENCE_S = 240
+PATIENCE_S = 600
 
 # Why an example is not part of the demo.
 EXCUSED = {
