@@ -28,7 +28,7 @@ from .agent_api import (
     TurnReply,
     TurnRequest,
 )
-from .agent_skills import Skills, recorded
+from .agent_skills import Skills, Values, recorded
 from .agent_sources import Fetch, resolve_all
 from .agent_store import CALL_BYTES_MAX, DATA_BYTES_MAX, Payloads
 from .agent_tools import NodeTools, ToolWork, node_tools
@@ -72,7 +72,7 @@ class AgentWork:
             offline=bool(job.options.get("offline")),
             fetch=self.fetch(workflow.body.get("fetch") or {}, job),
         )
-        found, warnings = self._resolve_skills(workflow, resolved, base, self.config_of(job.run))
+        found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
         contents = {path: source["content"] for path, source in resolved.items()}
         setup = await self.payloads.store(job, {"input": input, "contents": contents, "skills": found})
         value = {"setup": setup, "sources": resolved, "skills": found, "warnings": warnings}
@@ -93,12 +93,8 @@ class AgentWork:
                     slim[path][part] = await self.payloads.store(job, source[part])
         return slim
 
-    def _resolve_skills(
-        self,
-        workflow: Workflow,
-        resolved: Mapping[str, Mapping[str, Any]],
-        base: str | None,
-        given: Mapping[str, Any],
+    async def _resolve_skills(
+        self, workflow: Workflow, resolved: Mapping[str, Mapping[str, Any]], values: Values
     ) -> tuple[dict[str, Any], dict[str, list[str]]]:
         inline = workflow.body.get("skills") or {}
         found: dict[str, Any] = {}
@@ -107,10 +103,10 @@ class AgentWork:
             for id in node.skills:
                 if id in found or id in left_out:
                     continue
-                skill = self.skills.find(id, inline, base)
+                skill = self.skills.find(id, inline, values.base)
                 if skill is None:
                     left_out[id] = f"the skill {id!r} is not known here; the node runs without it"
-                elif missing := self.skills.missing_config(skill, given):
+                elif missing := await self.skills.missing_config(skill, values):
                     left_out[id] = (
                         f"the skill {id!r} is not configured ({', '.join(missing)}); the node runs without it"
                     )

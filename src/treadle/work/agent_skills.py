@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,44 @@ from treadle.lang.text import parse
 
 from .agent_api import McpServer
 from .agent_skill import Skill
+from .secret_files import read_secrets_file
 
 FOLDERS: Final = (".treadle/skills", ".sweny/skills", ".claude/skills", ".agents/skills", ".gemini/skills")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-Config = Mapping[str, Any]
 Learn = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Where a setting of a run is looked for: what the run was given, its secrets, the environment,
+    `.env` beside the workflow, `.env` in the current directory; the first that has it wins."""
+
+    given: Mapping[str, Any]
+    secret: Callable[[str], Awaitable[Any]]
+    base: str | None
+
+    async def find(self, name: str, variable: str) -> str | None:
+        if self.given.get(name) is not None:
+            return str(self.given[name])
+        with suppress(TreadleError, KeyError):
+            found = await self.secret(name)
+            if isinstance(found, str) and found:
+                return found
+        return environment(variable, self.base)
+
+
+def environment(variable: str, base: str | None) -> str | None:
+    """A variable of the process, else of a `.env` file. An empty one is not set."""
+    if found := os.environ.get(variable):
+        return found
+    for folder in dict.fromkeys((base, os.getcwd())):
+        file = Path(folder or "") / ".env"
+        if folder is not None and file.is_file():
+            value = read_secrets_file(file).get(variable)
+            if isinstance(value, str) and value:
+                return value
+    return None
 
 
 class Skills:
@@ -75,58 +108,48 @@ class Skills:
             mcp=spec.get("mcp"),
         )
 
-    def missing_config(self, skill: Skill, given: Config) -> list[str]:
-        return [
-            name
-            for name, entry in skill.config.items()
-            if entry.get("required") and self._value(name, entry, given) is None
-        ]
-
-    def config(self, skill: Skill, given: Config) -> dict[str, str]:
-        """The skill's settings: what the run was given, then the environment. All are secrets."""
+    async def config(self, skill: Skill, values: Values) -> dict[str, str]:
+        """The skill's settings, as far as they are set. All of them are known as secrets."""
         found = {}
         for name, entry in skill.config.items():
-            value = self._value(name, entry, given)
+            value = await self._value(name, str(entry.get("env") or name), values)
             if value is not None:
-                self._learn(name, value)
                 found[name] = value
         return found
 
-    def _value(self, name: str, entry: Mapping[str, Any], given: Config) -> str | None:
-        if given.get(name) is not None:
-            return str(given[name])
-        return os.environ.get(entry.get("env") or name) or None
+    async def missing_config(self, skill: Skill, values: Values) -> list[str]:
+        set_ = await self.config(skill, values)
+        return [name for name, entry in skill.config.items() if entry.get("required") and name not in set_]
 
-    def server(self, skill: Skill, id: str, given: Config, base: str | None) -> McpServer:
+    async def _value(self, name: str, variable: str, values: Values) -> str | None:
+        found = await values.find(name, variable)
+        if found is not None:
+            self._learn(name, found)
+        return found
+
+    async def server(self, skill: Skill, id: str, values: Values) -> McpServer:
         """How to reach the skill's MCP server. `env` in the definition holds descriptions; the
         values come from the environment."""
         mcp = skill.mcp or {}
-        env = {}
+        env, headers = {}, {}
         for name in mcp.get("env") or {}:
-            value = given.get(name) if given.get(name) is not None else os.environ.get(name)
+            value = await self._value(name, name, values)
             if value is not None:
-                self._learn(name, str(value))
-                env[name] = str(value)
+                env[name] = value
+        for key, text in (mcp.get("headers") or {}).items():
+            for name in _VARIABLE.findall(text):
+                text = text.replace(f"${{{name}}}", await self._value(name, name, values) or "")
+            headers[key] = text
         return McpServer(
             name=id,
             command=mcp.get("command"),
             args=tuple(mcp.get("args") or ()),
             url=mcp.get("url"),
-            headers={key: self._expand(value, given) for key, value in (mcp.get("headers") or {}).items()},
+            headers=headers,
             env=env,
             timeout_s=parse_duration(mcp["timeout"]) / 1e9 if "timeout" in mcp else 30.0,
-            cwd=base,
+            cwd=values.base,
         )
-
-    def _expand(self, text: str, given: Config) -> str:
-        def value(match: re.Match[str]) -> str:
-            name = match[1]
-            found = str(given[name]) if given.get(name) is not None else os.environ.get(name, "")
-            if found:
-                self._learn(name, found)
-            return found
-
-        return _VARIABLE.sub(value, text)
 
 
 def recorded(skill: Skill, id: str, instruction: str | None) -> dict[str, Any]:

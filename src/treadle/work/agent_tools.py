@@ -21,7 +21,7 @@ from treadle.kernel.values import Value, encode, to_value
 
 from .agent_api import McpServer, McpSessions, McpTool
 from .agent_skill import SkillTool, ToolContext
-from .agent_skills import Skills
+from .agent_skills import Skills, Values
 from .agent_store import CALL_BYTES_MAX, Payloads
 from .job import Done, Job, StaysOpen
 
@@ -82,6 +82,9 @@ class ToolWork:
     config_of: Callable[[str], Mapping[str, Any]]
     payloads: Payloads
 
+    def values(self, job: Job) -> Values:
+        return Values(self.config_of(job.run), job.secret, job.options.get("base"))
+
     async def servers(
         self, job: Job, workflow: Workflow, node: Node, skills: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, McpServer]:
@@ -94,7 +97,7 @@ class ToolWork:
             skill = self.skills.find(id, workflow.body.get("skills") or {}, base)
             if skill is None or skill.mcp is None:
                 raise StaysOpen(f"the skill {id!r} is not registered here")
-            found[id] = self.skills.server(skill, id, self.config_of(job.run), base)
+            found[id] = await self.skills.server(skill, id, self.values(job))
         return found
 
     async def call(self, job: Job) -> Done:
@@ -126,18 +129,17 @@ class ToolWork:
 
     async def _call_skill(self, job: Job, workflow: Workflow, offered: Offered, input: Value) -> Done:
         base = job.options.get("base")
-        given = self.config_of(job.run)
         skill = self.skills.find(offered.skill, workflow.body.get("skills") or {}, base)
         tool = skill.tools.get(offered.own_name) if skill is not None else None
         if skill is None or tool is None:
             raise StaysOpen(
                 f"the tool {offered.own_name!r} of the skill {offered.skill!r} is not registered here"
             )
-        if missing := self.skills.missing_config(skill, given):
+        if missing := await self.skills.missing_config(skill, self.values(job)):
             raise StaysOpen(f"the skill {offered.skill!r} is not configured here: {', '.join(missing)}")
         running: list[asyncio.Future[None]] = []
         context = ToolContext(
-            config=self.skills.config(skill, given),
+            config=await self.skills.config(skill, self.values(job)),
             logger=log.getChild(offered.skill),
             idempotency_key=job.idempotency_key,
             run_id=job.run,

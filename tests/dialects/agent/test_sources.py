@@ -11,7 +11,7 @@ import pytest
 from treadle.agent import Skill
 from treadle.dialects.agent.sources import SourceShape, classify
 from treadle.kernel.errors import TreadleError
-from treadle.work.agent_skills import discover
+from treadle.work.agent_skills import Values, discover
 from treadle.work.agent_sources import SourceError
 
 ONE = {"run": {"a": [{"data": {}}]}}
@@ -239,3 +239,28 @@ def test_two_skills_with_one_tool_name(play, flow):
         skills=tuple(skills),
     )
     assert [call["output"] for call in run.results["a"]["toolCalls"]] == ["one", "two"]
+
+
+async def test_settings_are_looked_for_in_order(tmp_path, monkeypatch):
+    """K2: what the run was given, its secrets, the environment, `.env` beside the workflow, `.env` here."""
+    here, there = tmp_path / "flow", tmp_path / "cwd"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(there)
+    for name in ("A_KEY", "B_KEY", "C_KEY", "D_KEY", "E_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (there / ".env").write_text("A_KEY=cwd\nB_KEY=cwd\nC_KEY=cwd\nD_KEY=cwd\nE_KEY=cwd\n")
+    (here / ".env").write_text("A_KEY=flow\nB_KEY=flow\nC_KEY=flow\nD_KEY=flow\n")
+    for name in ("A_KEY", "B_KEY", "C_KEY"):
+        monkeypatch.setenv(name, "environment")
+
+    async def secret(name: str) -> str:
+        if name in ("A_KEY", "B_KEY"):
+            return "secret"
+        raise KeyError(name)
+
+    values = Values({"A_KEY": "given"}, secret, str(here))
+    found = [
+        await values.find(name, name) for name in ("A_KEY", "B_KEY", "C_KEY", "D_KEY", "E_KEY", "NO_KEY")
+    ]
+    assert found == ["given", "secret", "environment", "flow", "cwd", None]

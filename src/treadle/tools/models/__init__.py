@@ -6,12 +6,12 @@ A run names its provider as `PROVIDER[:ARG]` (`--model anthropic`, `openai:gpt-5
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
 from treadle.work.agent_api import Provider, ProviderError
+from treadle.work.agent_skills import environment
 
 Resolve = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Learn = Callable[[str, str], Any]
@@ -28,7 +28,7 @@ class Providers:
 
     def get(self, options: Mapping[str, Any]) -> Provider:
         """The provider of a run, by its recorded options."""
-        spec = str(options.get("model") or self._default())
+        spec = str(options.get("model") or self._default(options.get("base")))
         name, _, argument = spec.partition(":")
         found = self._registered.get(spec) or self._registered.get(name)
         if found is not None:
@@ -41,13 +41,13 @@ class Providers:
             self._made[key] = make()
         return self._made[key]
 
-    def _default(self) -> str:
+    def _default(self, base: str | None) -> str:
         if len(self._registered) == 1:
             return next(iter(self._registered))
-        if spec := os.environ.get("TREADLE_MODEL"):
+        if spec := environment("TREADLE_MODEL", base):
             return spec
         for name, variable in (("anthropic", "ANTHROPIC_API_KEY"), ("openai", "OPENAI_API_KEY")):
-            if os.environ.get(variable):
+            if environment(variable, base):
                 return name
         raise ProviderError(
             "no model is chosen: give --model PROVIDER[:NAME], or set TREADLE_MODEL, ANTHROPIC_API_KEY or "
@@ -80,7 +80,7 @@ class Providers:
         try:
             found = await self._resolve(variable, options)
         except TreadleError:
-            found = os.environ.get(variable)
+            found = environment(variable, options.get("base"))
         if isinstance(found, str) and found:
             self._learn(variable, found)
             return found
