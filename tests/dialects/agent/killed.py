@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +41,16 @@ SCRIPT: dict[str, Any] = {
 }
 
 
-def engine_for(folder: Path) -> Engine:
+def engine_for(folder: Path, *, idempotent: bool = True, deadly: bool = False) -> Engine:
+    """`deadly`: the process dies inside the tool, after it took effect."""
     skill = Skill("mail", name="Mail")
 
-    @skill.tool("send", idempotent=True)
+    @skill.tool("send", idempotent=idempotent)
     async def send(input: dict[str, Any], ctx: Any) -> Any:
         with (folder / "sent.txt").open("a") as file:
             file.write(ctx.idempotency_key + "\n")
+        if deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
         return {"sent": True}
 
     engine = Engine(f"sqlite:///{folder}/t.db")

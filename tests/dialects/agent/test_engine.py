@@ -206,7 +206,7 @@ from killed import engine_for
 
 async def main():
     folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
-    engine = engine_for(folder)
+    engine = engine_for(folder, idempotent=kill_at > 0, deadly=kill_at == 0)
     def observe(event):
         if event["seq"] == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -217,6 +217,13 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def die(folder: Path, kill_at: int) -> None:
+    program = CHILD.format(here=str(Path(__file__).parent))
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(folder), str(kill_at))
+    async with asyncio.timeout(120):
+        assert await child.wait() == -signal.SIGKILL
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -235,10 +242,7 @@ async def test_a_killed_process_is_resumed_by_the_next(tmp_path, kill_at):
         folder.mkdir()
         (folder / "flow.json").write_text(json.dumps(FLOW))
         (folder / "script.json").write_text(json.dumps(SCRIPT))
-    program = CHILD.format(here=here)
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(killed), str(kill_at))
-    async with asyncio.timeout(120):
-        assert await child.wait() == -signal.SIGKILL
+    await die(killed, kill_at)
     for folder in (undisturbed, killed):
         async with engine_for(folder) as engine:
             run = await engine.start("wf", id="r1", model=f"scripted:{folder / 'script.json'}")
@@ -259,3 +263,30 @@ async def test_a_killed_process_is_resumed_by_the_next(tmp_path, kill_at):
         key = (asked["op"], asked.get("node"), asked.get("turn"))
         counts[key] = counts.get(key, 0) + 1
     assert sum(counts.values()) <= len(logged(undisturbed)) + 1, "at most what was in flight is asked again"
+
+
+@pytest.mark.parametrize("decision", ["retry", "skip", "fail"])
+async def test_a_process_that_dies_inside_a_tool_leaves_a_question(tmp_path, decision):
+    """The tool took effect and is not idempotent: nobody but a person may repeat it."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from killed import FLOW, SCRIPT, engine_for
+
+    (tmp_path / "flow.json").write_text(json.dumps(FLOW))
+    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
+    await die(tmp_path, 0)
+    async with engine_for(tmp_path, idempotent=False) as engine:
+        run = await engine.run("r1")
+        shown = await run.settled(timeout=60)
+        assert shown["status"] == "waiting"
+        assert len((tmp_path / "sent.txt").read_text().split()) == 1, "it was not repeated"
+        (task,) = await engine.tasks(run="r1")
+        assert (task["name"], task["payload"]["tool"]) == ("in_doubt", "send")
+        await engine.task_claim(task["id"], user="ann")
+        await engine.task_complete(task["id"], {"decision": decision}, user="ann")
+        shown = await run.settled(timeout=60)
+        types = [event["type"] async for event in run.events()]
+    sent = (tmp_path / "sent.txt").read_text().split()
+    assert len(sent) == (2 if decision == "retry" else 1)
+    assert len(set(sent)) == 1, "repeated under the same idempotency key"
+    assert shown["status"] == ("failed" if decision == "fail" else "completed")
+    assert types.count("tool:call") == types.count("tool:result") == 1
