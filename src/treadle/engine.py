@@ -447,12 +447,12 @@ class Engine:
         """Wakes when a run changes (or ends); for those who then read the store."""
         return self._bridge.watching.watch(run, end=end)
 
-    async def events_after(self, run: str, after: int) -> Rows:
-        """A run's events with a higher number than `after`."""
+    async def events_after(self, run: str, after: int, record: int = 1) -> Rows:
+        """A run's events with a higher number than `after`, none of which is in a record before `record`."""
 
         def ask(reads: Reads) -> Rows:
             row = reads.run(run)
-            return [] if row is None else [*document.events(reads, row, after=after)]
+            return [] if row is None else [*document.events(reads, row, after=after, record=record)]
 
         return await self.read(ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # How long a waiter trusts that it will be told; guests of another process are never told.
 END_POLL_S = 0.5
+# A busy run changes thousands of times a second; whoever follows it looks less often than that.
+GATHER_S = 0.01
 
 
 class Run:
@@ -50,15 +53,17 @@ class Run:
 
     async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[dict[str, Any]]:
         """The run's events in order; with `follow`, until it ends."""
+        record = 1
         with self._engine.watch(self.id) as watch:
             while True:
                 ended = await self._ended() if follow else True
-                for event in await self._engine.events_after(self.id, after):
-                    after = event["seq"]
+                for event in await self._engine.events_after(self.id, after, record):
+                    after, record = event["seq"], event["record"] or record
                     yield event
                 if ended:
                     return
                 await watch.changed()
+                await asyncio.sleep(GATHER_S)
 
     async def _ended(self) -> bool:
         row = await self._engine.read(lambda reads: document.row_of(reads, self.id))
@@ -87,8 +92,14 @@ class Run:
         signals can move it on; with `until_wait`, also when only timers are left."""
         async with asyncio.timeout(timeout):
             with self._engine.watch("") as watch:
-                while await self._engine.read(lambda reads: self._moves(reads, timers=not until_wait)):
+                while True:
+                    begin = time.monotonic()
+                    if not await self._engine.read(lambda reads: self._moves(reads, timers=not until_wait)):
+                        break
+                    # Looking may take a fifth of the time, not more, however large the run is.
+                    took = time.monotonic() - begin
                     await watch.changed(poll_s=0.05)
+                    await asyncio.sleep(min(max(GATHER_S, 4 * took), END_POLL_S))
         return await self.show()
 
     def _moves(self, reads: Reads, *, timers: bool) -> bool:

@@ -133,7 +133,8 @@ async def drive(
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:
-            await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
+            if stream or progress.shows:
+                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
             await settled
     finally:
         settled.cancel()

@@ -167,6 +167,7 @@ def event_line(event: Mapping[str, Any], *, wide: int = 160) -> str:
         for key, value in event.items()
         if key not in _HIDDEN and value not in (None, "", {}, [])
     )
+    rest = rest.replace("\n", "\\n")
     if len(rest) > wide:
         rest = rest[: wide - 1] + "…"
     clock = moment(str(event.get("at") or ""))[-8:]

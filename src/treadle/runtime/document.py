@@ -136,11 +136,12 @@ def record_events(stored: Stored, last_no: int) -> list[dict[str, Any]]:
     return numbered(found, last_no - len(found) + 1, stored.seq, record["at"])
 
 
-def events(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, Any]]:
-    """A run's events in order of their numbers: the journal's and those beside it, merged, paged."""
+def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Iterator[dict[str, Any]]:
+    """A run's events in order of their numbers: the journal's and those beside it, merged, paged.
+    `record` is one that no event with a number above `after` comes before."""
     beside = _frames(reads, row.no, after)
     frame = next(beside, None)
-    seq = 0
+    seq = record - 1
     while page := reads.journal_page(row.no, after_seq=seq, limit=PAGE):
         for stored, last_no in page:
             seq = stored.seq
