@@ -31,7 +31,7 @@ from treadle.dialects.playbook.pipeline import (
 )
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
-from treadle.kernel.errors import DefinitionError, ExpressionError, TreadleError
+from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import OpenIntent, is_reference
 from treadle.kernel.values import Value, decode_trusted, encode
 
@@ -50,6 +50,13 @@ SAVE_EVERY_S: Final = 0.02
 EVENTS_MAX: Final = 128
 
 T = TypeVar("T")
+
+
+class ReferenceGone(TreadleError):
+    """The payload behind a reference is not there any more: it expired, or was removed."""
+
+    cls = "consistency"
+    code = "REFERENCE_NOT_AVAILABLE"
 
 
 class Tools(Protocol):
@@ -159,7 +166,13 @@ class _StepRun:
                 await self._fetch(need)
 
     async def _fetch(self, need: PayloadNeeded) -> None:
-        self.payloads[str(need.reference["checksum"])] = await self.job.load_blob(need.reference)
+        try:
+            payload = await self.job.load_blob(need.reference)
+        except (BlobMissing, KeyError) as error:
+            raise ReferenceGone(
+                f"the payload of {need.reference.get('ref') or need.reference['checksum']} is gone"
+            ) from error
+        self.payloads[str(need.reference["checksum"])] = payload
 
     async def _run(self) -> Done:
         pipe = await self._restore()
@@ -227,6 +240,8 @@ class _StepRun:
                 config = await self._with_payloads(lambda: pipe.config(task, load=not suspending))
         except ExpressionError as error:
             return {"status": "error", "error": template_failure(error)}
+        except ReferenceGone as error:
+            return {"status": "error", "error": failure("storage_access", error.message, code=error.code)}
         if task.kind == "noop":
             return {"status": "ok", "result": config.get("result", {"status": "noop"})}
         if suspending:

@@ -49,7 +49,7 @@ class KeychainReader:
             if file := options.get("secrets"):
                 secrets = secrets.with_file(str(file))
             entries = list(self._entries.values())
-            self._keychain = Keychain(entries, secrets, render=_render, base=options.get("base"))
+            self._keychain = Keychain(entries, secrets, render=self._render, base=options.get("base"))
         return await self._keychain.resolve(name)
 
     async def _by_job(self, name: str) -> Any:
@@ -61,6 +61,7 @@ class KeychainReader:
                 f"keychain entry {name!r}: no provider has it", details={"name": name}
             ) from None
 
-
-def _render(value: Any, resolved: Mapping[str, Any]) -> Any:
-    return Tree(value, "keychain").render(Scope({"keychain": dict(resolved)}), load=True)
+    def _render(self, value: Any, resolved: Mapping[str, Any]) -> Any:
+        workload = self._job.intent.params.get("workload") or {}
+        names = {"keychain": dict(resolved), "workload": workload}
+        return Tree(value, "keychain").render(Scope(names, (workload,)), load=True)

@@ -176,3 +176,19 @@ def test_a_large_input_stays_in_the_store_and_is_read_key_by_key() -> None:
     small.driver.blobs[checksum] = decode(encode(given))
     small.run(make_reference(checksum=checksum, size=len(encode(given))))
     assert small.result == [1999, 2000]
+
+
+def test_a_reference_whose_payload_is_gone_is_an_outcome() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - {step: load, tool: {kind: big}, next: {arcs: [{step: use}]}}
+      - step: use
+        tool:
+          - {kind: echo, value: "{{ load.total }}", spec: {policy: {rules: [{when: "{{ outcome.error.code == 'REFERENCE_NOT_AVAILABLE' }}", then: {do: break, set_ctx: {gone: true}}}]}}}
+    """,
+        {"big": big},
+    ).start()
+    lab.perform(lab.driver.open("step")[0])
+    lab.driver.blobs.clear()
+    assert (lab.work().status, lab.ctx) == ("completed", {"gone": True})

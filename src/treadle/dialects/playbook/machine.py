@@ -31,6 +31,7 @@ from .handles import Loader, Scope, loader
 from .layers import merge
 from .marking import State, Turn, canonical, new_state, token_of
 from .model import Playbook, load
+from .needs import pick
 from .pipeline import failure, template_failure
 from .routing import admitted
 
@@ -56,7 +57,13 @@ class PlaybookMachine(Machine):
             if definition.keychain:
                 turn.state["phase"] = "keychain"
                 first = definition.entry
-                params = {"name": "keychain", "step": first, "prove": list(definition.keychain)}
+                params: dict[str, Any] = {
+                    "name": "keychain",
+                    "step": first,
+                    "prove": list(definition.keychain),
+                }
+                if named := pick(turn.state["workload"], definition.keychain_workload):
+                    params["workload"] = named
                 turn.open(Intent(kind="step", params=params, ref=KEYCHAIN_REF))
                 return turn.decision()
             return self._enter(turn)

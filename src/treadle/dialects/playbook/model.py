@@ -126,6 +126,8 @@ class Playbook:
     metadata: dict[str, Any]
     workload: Tree
     keychain: dict[str, dict[str, Any]]
+    # What the entries' own templates read of the workload; None: all of it.
+    keychain_workload: list[str] | None
     steps: dict[str, Step]
     entry: str
     final: str | None
@@ -151,11 +153,15 @@ def load(body: Value) -> Playbook:
             step.join.sources = tuple(
                 s.name for s in steps.values() if any(arc.step == step.name for arc in s.arcs)
             )
+    keychain_needs = needs_of(Tree(list(keychain.values()), "keychain").uses, steps=frozenset(), tasks=())
+    for step in steps.values():
+        step.needs.workload = _both(step.needs.workload, keychain_needs.workload)
     limit = (policy.get("limits") or {}).get("max_payload_bytes")
     return Playbook(
         metadata=body["metadata"],
         workload=Tree(body["workload"], "workload"),
         keychain=keychain,
+        keychain_workload=keychain_needs.workload,
         steps=steps,
         entry=executor.get("entry_step") or names[0],
         final=executor.get("final_step"),
@@ -166,6 +172,10 @@ def load(body: Value) -> Playbook:
         pending_tokens=policy.get("pending_tokens") or "wait",
         inline_bytes_max=limit if isinstance(limit, int) else INLINE_BYTES_MAX,
     )
+
+
+def _both(one: list[str] | None, other: list[str] | None) -> list[str] | None:
+    return None if one is None or other is None else list(dict.fromkeys([*one, *other]))
 
 
 class _Loader:

@@ -253,6 +253,11 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
             hint="choose another name",
         )
     spec = dict(reader.mapping(loop.get("spec"), "spec_invalid", (*path, "spec"), "loop.spec") or {})
+    for key in ("mode", "max_in_flight"):
+        if key in loop:
+            reader.spelled_b((*path, key), f"loop.{key}", f"loop.spec.{key}")
+            reader.moved[(*path, "spec", key)] = (*path, key)
+            spec.setdefault(key, loop[key])
     place = (*path, "spec")
     policy = (
         reader.mapping(spec.get("policy"), "policy_invalid", (*place, "policy"), "loop.spec.policy") or {}
@@ -284,7 +289,7 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
                 policy[key], allowed, f"loop_{key}_invalid", (*place, "policy", key), f"loop policy {key}"
             )
     for key in loop:
-        if key not in ("in", "iterator", "spec", "cursor"):
+        if key not in ("in", "iterator", "spec", "mode", "max_in_flight"):
             reader.unknown_key("loop_unknown_key", path, key, ("in", "iterator", "spec"), "a loop")
     out = {"in": loop.get("in"), "iterator": iterator}
     return {**out, "spec": spec} if spec else out
