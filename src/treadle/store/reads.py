@@ -18,6 +18,7 @@ RUN_COLUMNS = (
     "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
     "status, working, started_ns, updated_ns, ended_ns, retain_ns, seq, error"
 )
+TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
     "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
     "created_ns, due_ns, history"
@@ -254,32 +255,43 @@ class SqlReads:
         after_no: int = 0,
         limit: int = 100,
     ) -> list[TaskRow]:
-        columns = ", ".join(f"t.{name}" for name in TASK_COLUMNS.split(", "))
-        marks = ", ".join("?" * len(status))
-        clauses, values = ["t.no > ?"], [after_no]
-        source = "tasks t"
-        parameters: list[Any] = list(values)
-        if role is not None:
-            source = "task_roles r JOIN tasks t ON t.no = r.task"
-            clauses.append("r.role = ?")
-            parameters.append(role)
-            if status:
-                clauses.append(f"r.status IN ({marks})")
-                parameters += status
-        elif status:
-            clauses.append(f"t.status IN ({marks})")
-            parameters += status
+        """The page is found first, one search per status in an index that is in the right order, and
+        only its rows are read: so a query costs what it shows, however many tasks there are."""
+        clauses: list[str] = []
+        values: list[Any] = []
+        narrow = assignee is not None or reference is not None or run is not None
         if assignee is not None:
-            clauses.append("t.assignee = ?")
-            parameters.append(assignee)
+            clauses.append("assignee = ?")
+            values.append(assignee)
         if reference is not None:
-            clauses.append("t.reference = ?")
-            parameters.append(reference)
+            clauses.append("reference = ?")
+            values.append(reference)
         if run is not None:
-            clauses.append("t.run = (SELECT no FROM runs WHERE id = ?)")
-            parameters.append(run)
-        order = "r.task" if role is not None else "t.no"
-        query = f"SELECT {columns} FROM {source} WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"
+            clauses.append("run = (SELECT no FROM runs WHERE id = ?)")
+            values.append(run)
+        table, number = "tasks", "no"
+        if role is not None and narrow:
+            # All three columns of the unique index, so that it is one look and no scan.
+            clauses.append(
+                "EXISTS (SELECT 1 FROM task_roles r WHERE r.role = ? AND r.status = tasks.status AND r.task = tasks.no)"
+            )
+            values.append(role)
+        elif role is not None:
+            table, number = "task_roles", "task"
+            clauses.append("role = ?")
+            values.append(role)
+        if not status and (role is not None or assignee is not None):
+            status = TASK_STATUSES
+        searches, parameters = [], []
+        for wanted in status or (None,):
+            where = [*clauses, *(["status = ?"] if wanted is not None else []), f"{number} > ?"]
+            found = (
+                f"SELECT {number} AS no FROM {table} WHERE {' AND '.join(where)} ORDER BY {number} LIMIT ?"
+            )
+            searches.append(f"SELECT no FROM ({found})")
+            parameters += [*values, *([wanted] if wanted is not None else []), after_no, limit]
+        page = f"{' UNION ALL '.join(searches)} ORDER BY no LIMIT ?"
+        query = f"SELECT {TASK_COLUMNS} FROM tasks WHERE no IN ({page}) ORDER BY no"
         return [_task(row) for row in self._all(query, *parameters, limit)]
 
     def inbox(self, limit: int) -> list[tuple[str, bytes]]:

@@ -132,6 +132,7 @@ class Reader:
                         "BAD_EXPRESSION",
                         path,
                         "a mapping with the key `$` is an expression and has no other keys",
+                        "put quotes around an expression with a comma: {$: 'concat(a, b)'}",
                     )
                 return self.expression(value["$"], (*path, "$"), names)
             case dict():
