@@ -169,3 +169,33 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     os.close(sent)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("treadle show etl", ["etl-2", "etl-1"]),
+        ("treadle cancel x", []),
+        ("treadle list --status c", ["completed", "cancelled"]),
+        ("treadle res", ["resume"]),
+    ],
+)
+def test_the_shell_completes_names(cli: Cli, write: Write, words: str, found: list[str]) -> None:
+    write("flow.yaml", ETL)
+    for id in ("etl-1", "etl-2"):
+        cli("run", "flow.yaml", "--id", id, code=0)
+    asked = {
+        "_TREADLE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    program = "from treadle.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == found
+    assert done.stderr == ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import inputs
+from . import completing, inputs
 from .command import RUN, App, Commands, Session
 from .loading import is_file, one
 from .output import Usage, worst
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 commands = Commands(RUN)
 
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.", show_default=False)]
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The run's id.", show_default=False, autocompletion=completing.runs),
+]
 UNFINISHED = ("running", "waiting", "stalled")
 PAGE = 500
 
@@ -149,7 +152,12 @@ async def resume(
     cli: Session,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Runs; none: all that are unfinished.", show_default=False),
+        typer.Argument(
+            autocompletion=completing.runs,
+            metavar="[ID]...",
+            help="Runs; none: all that are unfinished.",
+            show_default=False,
+        ),
     ] = None,
     until_wait: Annotated[
         bool, typer.Option("--until-wait", help="Return also when only timers are left.")
@@ -213,6 +221,7 @@ async def list_(
         typer.Option(
             "--status",
             help="running, waiting, stalled, completed, failed, cancelled, partial; repeatable.",
+            autocompletion=completing.one_of(*completing.STATUSES),
             show_default=False,
         ),
     ] = None,
@@ -235,10 +244,9 @@ async def list_(
 ) -> None:
     """List runs, newest first."""
     wanted = [part for item in status or [] for part in item.split(",")]
-    known = (*UNFINISHED, "completed", "failed", "cancelled", "partial")
     for item in wanted:
-        if item not in known:
-            raise Usage(f"there is no status {item!r}; choose among {', '.join(known)}")
+        if item not in completing.STATUSES:
+            raise Usage(f"there is no status {item!r}; choose among {', '.join(completing.STATUSES)}")
     async with cli.look() as engine:
         rows = await engine.list(
             status=wanted,
@@ -400,6 +408,7 @@ async def graph(
         typer.Option(
             "--format",
             metavar="svg|mermaid|png|dot",
+            autocompletion=completing.one_of("svg", "mermaid", "png", "dot"),
             help="Default: by the file's suffix, else svg.",
             show_default=False,
         ),

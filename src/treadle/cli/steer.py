@@ -14,7 +14,7 @@ import typer
 
 from treadle.kernel.errors import RunFailed, TreadleError
 
-from . import inputs
+from . import completing, inputs
 from .command import STEER, App, Commands, Session
 from .loading import one
 from .output import EXIT_OK, Usage, worst
@@ -29,7 +29,10 @@ commands = Commands(STEER)
 CANCEL_WAIT_S = 30.0
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="One or several runs.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...", help="One or several runs.", show_default=False, autocompletion=completing.runs
+    ),
 ]
 AllFailed = Annotated[bool, typer.Option("--all-failed", help="All failed and stalled runs.")]
 AllStatus = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import inputs
+from . import completing, inputs
 from .command import STEER, App, Commands, Session
 from .output import moment
 from .runs import drive
@@ -17,7 +17,13 @@ commands = Commands(STEER)
 task = Commands(STEER, group="task", help="One human task: look at it, claim it, answer it.")
 
 TaskId = Annotated[
-    str, typer.Argument(metavar="ID", help="The task's id (see: treadle tasks).", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The task's id (see: treadle tasks).",
+        show_default=False,
+        autocompletion=completing.tasks,
+    ),
 ]
 User = Annotated[str | None, typer.Option("--user", help="Who acts.", show_default=False)]
 Roles = Annotated[
