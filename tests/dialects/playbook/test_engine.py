@@ -141,8 +141,9 @@ async def test_an_unknown_tool_stays_open_and_says_so(tmp_path: Path) -> None:
     async with Engine(store) as engine:
         run = await start(engine, file, id="t1")
         async with asyncio.timeout(10):
-            while "work.unavailable" not in [event["type"] async for event in run.events(follow=False)]:
-                await asyncio.sleep(0.01)
+            async for event in run.events():
+                if event["type"] == "work.unavailable":
+                    break
     engine = Engine(store)
 
     @engine.tool("teleport")
