@@ -6,7 +6,8 @@
     python benchmarks/engine.py --json     one JSON document on stdout, progress on stderr
 
 Every store is SQLite with synchronous=FULL on the file system of --folder (default: a temporary one).
-Rates are shown as ratios to the bare loop of the same run, because disks differ more than engines do.
+Rates of steps are shown beside the bare loop that ran just before and after them, because disks differ more
+than engines do, and from one minute to the next. Beware of figures taken under a load above zero.
 Nothing is asserted about time: a figure is something to look at.
 """
 
@@ -33,11 +34,11 @@ Figures = dict[str, Any]
 
 def rows(found: Figures, scale: Scale) -> list[tuple[str, str, str, str]]:
     """(section, what, figure, remark) for everything that was measured."""
-    bare = found.get("bare")
 
     def rate(name: str) -> tuple[str, str]:
-        ratio = f"{found[name] / bare:.2f} × bare loop" if bare else ""
-        return f"{found[name]:,.0f} /s", ratio
+        bare = found.get(f"{name}_bare")
+        remark = f"{found[name] / bare:.2f} × the {bare:,.0f} /s of the bare loop around it" if bare else ""
+        return f"{found[name]:,.0f} /s", remark
 
     table: list[tuple[str, str, str, str]] = []
 
@@ -129,6 +130,7 @@ def machine() -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "cpus": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
+        "load": "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg()),
     }
 
 

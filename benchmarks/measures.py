@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +97,35 @@ def size_of(folder: Path, name: str) -> int:
 # --- the yardstick ---
 
 
+def commits_per_second(folder: Path, seconds: float) -> float:
+    """Single-row commits, one after the other, with nothing else: what the disk gives at this moment."""
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE IF NOT EXISTS journal (id INTEGER PRIMARY KEY, body BLOB)")
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        connection.execute("INSERT INTO journal (body) VALUES (?)", (bytes(300),))
+        count += 1
+    took = time.perf_counter() - begin
+    connection.close()
+    return count / took
+
+
+def beside_bare(folder: Path, scale: Scale, name: str, measure: Callable[[], float]) -> Figures:
+    """A rate, and what the bare loop did just before and just after it: neighbours on the same disk
+    come and go, so a yardstick from another minute would say nothing."""
+    before = commits_per_second(folder, scale.seconds_bare / 2)
+    rate = measure()
+    after = commits_per_second(folder, scale.seconds_bare / 2)
+    return {name: rate, f"{name}_bare": (before + after) / 2}
+
+
 def bare(folder: Path, scale: Scale) -> Figures:
-    """Single-row commits a second, one after the other, with nothing else: what the disk gives."""
-    found: Figures = {}
-    for busy in (False, True):
-        connection = sqlite3.connect(folder / f"bare{busy}.db", isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("CREATE TABLE journal (id INTEGER PRIMARY KEY, body BLOB)")
-        with busy_thread(busy):
-            begin, count = time.perf_counter(), 0
-            while time.perf_counter() - begin < scale.seconds_bare:
-                connection.execute("INSERT INTO journal (body) VALUES (?)", (bytes(300),))
-                count += 1
-            took = time.perf_counter() - begin
-        connection.close()
-        found["bare_busy" if busy else "bare"] = count / took
-    return found
+    """What the disk gives to a program that only commits single rows, alone and beside a busy thread."""
+    alone = commits_per_second(folder, scale.seconds_bare)
+    with busy_thread(True):
+        return {"bare": alone, "bare_busy": commits_per_second(folder, scale.seconds_bare)}
 
 
 # --- steps ---
@@ -151,37 +164,37 @@ async def _rate(engine: Any, *, runs: int, count: int) -> float:
     return runs * count / (time.perf_counter() - begin)
 
 
-def sequential(folder: Path, scale: Scale) -> Figures:
-    """Steps a second of one run alone: plain functions (a worker thread) and coroutines."""
+def _in_every_way(folder: Path, scale: Scale, name: str, *, runs: int, count: int) -> Figures:
+    """Plain functions (a worker thread) and coroutines, each alone and beside a busy thread."""
 
     async def measure(lane: str, busy: bool) -> float:
         with busy_thread(busy):
-            async with make_engine(folder, f"seq-{lane}-{busy}", lane=lane) as engine:
-                return await _rate(engine, runs=1, count=scale.steps_sequential)
+            async with make_engine(folder, f"{name}-{lane}-{busy}", lane=lane) as engine:
+                return await _rate(engine, runs=runs, count=count)
 
-    return {
-        "sequential": asyncio.run(measure("thread", False)),
-        "sequential_busy": asyncio.run(measure("thread", True)),
-        "sequential_coroutine": asyncio.run(measure("loop", False)),
-        "sequential_coroutine_busy": asyncio.run(measure("loop", True)),
-        "bytes_per_step": size_of(folder, "seq-thread-False") / (scale.steps_sequential + 20),
-    }
+    def rate(lane: str, busy: bool) -> float:
+        return asyncio.run(measure(lane, busy))
+
+    found: Figures = {}
+    for lane, suffix in (("thread", ""), ("loop", "_coroutine")):
+        for busy in (False, True):
+            label = f"{name}{suffix}{'_busy' if busy else ''}"
+            found |= beside_bare(folder, scale, label, partial(rate, lane, busy))
+    return found
+
+
+def sequential(folder: Path, scale: Scale) -> Figures:
+    """Steps a second of one run alone."""
+    found = _in_every_way(folder, scale, "sequential", runs=1, count=scale.steps_sequential)
+    found["bytes_per_step"] = size_of(folder, "sequential-thread-False") / (scale.steps_sequential + 20)
+    return found
 
 
 def concurrent(folder: Path, scale: Scale) -> Figures:
     """Steps a second of 100 runs at once."""
-
-    async def measure(lane: str, busy: bool) -> float:
-        with busy_thread(busy):
-            async with make_engine(folder, f"con-{lane}-{busy}", lane=lane) as engine:
-                return await _rate(engine, runs=scale.runs_concurrent, count=scale.steps_concurrent)
-
-    return {
-        "concurrent": asyncio.run(measure("thread", False)),
-        "concurrent_busy": asyncio.run(measure("thread", True)),
-        "concurrent_coroutine": asyncio.run(measure("loop", False)),
-        "concurrent_coroutine_busy": asyncio.run(measure("loop", True)),
-    }
+    return _in_every_way(
+        folder, scale, "concurrent", runs=scale.runs_concurrent, count=scale.steps_concurrent
+    )
 
 
 def playbook(folder: Path, scale: Scale) -> Figures:
@@ -195,25 +208,25 @@ def playbook(folder: Path, scale: Scale) -> Figures:
     path = folder / "chain.yaml"
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
-    async def measure() -> Figures:
+    async def measure(at_once: int, rounds: int) -> float:
         from treadle.engine import Engine
 
         async with Engine(f"sqlite:///{folder}/playbook.db") as engine:
             (definition,) = engine.load(str(path))
             await (await engine.start(definition)).result(PATIENCE_S)
-            rounds = max(2, scale.steps_sequential // chain // 2)
             begin = time.perf_counter()
             for _ in range(rounds):
-                await (await engine.start(definition)).result(PATIENCE_S)
-            one = rounds * chain / (time.perf_counter() - begin)
-            runs = max(20, scale.runs_concurrent * scale.steps_concurrent // chain // 4)
-            begin = time.perf_counter()
-            started = await asyncio.gather(*(engine.start(definition) for _ in range(runs)))
-            await asyncio.gather(*(run.result(PATIENCE_S) for run in started))
-            many = runs * chain / (time.perf_counter() - begin)
-        return {"playbook_sequential": one, "playbook_concurrent": many, "playbook_runs": runs}
+                started = await asyncio.gather(*(engine.start(definition) for _ in range(at_once)))
+                await asyncio.gather(*(run.result(PATIENCE_S) for run in started))
+            return rounds * at_once * chain / (time.perf_counter() - begin)
 
-    return asyncio.run(measure())
+    rounds = max(2, scale.steps_sequential // chain // 2)
+    runs = max(20, scale.runs_concurrent * scale.steps_concurrent // chain // 4)
+    return {
+        **beside_bare(folder, scale, "playbook_sequential", lambda: asyncio.run(measure(1, rounds))),
+        **beside_bare(folder, scale, "playbook_concurrent", lambda: asyncio.run(measure(runs, 1))),
+        "playbook_runs": runs,
+    }
 
 
 def length(folder: Path, scale: Scale) -> Figures:
