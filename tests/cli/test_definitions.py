@@ -38,6 +38,22 @@ def test_check_lists_all_problems_of_all_files_at_once(cli: Cli, write: Write) -
     assert len([p for p in document["problems"] if p["file"] == "bad.yaml"]) == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import nothing_of_that_name\n",
+        "from treadle.process import process, state\n\n@process('P', version='1')\ndef p(p):\n    p.set(state.x, open)\n",
+    ],
+)
+def test_problems_of_python_files_are_problems_too(cli: Cli, write: Write, text: str) -> None:
+    write("flow.py", text)
+    document = cli("check", "flow.py", "--json", code=2).json
+    (problem,) = document["problems"]
+    assert problem.keys() == PROBLEM
+    assert problem["file"].endswith("flow.py")
+    assert cli("run", "flow.py", "--json", code=2).error["class"] == "definition"
+
+
 def test_a_folder_without_definitions_is_a_mistake(cli: Cli, folder: Path) -> None:
     (folder / "empty").mkdir()
     for command in ("check", "deploy"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from treadle.kernel.errors import DefinitionError
 
 from .command import DEFINE, Commands, Session
 from .output import EXIT_OK, EXIT_USAGE, Usage
@@ -25,11 +27,17 @@ Strict = Annotated[bool, typer.Option("--strict", help="Only the canonical spell
 async def check(cli: Session, files: Files, strict: Strict = False) -> int:
     """Compile and analyse; name each problem with file, line, code, and what to do."""
     from treadle.engine import Engine
+    from treadle.lang.problems import Problem
 
     engine = Engine("memory:")
+    problems: list[dict[str, Any]] = []
     for file in files:
         _not_empty(file)
-    problems = [asdict(problem) for file in files for problem in engine.check(file, strict=strict)]
+        try:
+            problems += [asdict(problem) for problem in engine.check(file, strict=strict)]
+        except DefinitionError as error:  # a Python file: its builder refused, or it cannot be imported
+            whole = Problem("error", error.code, error.message, file=file, path=error.where or "")
+            problems += error.details.get("problems") or [asdict(whole)]
     ok = not any(problem["severity"] == "error" for problem in problems)
     if cli.out.as_json:
         cli.out.document({"ok": ok, "problems": problems})
