@@ -404,6 +404,11 @@ def test_a_secret_is_journaled_by_name_only():
     opened = world._owner.tables.open[intent.id].params["params"]["password"]
     assert opened == {"$tag": "secret", "$value": {"alias": "db", "version": 1}}
     assert not any(b"hunter2" in entry for entry in world._owner.disk.log)
+    assert world.secret("db") == "hunter2hunter2"
+    by_function = rx.testing.World(rx.App("x", [auth]), secrets={"db": "other"}.get)
+    assert by_function.secret("db") == "other"
+    with pytest.raises(SecretMissing):
+        by_function.secret("nope")
 
 
 def test_an_application_with_secrets_does_not_start_without_a_resolver():

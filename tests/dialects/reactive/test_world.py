@@ -341,6 +341,13 @@ def test_a_proposal_goes_from_submitted_to_applied_and_nothing_is_implicit(world
     assert [p.status for p in world.reopen(at=0).proposals()] == ["applied", "rejected"]
 
 
+def test_another_application_is_no_version_of_this_one(world):
+    other = rx.App("other", [order_v2])
+    for act in (world.apply, world.propose):
+        with pytest.raises(InputInvalid, match="not other"):
+            act(other)
+
+
 def test_an_approved_proposal_still_needs_quiescence(world):
     world.send(OrderCreated("a", 1))
     number = world.propose(app_v2())

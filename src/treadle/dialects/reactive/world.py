@@ -10,7 +10,7 @@ Executors do not run here; a test answers for them with `ok`, `error`, `timeout`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -45,7 +45,7 @@ class World:
         *,
         seed: int = 0,
         cell_cache: int = CACHE_ENTRIES,
-        secrets: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | Callable[[str], str | None] | None = None,
         _owner: Owner | None = None,
     ) -> None:
         if secrets is None and any(effect.params.secrets for effect in app.effects.values()):
@@ -353,9 +353,12 @@ class World:
         return list(self._owner.tables.diagnostics)
 
     def secret(self, name: str) -> str:
-        if self._secrets is None or name not in self._secrets:
+        """What an executor would be given for a secret."""
+        given = self._secrets or {}
+        value = given(name) if callable(given) else given.get(name)
+        if value is None:
             raise SecretMissing(f"no secret {name!r}")
-        return self._secrets[name]
+        return value
 
     # --- durable bytes ---------------------------------------------------------------------------------
 
@@ -420,6 +423,7 @@ class World:
             if proposal["status"] != "approved":
                 raise ProposalRefused(f"proposal {what} is {proposal['status']}; approve it first")
             app, data["proposal"] = owner.app_of(proposal["manifest"]), what
+        self._check_name(app)
         blockers = owner.blockers(app)
         if blockers:
             first = blockers[0]
@@ -430,6 +434,7 @@ class World:
         owner.apply(app, {**data, "manifest": app.digest})
 
     def propose(self, app: App) -> int:
+        self._check_name(app)
         self._owner.attach(app)
         self._govern({"op": "propose", "manifest": app.digest})
         return len(self.proposals())
@@ -451,6 +456,10 @@ class World:
 
     def proposals(self) -> list[Proposal]:
         return [Proposal(p["id"], p["status"], p["manifest"]) for p in self._owner.app_state()["proposals"]]
+
+    def _check_name(self, app: App) -> None:
+        if app.name != self._owner.app.name:
+            raise InputInvalid(f"this world runs {self._owner.app.name}, not {app.name}")
 
     def _govern(self, data: dict[str, Any]) -> None:
         errors = self._owner.decide([Item(self._owner.app.name, None, None, Patch(data=data))], None)
