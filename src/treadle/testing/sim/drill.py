@@ -342,18 +342,18 @@ class Drill:
 
     def _program(self, depth: int) -> Any:
         rng = self._rng
-        lanes = [
-            [self._op(depth, lane) for _ in range(rng.randrange(1, 5))] for lane in range(rng.randrange(1, 4))
-        ]
+        lanes = [[self._op(depth) for _ in range(rng.randrange(1, 5))] for _ in range(rng.randrange(1, 4))]
         if len(lanes) > 1 and rng.random() < 0.15:
             lanes[0].append({"do": "drop", "lane": len(lanes) - 1})
         return {"lanes": lanes}
 
-    def _op(self, depth: int, lane: int) -> Op:
+    def _op(self, depth: int) -> Op:
         rng = self._rng
         kinds = ["work", "work", "flaky", "timer", "careful", "many", "deliver", "late", "invalid", "task"]
+        if depth < 2:
+            kinds += ["child", "start"]
         if depth == 0:
-            kinds += ["signal", "signal", "signal_late", "child", "child", "start", "orphan", "blob"]
+            kinds += ["signal", "signal", "signal_late", "child", "orphan", "blob"]
         if rng.random() < 0.02:
             return {"do": rng.choice(("fail", "crash"))}
         kind = rng.choice(kinds)
