@@ -81,7 +81,16 @@ def parse(text: str, *, file: str | None = None) -> Document:
         raise _bad(f"not valid YAML: {error}", file, 1, 1, "YAML_SYNTAX") from error
     document = Document(None, file)
     if node is not None:
-        document.value = _Builder(document).build(node, (), 0)
+        builder = _Builder(document)
+        document.value = builder.build(node, (), 0)
+        if builder.problems:  # all of them at once: nobody mends a file one key at a time
+            first = builder.problems[0]
+            raise DefinitionError(
+                first["message"],
+                code=first["code"],
+                where=f"{file or '<text>'}:{first['line']}",
+                details={"problems": builder.problems},
+            )
     return document
 
 
@@ -89,6 +98,10 @@ class _Builder:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.nodes = 0
+        self.problems: list[dict[str, Any]] = []
+
+    def problem(self, message: str, line: int, column: int, code: str) -> None:
+        self.problems.append(_problem(message, self.document.file, line, column, code))
 
     def build(self, node: yaml.Node, path: Path, depth: int) -> Any:
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
@@ -112,10 +125,12 @@ class _Builder:
         for key_node, value_node in node.value:
             line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise _bad("a key must be text", self.document.file, line, column, "YAML_KEY")
+                self.problem("a key must be text", line, column, "YAML_KEY")
+                continue
             key = str(key_node.value)
             if key in out:
-                raise _bad(f"the key {key!r} stands twice", self.document.file, line, column, "DUPLICATE_KEY")
+                self.problem(f"the key {key!r} stands twice", line, column, "DUPLICATE_KEY")
+                continue
             self.document.positions[(*path, key)] = (line, column)
             out[key] = self.build(value_node, (*path, key), depth + 1)
         return out
@@ -123,14 +138,13 @@ class _Builder:
     def scalar(self, node: yaml.ScalarNode, line: int, column: int) -> Any:
         text = str(node.value)
         # The style of a plain scalar is None to PyYAML and '' to libyaml.
-        if node.style or (
-            node.tag == "tag:yaml.org,2002:str" and text not in _WORDS and not _plain(text)
-        ):
+        if node.style or (node.tag == "tag:yaml.org,2002:str" and text not in _WORDS and not _plain(text)):
             return text
         if node.tag.startswith("!") or (
             node.tag.startswith("tag:") and not node.tag.startswith("tag:yaml.org,2002:")
         ):
-            raise _bad(f"the tag {node.tag} is not supported", self.document.file, line, column, "YAML_TAG")
+            self.problem(f"the tag {node.tag} is not supported", line, column, "YAML_TAG")
+            return None
         if text in _WORDS:
             return _WORDS[text]
         if _INT.match(text):
@@ -142,10 +156,12 @@ class _Builder:
         if _FLOAT.match(text):
             value = float(text)
             if not math.isfinite(value):
-                raise _bad(f"{text} is too large a number", self.document.file, line, column, "YAML_NUMBER")
+                self.problem(f"{text} is too large a number", line, column, "YAML_NUMBER")
+                return None
             return value
         if _NOT_FINITE.match(text):
-            raise _bad(f"{text} is not a finite number", self.document.file, line, column, "YAML_NUMBER")
+            self.problem(f"{text} is not a finite number", line, column, "YAML_NUMBER")
+            return None
         return text
 
 
@@ -159,18 +175,30 @@ def _plain(text: str) -> bool:
     )
 
 
-def _bad(message: str, file: str | None, line: int, column: int, code: str) -> DefinitionError:
-    problem = {
+_HINTS = {
+    "DUPLICATE_KEY": "remove one of the two, or give it another name",
+    "YAML_TAG": "write the value without a tag",
+    "YAML_NUMBER": "quote it if it is text",
+    "YAML_KEY": 'write the key as a word; quote templates: "{{ x }}"',
+}
+
+
+def _problem(message: str, file: str | None, line: int, column: int, code: str) -> dict[str, Any]:
+    return {
         "severity": "error",
         "code": code,
         "rule": "YAML 1.2 core",
         "message": message,
-        "hint": "",
+        "hint": _HINTS.get(code, ""),
         "file": file,
         "line": line,
         "column": column,
         "path": "",
     }
+
+
+def _bad(message: str, file: str | None, line: int, column: int, code: str) -> DefinitionError:
+    problem = _problem(message, file, line, column, code)
     return DefinitionError(
         message, code=code, where=f"{file or '<text>'}:{line}", details={"problems": [problem]}
     )
