@@ -1,4 +1,4 @@
-"""What the documentation shows is run: blocks marked `python run`, and the commands of `console` blocks.
+"""What the documentation shows is run: blocks marked `python run` and `console run`.
 
 The blocks of one page share a folder, in order. A YAML block that opens with `# name.yaml` is a file of that name there. A block
 `output` after another one is what that one prints.
@@ -37,7 +37,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def runs(block: Block) -> bool:
-    return block.info == "python run" or block.info == "console"
+    return block.info in ("python run", "console run")
 
 
 PAGES = [
@@ -59,7 +59,7 @@ def perform(block: Block, folder: Path) -> str | None:
     """Does what a block says; what it prints, if it is one that prints."""
     if block.info == "python run":
         return run(sys.executable, "-W", "error", "-c", block.body, folder=folder)
-    if block.info == "console":
+    if block.info == "console run":
         commands = [line[2:] for line in block.body.splitlines() if line.startswith("$ ")]
         assert commands, f"line {block.line}: a console block has lines that begin with `$ `"
         printed = ""
@@ -75,7 +75,9 @@ def perform(block: Block, folder: Path) -> str | None:
 
 def test_the_readme_is_among_the_pages() -> None:
     assert ROOT / "README.md" in PAGES
-    assert all("run" in b.info for b in blocks(ROOT / "README.md") if b.info.startswith("python"))
+    shown = [block for block in blocks(ROOT / "README.md") if block.info.startswith(("python", "console"))]
+    assert len(shown) >= 2
+    assert all(runs(block) for block in shown)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
