@@ -191,6 +191,9 @@ def test_list_filters(cli: Cli, write: Write) -> None:
     assert ids("--search", "Renewal") == ["c"]
     assert ids("Renewal") == ["c"]
     assert cli("list", "--status", "nope", "--json", code=2).error["code"] == "USAGE"
+    long = "x" * 150
+    cli("run", "flow.yaml", "--id", long)
+    assert any(line.startswith(f"{long} ") for line in cli("list", code=0).out.splitlines())
     table = cli("list", code=0)
     assert "PolicyRenewal" in table.out
     assert table.err == ""

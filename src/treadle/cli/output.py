@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -128,7 +127,8 @@ class Output:
         """Rich, on standard output; never used with --json."""
         from rich.console import Console
 
-        wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 200
+        # In a pipe a row is a line, however long: `treadle list | grep` must not miss a folded id.
+        wide = None if sys.stdout.isatty() else 4096
         return Console(highlight=False, width=wide)
 
     def document(self, value: object) -> None:
