@@ -213,7 +213,7 @@ async def test_graphql(engine: Engine, server: Server, tmp_path: Path) -> None:
     assert "boom" in shown["state"]["e"]["message"]
 
 
-async def test_functions(engine: Engine, tmp_path: Path) -> None:
+async def test_functions_and_tools(engine: Engine, tmp_path: Path) -> None:
     keys: list[str] = []
 
     @engine.transport("plain")
