@@ -275,7 +275,12 @@ class _StepRun:
             options=job.options,
         )
         started = time.monotonic()
-        outcome = await tool.run(config, call)
+        try:
+            outcome = await tool.run(config, call)
+        except StaysOpen:
+            raise
+        except Exception as error:  # a tool that raises where it should report
+            outcome = _raised(error)
         self.dirty = True
         self.waited = self.waited or not getattr(tool, "sync", False)
         return _envelope(outcome, task, action.attempt, time.monotonic() - started)
@@ -365,6 +370,17 @@ def _envelope(outcome: Outcome, task: Task, attempt: int, duration_s: float) -> 
         if part is not None or (key == "result" and status == "ok"):
             envelope[key] = part
     return envelope
+
+
+def _raised(error: Exception) -> Outcome:
+    """What a tool raised, as the outcome it should have given."""
+    if isinstance(error, TreadleError):
+        kind = {"authorization": "auth", "timeout": "timeout", "transport": "connection"}.get(
+            error.cls, "unknown"
+        )
+        return Outcome.failed(kind, error.message, code=error.code, details=error.details)
+    name = type(error).__name__
+    return Outcome.failed("unknown", f"{name}: {error}", code=name, py={"exception_type": name})
 
 
 def _error_in(result: Mapping[str, Any]) -> dict[str, Any]:

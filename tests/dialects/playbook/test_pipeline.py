@@ -536,3 +536,14 @@ def test_auth_names_a_keychain_entry() -> None:
     ).run()
     assert lab.status == "completed"
     assert seen == [{"db_host": "h"}]
+
+
+def test_a_tool_that_raises_gives_an_error_outcome() -> None:
+    def crash(config: dict[str, Any], call: ToolCall) -> Any:
+        raise LookupError("not there")
+
+    lab = Lab(
+        "workflow: [{step: a, tool: {kind: crash, spec: {policy: {rules: [{when: \"{{ outcome.error.code == 'LookupError' }}\", then: {do: break}}]}}}}]",
+        {"crash": crash},
+    ).run()
+    assert lab.status == "completed"

@@ -524,3 +524,22 @@ def test_more_arcs_than_one_step_may_open_go_on_in_slices() -> None:
     """).run()
     assert lab.status == "completed"
     assert len(lab.steps) == 151
+
+
+def test_retry_reaches_behind_joins_and_latches() -> None:
+    lab = Lab("""
+    workflow:
+      - {step: fork, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}]}}
+      - {step: a, tool: {kind: echo}, next: {arcs: [{step: j, args: {n: 1}}]}}
+      - {step: b, tool: {kind: echo}, next: {arcs: [{step: j, args: {n: 2}}]}}
+      - step: j
+        spec: {policy: {admit: {once: true, join: {from: [a, b], mode: all}}}}
+        tool: {kind: echo, value: "{{ args.tokens }}"}
+    """).start()
+    for name in ("a", "b"):
+        lab.perform(lab.driver.open("step", name=name)[0])
+    lab.driver.error(lab.driver.open("step", name="j")[0], "boom")
+    assert lab.status == "failed"
+    lab.driver.retry()
+    lab.work().replays()
+    assert (lab.status, lab.result) == ("completed", [{"n": 1}, {"n": 2}])

@@ -177,12 +177,15 @@ class PlaybookMachine(Machine):
             del state["tokens"][name]
         for entry in state["steps"].values():
             entry["active"] = 0
+            entry.pop("latched", None)
         if turn.playbook.final is not None:
             state["steps"].pop(turn.playbook.final, None)
         state.update(failures=[], halted=[], ready=[], hard=False, phase="flow")
         turn.emit("run.retried", data={"from": step, "steps": [item["step"] for item in again]})
         for item in again:
-            turn.place(item["step"], item["args"], {"name": "run.retried", "status": "ok"}, None)
+            name = turn.place(item["step"], item["args"], {"name": "run.retried", "status": "ok"}, None)
+            # What a join made one token of is one token already.
+            state["tokens"][name]["joined"] = True
         return self._drive(turn)
 
     # --- the loop ------------------------------------------------------------------------------
