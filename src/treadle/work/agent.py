@@ -35,10 +35,18 @@ from .agent_tools import NodeTools, ToolWork, node_tools
 from .job import Done, Job
 
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
-SOURCES_INLINE_BYTES_MAX: Final = 48 * 1024
-SOURCE_INLINE_CHARS_MAX: Final = 8 * 1024
+INLINE_BYTES_MAX: Final = 24 * 1024
 COUNT_MAX: Final = 10**12
 QUESTION: Final = "Based on the results so far, which condition is true?"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What step 0 found: the input, ResolvedSources by field path, skills by id."""
+
+    input: Value
+    sources: Mapping[str, Mapping[str, Any]]
+    skills: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -73,25 +81,25 @@ class AgentWork:
             fetch=self.fetch(workflow.body.get("fetch") or {}, job),
         )
         found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
-        contents = {path: source["content"] for path, source in resolved.items()}
-        setup = await self.payloads.store(job, {"input": input, "contents": contents, "skills": found})
-        value = {"setup": setup, "sources": resolved, "skills": found, "warnings": warnings}
-        if len(encode(value)) > SOURCES_INLINE_BYTES_MAX:
-            value["sources"] = await self._slim_sources(job, resolved)
+        slim = await self.payloads.slim(job, resolved, INLINE_BYTES_MAX)
+        skills = await self.payloads.slim(job, found, INLINE_BYTES_MAX)
+        setup = await self.payloads.store(job, {"input": input, "sources": slim, "skills": skills})
+        long = {
+            path: await self.payloads.store(job, source["content"])
+            for path, source in resolved.items()
+            if len(source["content"]) > DATA_BYTES_MAX
+        }
+        value = {"setup": setup, "sources": slim, "long": long, "skills": skills, "warnings": warnings}
         return Done(value=value)
 
-    async def _slim_sources(self, job: Job, resolved: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        """Long texts by reference; when there are very many, all but the shortest."""
-        total = sum(len(source["content"]) for source in resolved.values())
-        limit = SOURCE_INLINE_CHARS_MAX if total <= 16 * SOURCES_INLINE_BYTES_MAX else 256
-        slim: dict[str, Any] = {}
-        for path, source in resolved.items():
-            slim[path] = dict(source)
-            # The origin of an inline Source is its text once more.
-            for part in ("content", "origin"):
-                if len(source[part]) > limit:
-                    slim[path][part] = await self.payloads.store(job, source[part])
-        return slim
+    async def _setup(self, job: Job) -> Setup:
+        """What step 0 found, as this intent's run recorded it."""
+        stored = await self.payloads.load(job, job.intent.params["setup"])
+        return Setup(
+            await self.payloads.load(job, stored["input"]),
+            await self.payloads.load(job, stored["sources"]),
+            await self.payloads.load(job, stored["skills"]),
+        )
 
     async def _resolve_skills(
         self, workflow: Workflow, resolved: Mapping[str, Mapping[str, Any]], values: Values
@@ -133,13 +141,8 @@ class AgentWork:
             results[node] = plain
         trace["steps"] = [*trace["steps"], *params["steps"]]
         trace["edges"] = [*trace["edges"], *params["edges"]]
-        trace["sources"] = dict(trace["sources"])
-        for path, source in params["sources"].items():
-            trace["sources"][path] = {
-                key: await self.payloads.load(job, part) if key in ("content", "origin") else part
-                for key, part in source.items()
-            }
         if params["last"]:
+            trace["sources"] = await self.payloads.load(job, params["sources"])
             trace["usage"] = params["usage"]
         stored = await self.payloads.store(job, {"results": results, "trace": trace})
         value = {"stored": stored}
@@ -153,10 +156,10 @@ class AgentWork:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
-        setup = await self.payloads.load(job, params["setup"])
+        setup = await self._setup(job)
         provider = self.provider(job.options)
-        tools = node_tools(node, setup["skills"])
-        servers = await self.tools.servers(job, workflow, node, setup["skills"])
+        tools = node_tools(node, setup.skills)
+        servers = await self.tools.servers(job, workflow, node, setup.skills)
         if servers:
             session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
             tools.add_mcp(node, session.tools)
@@ -172,12 +175,12 @@ class AgentWork:
         return Done(value=value)
 
     def _request(
-        self, job: Job, workflow: Workflow, node: Node, setup: Mapping[str, Any], tools: NodeTools
+        self, job: Job, workflow: Workflow, node: Node, setup: Setup, tools: NodeTools
     ) -> TurnRequest:
         params = job.intent.params
 
         async def context() -> dict[str, Any]:
-            found = await self.payloads.context(job, setup["input"], params["base"], params["own"])
+            found = await self.payloads.context(job, setup.input, params["base"], params["own"])
             if "approval" in params:
                 found["approval"] = params["approval"]
             return found
@@ -194,9 +197,7 @@ class AgentWork:
             attempt=params["attempt"],
             turn=params["turn"],
             nth=params["nth"],
-            instruction=sources.assemble(
-                workflow, node, setup["contents"], setup["skills"], params.get("preamble")
-            ),
+            instruction=sources.assemble(node, setup.sources, setup.skills, params.get("preamble")),
             tools=[ToolSpec(t.name, t.description, t.input_schema) for t in tools.by_name.values()],
             max_turns=node.max_turns,
             output_schema=node.output,
@@ -256,11 +257,11 @@ class AgentWork:
     async def route(self, job: Job) -> Done:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
-        setup = await self.payloads.load(job, params["setup"])
+        setup = await self._setup(job)
         provider = self.provider(job.options)
 
         async def context() -> dict[str, Any]:
-            whole = await self.payloads.context(job, setup["input"], params["base"], params["own"])
+            whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
             return routing_view(workflow, whole)
 
         choices = routing.choices(workflow, params["edges"])
@@ -294,8 +295,8 @@ class AgentWork:
             model = model or provider.small_model
         else:
             assert node.retry is not None
-            setup = await self.payloads.load(job, params["setup"])
-            base = setup["contents"].get(f"nodes.{node.id}.instruction", "")
+            written = (await self._setup(job)).sources.get(f"nodes.{node.id}.instruction")
+            base = str(written["content"]) if written else ""
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or provider.default_model
         reply = await provider.ask(AskRequest(instruction=question, model=model, nth=params["nth"]))

@@ -105,9 +105,10 @@ class ToolWork:
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
         setup = await self.payloads.load(job, params["setup"])
-        tools = node_tools(node, setup["skills"])
+        skills = await self.payloads.load(job, setup["skills"])
+        tools = node_tools(node, skills)
         input = await self.payloads.load(job, params["input"])
-        servers = await self.servers(job, workflow, node, setup["skills"])
+        servers = await self.servers(job, workflow, node, skills)
         if params["tool"] not in tools.by_name and servers:
             session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
             tools.add_mcp(node, session.tools)

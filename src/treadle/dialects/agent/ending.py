@@ -53,7 +53,7 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     state = flow.state
     error = error or run_error(flow)
     state["branches"], state["groups"] = {}, {}
-    size = state["bytes"] + STEP_BYTES * len(state["steps"]) + _source_bytes(state)
+    size = state["bytes"] + STEP_BYTES * len(state["steps"])
     if size <= INLINE_BYTES_MAX:
         _close(flow, error, state["results"], {"results": state["results"], "trace": trace(state)})
         return
@@ -61,13 +61,6 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     flow.intents.clear()
     state["seal"] = {"error": error, "done": 0, "stored": None}
     _seal(flow)
-
-
-def _source_bytes(state: dict[str, Any]) -> int:
-    return sum(
-        sum(len(part) if isinstance(part, str) else 200 for part in source.values())
-        for source in state["sources"].values()
-    )
 
 
 def _close(flow: Flow, error: dict[str, Any] | None, results: Value, result: Value) -> None:
@@ -93,13 +86,11 @@ def _units(state: dict[str, Any]) -> Iterator[tuple[str, str, Value]]:
     for name in ("steps", "edges"):
         for item in state[name]:
             yield name, "", item
-    for path in sorted(state["sources"]):
-        yield "sources", path, state["sources"][path]
 
 
 def _seal(flow: Flow) -> None:
     seal = flow.state["seal"]
-    parts: dict[str, Any] = {"results": {}, "steps": [], "edges": [], "sources": {}}
+    parts: dict[str, Any] = {"results": {}, "steps": [], "edges": []}
     size, taken, last = 0, seal["done"], True
     for position, (part, key, value) in enumerate(_units(flow.state)):
         if position < seal["done"]:
@@ -115,7 +106,7 @@ def _seal(flow: Flow) -> None:
         taken += 1
     params = {"name": "result", "op": "seal", "onto": seal["stored"], "last": last, **parts}
     if last:
-        params["usage"] = flow.state["usage"]
+        params["usage"], params["sources"] = flow.state["usage"], flow.state["sources"]
     seal["next"] = None if last else taken
     flow.open("source", "seal", params)
 

@@ -2,8 +2,9 @@
 
 The state of a run (all canonical values):
 
-- `input`, `dry`, `setup` (reference to what step 0 found: input, contents, skills), `sources`,
-  `skills`, `warnings` (per node): what was known before the first node
+- `input`, `dry`, `setup` (reference to what step 0 found), `sources`, `skills` (both by reference
+  when they are many), `long` (references to long contents), `warnings` (per node): what was known
+  before the first node
 - `results`, `steps`, `edges`, `usage`: what people see
 - `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`
   (n-th question of each kind, so that a scripted answer follows from the request)
@@ -133,6 +134,7 @@ def new_state(input: Value) -> dict[str, Any]:
         "dry": False,
         "setup": None,
         "sources": {},
+        "long": {},
         "skills": {},
         "warnings": {},
         "results": {},

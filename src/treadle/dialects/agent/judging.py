@@ -53,8 +53,9 @@ def go_on(flow: Flow, branch: Branch) -> None:
 
 def _aliases(flow: Flow, branch: Branch) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
+    skills = flow.load(flow.state["skills"])
     for id in flow.node(branch).skills:
-        for name, aliases in (flow.state["skills"].get(id, {}).get("aliases") or {}).items():
+        for name, aliases in (skills.get(id, {}).get("aliases") or {}).items():
             found.setdefault(name, []).extend(aliases)
     return found
 

@@ -149,6 +149,7 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
     flow.state["setup"] = value["setup"]
     flow.state["sources"] = value["sources"]
     flow.state["skills"] = value["skills"]
+    flow.state["long"] = value.get("long") or {}
     flow.state["warnings"] = value.get("warnings") or {}
     flow.emit("sources:resolved", sources=value["sources"])
     flow.ready.append(["0", flow.workflow.entry])

@@ -13,9 +13,12 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value
 
-from .model import Node, Workflow
+from .model import Node
 
 SECTION: Final = "\n\n---\n\n"
+
+# ResolvedSources by field path.
+Resolved = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +92,35 @@ def _add(found: dict[str, Value], prefix: str, sources: list[Value]) -> None:
         found[f"{prefix}[{index}]"] = source
 
 
-def _layered(contents: Mapping[str, str], field: str, node: Node) -> list[str]:
+def _layered(resolved: Resolved, field: str, node: Node) -> list[str]:
     """N2: runtime input, then workflow, then node; `only` keeps the node's own."""
     only = node.rules_only if field == "rules" else node.context_only
     layers = [f"nodes.{node.id}"] if only else ["input", "workflow", f"nodes.{node.id}"]
     texts = []
     for layer in layers:
         index = 0
-        while (text := contents.get(f"{layer}.{field}[{index}]")) is not None:
-            texts.append(text)
+        while (source := resolved.get(f"{layer}.{field}[{index}]")) is not None:
+            texts.append(str(source["content"]))
             index += 1
     return texts
 
 
 def assemble(
-    workflow: Workflow,
     node: Node,
-    contents: Mapping[str, str],
+    resolved: Resolved,
     skills: Mapping[str, Mapping[str, Any]],
     preamble: str | None = None,
 ) -> str:
     """N3: preamble, rules, background, skills, then the node's own instruction, never altered."""
     sections = [preamble] if preamble else []
-    if rules := _layered(contents, "rules", node):
+    if rules := _layered(resolved, "rules", node):
         sections.append("## Rules — You MUST Follow These\n\n" + "\n\n".join(rules))
-    if background := _layered(contents, "context", node):
+    if background := _layered(resolved, "context", node):
         sections.append("## Background Context\n\n" + "\n\n".join(background))
     for id in node.skills:
         skill = skills.get(id)
         if skill and skill.get("instruction"):
             sections.append(f"## Skill: {skill['name']}\n\n{skill['instruction']}")
-    sections.append(contents.get(f"nodes.{node.id}.instruction", ""))
+    own = resolved.get(f"nodes.{node.id}.instruction")
+    sections.append(str(own["content"]) if own else "")
     return SECTION.join(sections)

@@ -72,13 +72,12 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
 
 def _shown(flow: Flow, path: str) -> Value:
     """The content of a Source in an event: a long one stays a reference there."""
-    source = flow.state["sources"].get(path)
-    return source["content"] if source else ""
+    return flow.state["long"].get(path) or _content(flow, path)
 
 
 def _content(flow: Flow, path: str) -> str:
-    source = flow.state["sources"].get(path)
-    return str(flow.load(source["content"])) if source else ""
+    source = flow.load(flow.state["sources"]).get(path)
+    return str(source["content"]) if source else ""
 
 
 def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
