@@ -12,10 +12,16 @@ if TYPE_CHECKING:
     from .clock import VirtualClock
     from .driver import Driver
     from .replaying import assert_replays
+    from .scripted import ScriptedModel
 
-__all__ = ["Driver", "VirtualClock", "assert_replays"]
+__all__ = ["Driver", "ScriptedModel", "VirtualClock", "assert_replays"]
 
-_HOMES = {"Driver": "driver", "VirtualClock": "clock", "assert_replays": "replaying"}
+_HOMES = {
+    "Driver": "driver",
+    "ScriptedModel": "scripted",
+    "VirtualClock": "clock",
+    "assert_replays": "replaying",
+}
 
 
 def __getattr__(name: str) -> Any:
