@@ -149,6 +149,13 @@ def test_until_wait_returns_when_only_timers_are_left(cli: Cli, write: Write) ->
     assert wait["due"].endswith("Z")
 
 
+@pytest.mark.parametrize("wait", ["120000d", "300000d", '{until: "2999-01-01T00:00:00Z"}'])
+def test_a_wait_beyond_the_reach_of_the_clock_is_a_long_wait(cli: Cli, write: Write, wait: str) -> None:
+    write("far.yaml", f"dialect: process\nname: Far\nsteps:\n  - wait: {wait}\n  - complete: {{}}\n")
+    document = cli("run", "far.yaml", "--until-wait", "--json", code=3).json
+    assert document["waiting_for"][0]["due"].startswith("2262-")
+
+
 def test_stream_prints_one_event_a_line(cli: Cli, write: Write) -> None:
     write("flow.yaml", ETL)
     events = cli("run", "flow.yaml", "--id", "r", "--stream", code=0).lines

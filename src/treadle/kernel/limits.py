@@ -9,6 +9,8 @@ from __future__ import annotations
 VALUE_DEPTH_MAX = 128
 INT_MIN = -(2**63)
 INT_MAX = 2**64 - 1
+# The last instant that a store's index can hold, in the year 2262. What is due later is due then.
+DUE_NS_MAX = 2**63 - 1
 
 STEP_INTENTS_MAX = 64
 STEP_EVENTS_MAX = 256

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
 from .limits import (
+    DUE_NS_MAX,
     SIGNALS_BUFFERED_MAX,
     SNAPSHOT_TAIL_BYTES_MIN,
     SNAPSHOT_TAIL_RECORDS_MAX,
@@ -417,7 +418,7 @@ def _identify(
         ref=intent.ref,
         seq=seq,
         at_ns=at_ns,
-        due_ns=intent.due_ns,
+        due_ns=None if intent.due_ns is None else min(intent.due_ns, DUE_NS_MAX),
         idempotency_key=intent.idempotency_key,
     )
 
