@@ -77,11 +77,20 @@ class Transports:
 
     def never_waits(self, intent: OpenIntent, loaded: Any) -> bool:
         """Plain functions need no event loop, so a worker thread may call them."""
-        name = str(intent.params["transport"])
-        function = self._functions.get(name)
-        if function is None and name == "python":
-            function = self._functions.get(str(intent.params.get("callable")))
-        return function is not None and not inspect.iscoroutinefunction(function)
+        params = intent.params
+        name = str(params["transport"])
+        if name == "python" and "callable" in params:
+            name = str(params["callable"])
+            function = self._functions.get(name) or _registered(self._tools, name)
+            return function is not None and not inspect.iscoroutinefunction(function)
+        if function := self._functions.get(name):
+            return not inspect.iscoroutinefunction(function)
+        if name in self._built_in:
+            return False
+        try:
+            return bool(getattr(self._tools.get(name), "sync", False))
+        except UnknownTool:
+            return False
 
     async def close(self) -> None:
         """Closes the connections to NATS; tools are closed by their registry."""

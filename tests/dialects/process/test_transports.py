@@ -267,6 +267,25 @@ async def test_functions_and_tools(engine: Engine, tmp_path: Path) -> None:
     assert len(keys) == 1
 
 
+async def test_a_function_that_blocks_does_not_block_the_engine(engine: Engine, tmp_path: Path) -> None:
+    loop_went_on, seen = threading.Event(), []
+
+    @engine.tool("blocking")
+    def blocking() -> bool:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return loop_went_on.wait(10)
+
+    path = tmp_path / "wf.yaml"
+    path.write_text(
+        "dialect: process\nname: wf\nsteps: [{call: {transport: blocking, into: r}}, {complete: {$: result.r}}]"
+    )
+    (definition,) = engine.load(str(path))
+    started = await engine.start(definition.digest)
+    asyncio.get_running_loop().call_soon(loop_went_on.set)
+    assert await started.result(timeout=15) is True
+    assert seen == [False]
+
+
 async def test_what_functions_raise(engine: Engine, tmp_path: Path) -> None:
     @engine.transport("bad")
     def bad(payload: Any) -> Any:
