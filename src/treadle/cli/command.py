@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from treadle.engine import Engine
 
 DEFAULT_STORE: Final = "sqlite:///treadle.db"
+# No sequence and no count is larger.
+NUMBER_MAX: Final = 2**63 - 1
 
 # Panels of `treadle --help`, in the order a newcomer needs them.
 RUN: Final = "Run and look"

@@ -66,6 +66,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stderr.write("treadle does not run under python -O: its assertions guard your data\n")
         sys.exit(EXIT_FAILED)
     try:
+        for argument in given:
+            argument.encode()
+    except UnicodeEncodeError:
+        sys.exit(Output(as_json="--json" in given).error(Usage(f"{argument!a} is not valid UTF-8 text")))
+    try:
         code = app(given, prog_name="treadle", standalone_mode=False)
     except typer.Abort:
         code = EXIT_FAILED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completing, inputs
-from .command import RUN, App, Commands, Session
+from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .loading import is_file, one
 from .output import Usage, worst
 from .progress import Progress, watch
@@ -240,7 +240,9 @@ async def list_(
     search: Annotated[
         str | None, typer.Option("--search", help="Text in id, workflow or reference.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=NUMBER_MAX, help="At most this many, newest first.")
+    ] = 100,
 ) -> None:
     """List runs, newest first."""
     wanted = [part for item in status or [] for part in item.split(",")]
@@ -291,7 +293,14 @@ async def state(
     id: RunId,
     at: Annotated[
         int | None,
-        typer.Option("--at", metavar="SEQ", min=1, help="As it was after this record.", show_default=False),
+        typer.Option(
+            "--at",
+            metavar="SEQ",
+            min=1,
+            max=NUMBER_MAX,
+            help="As it was after this record.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Show a run's state, now or at any record of its journal (time travel)."""
@@ -317,7 +326,14 @@ async def events(
     id: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     after: Annotated[
-        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this one.")
+        int,
+        typer.Option(
+            "--after",
+            metavar="SEQ",
+            min=0,
+            max=NUMBER_MAX,
+            help="Only events after this one.",
+        ),
     ] = 0,
 ) -> None:
     """List a run's events in order; with --json one per line."""

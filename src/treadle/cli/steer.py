@@ -15,7 +15,7 @@ import typer
 from treadle.kernel.errors import RunFailed, TreadleError
 
 from . import completing, inputs
-from .command import STEER, App, Commands, Session
+from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .loading import one
 from .output import EXIT_OK, Usage, worst
 from .runs import drive, ids_of
@@ -158,7 +158,12 @@ async def signal(
     expected_version: Annotated[
         int | None,
         typer.Option(
-            "--expected-version", metavar="N", help="Refuse if version_no is another.", show_default=False
+            "--expected-version",
+            metavar="N",
+            min=0,
+            max=NUMBER_MAX,
+            help="Refuse if version_no is another.",
+            show_default=False,
         ),
     ] = None,
     all_failed: AllFailed = False,
@@ -303,6 +308,7 @@ async def fork(
             "--at",
             metavar="SEQ",
             min=1,
+            max=NUMBER_MAX,
             help="The record to go on from; default the last.",
             show_default=False,
         ),

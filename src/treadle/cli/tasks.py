@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import completing, inputs
-from .command import STEER, App, Commands, Session
+from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .output import moment
 from .runs import drive
 from .steer import marked
@@ -169,6 +169,8 @@ async def complete(
         typer.Option(
             "--expected-version",
             metavar="N",
+            min=0,
+            max=NUMBER_MAX,
             help="Refuse if the run's version_no is another.",
             show_default=False,
         ),
