@@ -21,6 +21,7 @@ from treadle.runtime.commands import Command, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, News, Work
 from treadle.runtime.registry import Registry
+from treadle.runtime.signing import node_signer
 from treadle.runtime.thread import CoreThread
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads, Store
@@ -157,6 +158,10 @@ class Bridge:
             hot_max=self._hot_runs,
         )
         core.operations = self._operations
+        signer = node_signer(self.path)
+        core.verify = signer.verify
+        if self.worker is not None:
+            self.worker.sign = signer.sign
         return core
 
     def _stopped(self, failure: BaseException | None) -> None:

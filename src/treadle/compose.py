@@ -70,10 +70,13 @@ def register_performers(engine: Engine, dialect: str) -> None:
         from treadle.work.effects import EffectPerformer
 
         register("*", EffectPerformer(engine.tools), dialect=dialect)
+        engine.worker.signing.add(dialect)
 
 
 def register(engine: Engine, plugin: Any) -> None:
-    if type(plugin).__name__ == "Skill":
+    from treadle.work.agent_skill import Skill
+
+    if isinstance(plugin, Skill):
         engine.agents.skills.register(plugin)
     else:
         engine.tools.register(plugin)

@@ -28,6 +28,9 @@ class Machine(ABC):
     # The most bytes one record may have. A dialect that counts its own output exactly raises it.
     record_bytes_max: ClassVar[int] = STEP_BYTES_MAX
 
+    # Whether receipts of workers count only with a valid signature of the node.
+    signed: ClassVar[bool] = False
+
     @abstractmethod
     def load(self, body: Value) -> Any:
         """Makes a definition's canonical body ready to run. Cached by digest, so it may be slow."""

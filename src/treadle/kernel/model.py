@@ -55,6 +55,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 1
     by: str | None = None
     events: list[dict[str, Any]] = []
+    # Who performed it vouches for it, where the dialect asks for that (`Machine.signed`).
+    signature: bytes = b""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

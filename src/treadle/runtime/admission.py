@@ -17,6 +17,7 @@ from treadle.kernel.errors import (
     VersionMismatch,
 )
 from treadle.kernel.model import (
+    ENGINE_KINDS,
     REFUSABLE,
     Apply,
     Cancel,
@@ -153,13 +154,26 @@ def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
     """What settles an intent that is not open, or steers a run that has ended, changes nothing."""
     if isinstance(event, Receipt | Rejected | Frame):
         if event.intent in hot.state.open:
-            return isinstance(event, Frame) and _is_late(core, hot, item, event)
+            if isinstance(event, Frame):
+                return _is_late(core, hot, item, event)
+            return isinstance(event, Receipt) and _is_forged(core, hot, item, event)
         core.note_stale(hot, item, "receipt.stale", {"intent": event.intent})
         return True
     if hot.state.ended and hot.machine.final and isinstance(event, Signal | Cancel):
         core.note_stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
         return True
     return False
+
+
+def _is_forged(core: Core, hot: Hot, item: Item, receipt: Receipt) -> bool:
+    """Where receipts are signed, one without the node's signature settles nothing: the intent stays
+    open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
+    if not hot.machine.signed or core.verify is None or "own" in item.notes:
+        return False
+    if hot.state.open[receipt.intent].kind in ENGINE_KINDS or core.verify(receipt):
+        return False
+    core.note_stale(hot, item, "receipt.unsigned", {"intent": receipt.intent})
+    return True
 
 
 def _is_late(core: Core, hot: Hot, item: Item, frame: Frame) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
-from treadle.kernel.model import Frame
+from treadle.kernel.model import Frame, Receipt
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
@@ -59,6 +59,8 @@ class Core:
         self.staged = Staged(1)
         # Set by the composition root: performs operations that are no events of a run (tasks, deploys).
         self.operations: Callable[[Core, dict[str, Any], Ack | None], Any] = _no_operations
+        # Set by the composition root: whether a receipt bears the node's signature.
+        self.verify: Callable[[Receipt], bool] | None = None
         self.next_run_no = store.last_run_no() + 1
         self.next_task_no = store.last_task_no() + 1
         self._port = port

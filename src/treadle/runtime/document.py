@@ -68,7 +68,7 @@ def show(
         "started_at": _at(state.started_ns),
         "ended_at": _at(state.ended_ns),
         "version_no": state.seq,
-        "waiting_for": [] if ended else [*waits(state.open), *extra],
+        "waiting_for": [] if ended else [*waits(reads, state), *extra],
         "state": view.pop("state"),
         "parent": state.parent,
         "children": [child.id for child in reversed(reads.runs(parent=state.id, limit=10_000))],
@@ -87,11 +87,22 @@ def show(
     return document
 
 
-def waits(open_: dict[str, OpenIntent]) -> list[dict[str, Any]]:
+def waits(reads: Reads, state: RunState) -> list[dict[str, Any]]:
     return [
-        {"kind": kind_shown(intent.kind), "id": intent.id, "name": intent.name, "due": _at(intent.due_ns)}
-        for intent in open_.values()
+        {
+            "kind": kind_shown(intent.kind),
+            "id": intent.id,
+            "name": _child_name(reads, state.id, intent) if intent.kind == "child" else intent.name,
+            "due": _at(intent.due_ns),
+        }
+        for intent in state.open.values()
     ]
+
+
+def _child_name(reads: Reads, run: str, intent: OpenIntent) -> str:
+    """The child's workflow; until it has started, what it was asked for by (a name, name@version, a path)."""
+    child = reads.run(child_id(run, intent.id))
+    return child.workflow if child is not None else str(intent.params.get("workflow") or intent.name)
 
 
 def kind_shown(kind: str) -> str:
@@ -106,7 +117,7 @@ def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) 
             children.append(
                 {
                     "id": child_id(state.id, intent.id),
-                    "name": intent.params.get("workflow"),
+                    "name": _child_name(reads, state.id, intent),
                     "version": child.version if child else None,
                     "reference": child.reference if child else None,
                     "into": intent.params.get("into"),

@@ -74,7 +74,8 @@ def refused(core: Core, item: Item, error: dict[str, Any]) -> None:
 
 def deadline(core: Core, row: TimerRow) -> None:
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
-    core.post(Item(row.run_id, Receipt(intent=row.intent, status="timeout", error=error)))
+    receipt = Receipt(intent=row.intent, status="timeout", error=error)
+    core.post(Item(row.run_id, receipt, notes={"own": True}))
 
 
 def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+import msgspec
+
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
@@ -124,6 +126,8 @@ class WorkerJob:
             by=done.by,
             events=redact(to_value(done.events)) if done.events else [],
         )
+        if self._worker.sign is not None and self.dialect in self._worker.signing:
+            receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
         return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})
 
 
@@ -141,6 +145,9 @@ class Worker:
         self.vault = vault
         self.fetch_blob = fetch_blob
         self.unknown: dict[str, str] = {}
+        # Set by the composition root: how receipts are signed, and those of which dialects.
+        self.sign: Callable[[Receipt], bytes] | None = None
+        self.signing: set[str] = set()
         self._concurrency = concurrency
         self._thread_count = threads
         self._performers: dict[tuple[str, str], tuple[Performer, Threaded | None]] = {}

@@ -71,6 +71,7 @@ class ReactiveMachine(Machine):
     version: ClassVar[int] = 1
     # A completed cell can be told more, and a deleted one is created anew by its next event.
     final: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
     # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
     record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
 
@@ -309,6 +310,7 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
         seq=intent.seq,
         payload=encode(payload),
         executor=event.by,
+        signature=event.signature,
     )
 
 

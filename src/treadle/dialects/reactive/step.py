@@ -54,6 +54,7 @@ class Receipt:
     seq: int
     payload: bytes = b""
     executor: str | None = None
+    signature: bytes = b""
 
     def envelope(self) -> dict[str, Any]:
         """The same as sys/EffectReceiptEnvelope@1, for those who handle all effects alike."""
@@ -65,6 +66,7 @@ class Receipt:
             "receipt_payload": self.payload,
             "status": self.status,
             "emitted_at_seq": self.seq,
+            "signature": self.signature,
         }
         optional = (
             ("origin_instance_key", None if self.key is None else encode(self.key)),

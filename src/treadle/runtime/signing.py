@@ -1,0 +1,54 @@
+"""Receipts signed with the node's key.
+
+Whoever performs an effect signs how it settled; the core verifies that before the receipt counts.
+The key is 32 random bytes in a file beside the store that only its owner may read, so a process
+that can merely write to the store (a guest, a tool that found the file) cannot settle somebody
+else's work. A store in memory has a key of its own life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from treadle.kernel.errors import StoreReadOnly
+from treadle.kernel.model import Receipt
+from treadle.kernel.values import encode
+
+KEY_BYTES = 32
+
+
+class Signer:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def sign(self, receipt: Receipt) -> bytes:
+        said = encode([receipt.intent, receipt.status, receipt.value, receipt.error])
+        return hmac.new(self._key, said, hashlib.sha256).digest()
+
+    def verify(self, receipt: Receipt) -> bool:
+        return hmac.compare_digest(self.sign(receipt), receipt.signature)
+
+
+def node_signer(store: Path | None) -> Signer:
+    """The signer of the node that owns a store; its key is made when it is first needed."""
+    if store is None:
+        return Signer(os.urandom(KEY_BYTES))
+    path = store.with_name(store.name + "-key")
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        # Nothing signed with an earlier key is on its way: receipts live in one process.
+        key = os.urandom(KEY_BYTES)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(key)
+            temporary.replace(path)
+        except PermissionError as error:
+            raise StoreReadOnly(f"cannot write {path}: {error.strerror}") from error
+    return Signer(key)
