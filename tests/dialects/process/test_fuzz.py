@@ -80,7 +80,7 @@ def mutated(place: tuple[Any, ...], junk: Any, *, drop: bool, rename: str | None
     return value
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(PLACES),
     JUNK,
@@ -103,7 +103,7 @@ def test_a_definition_with_any_mistake(
     answered(definition.body, rng)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_a_run_with_any_answers(rng: Any) -> None:
     definition, _ = DIALECT.compile(Document(WHOLE))
