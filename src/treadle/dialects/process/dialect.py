@@ -71,6 +71,7 @@ class ProcessDialect:
         problems.raise_errors()
 
     def check_input(self, definition: Program, input: Value, options: dict[str, Any]) -> Value:
+        input = {} if input is None else input  # started without a payload: an empty one
         if definition.schema is None:
             return input
         if errors := mismatches(definition.schema, input):
