@@ -12,7 +12,7 @@ import pytest
 PUBLIC = {
     "treadle": ["Engine", "Run", "RunFailed", "TreadleError", "__version__"],
     "treadle.sync": ["Engine", "Run"],
-    "treadle.testing": ["Driver", "VirtualClock", "assert_replays"],
+    "treadle.testing": ["Driver", "ScriptedModel", "VirtualClock", "assert_replays"],
 }
 
 # Each takes tens of milliseconds or brings an extra; `import treadle` wants none of them.
