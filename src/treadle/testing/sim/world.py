@@ -129,6 +129,9 @@ class World:
         self.disk.full = False
         for process in self._processes:
             process.fuse = None
+            if process is not self.owner:
+                # It believes it owns the store, and with nothing to commit it would never learn.
+                process.kill()
 
     def _quiet(self) -> bool:
         marks = ", ".join("?" * len(TERMINAL))
