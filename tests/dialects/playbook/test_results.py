@@ -192,3 +192,19 @@ def test_a_reference_whose_payload_is_gone_is_an_outcome() -> None:
     lab.perform(lab.driver.open("step")[0])
     lab.driver.blobs.clear()
     assert (lab.work().status, lab.ctx) == ("completed", {"gone": True})
+
+
+def test_large_items_of_a_stored_collection_go_by_address() -> None:
+    rows = {"rows": [{"id": n, "blob": "x" * 80_000} for n in range(30)]}
+    lab = Lab(
+        """
+    workflow:
+      - {step: load, tool: {kind: rows}, next: {arcs: [{step: each}]}}
+      - step: each
+        loop: {in: "{{ load.rows }}", iterator: row, spec: {mode: parallel, max_in_flight: 30}}
+        tool: {kind: echo, value: ["{{ row.id }}", "{{ iter.row.blob | length }}"]}
+    """,
+        {"rows": lambda config, call: rows},
+    ).run()
+    assert lab.result["results"] == [[n, 80_000] for n in range(30)]
+    assert max(len(stored.body) for stored in lab.driver.journal) < 50_000

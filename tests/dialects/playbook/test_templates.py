@@ -142,6 +142,14 @@ def test_handles() -> None:
     assert plain([Handle(3)]) == [3]
 
 
+def test_the_body_of_an_http_result_has_two_names() -> None:
+    result = {"data": {"a": 1}, "status_code": 200}
+    assert (
+        value("{{ outcome.result.body.a }} {{ outcome.result.data.a }}", outcome={"result": result}) == "1 1"
+    )
+    assert value("{{ outcome.result.body }}", outcome={"result": {"data": 1}}) is None
+
+
 _LEAVES = st.sampled_from(
     [
         "ctx.n",

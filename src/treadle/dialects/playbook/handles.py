@@ -198,6 +198,8 @@ def attribute(target: Any, name: str) -> Any:
     kind = type(target)
     if kind is dict:
         found = target.get(name, MISSING)
+        if found is MISSING and name == "body" and _is_http(target):
+            found = target["data"]
         return wrap(found) if type(found) is dict else found
     if kind is Handle:
         return target.attribute(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, encode
 
 from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Token, Turn, canonical
@@ -38,13 +38,23 @@ def _lasting(turn: Turn, loop: Loop, raw: Any) -> dict[str, Any] | None:
     if path is None:
         return None
     if path[0] in ("workload", "args"):
-        return {"path": list(path)}
+        large = turn.state["workload"].get(path[1]) if path[0] == "workload" and len(path) > 1 else None
+        return {"stored": large, "path": list(path[2:])} if is_stored(large) else {"path": list(path)}
     if isinstance(raw, Handle) and is_stored(raw.raw):
         return {"stored": raw.raw, "path": []}
     entry = turn.state["steps"].get(path[0])
     if entry is not None and is_stored(entry.get("result")) and path[0] not in turn.state["ctx"]:
         return {"stored": entry["result"], "path": list(path[1:])}
     return None
+
+
+def item_of(source: dict[str, Any], value: Value, index: int, limit: int) -> Value:
+    """One item as its iteration gets it: a large one of a stored collection goes by its address."""
+    stored = source.get("stored")
+    if stored is None or "parts" in stored or len(encode(value)) <= limit:
+        return value
+    address = {key: part for key, part in stored.items() if key not in ("preview", "extracted", "ttl")}
+    return {**address, "path": [*(stored.get("path") or ()), *source["path"], index]}
 
 
 def items(turn: Turn, source: dict[str, Any], token: Token) -> Sequence[Value]:

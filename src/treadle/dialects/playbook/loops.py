@@ -89,7 +89,8 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]
         tracker["next"] = index + 1
         tracker["running"].append(index)
         turn.emit("loop.iteration.started", step=step.name, iteration=index)
-        iteration = {**turn.own_iter(), loop.iterator: values[index], "index": index}
+        item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
+        iteration = {**turn.own_iter(), loop.iterator: item, "index": index}
         own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
         turn.open(Intent(kind="step", params=own, ref=f"{name}.{index}"))
 
