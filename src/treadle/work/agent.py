@@ -160,18 +160,24 @@ class AgentWork:
         provider = self.provider(job.options)
         tools = node_tools(node, setup.skills)
         servers = await self.tools.servers(job, workflow, node, setup.skills)
+        key = f"{job.run}/{params['session']}"
         if servers:
-            session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
+            session = await self.mcp.open(key, servers, list(tools.by_name))
             tools.add_mcp(node, session.tools)
         request = self._request(job, workflow, node, setup, tools)
         request.model = node.model or workflow.model or provider.default_model
         request.mcp_servers = sorted(servers)
-        reply = await provider.turn(request)
-        value = await self._turn_value(job, provider, reply)
+        goes_on = False
+        try:
+            reply = await provider.turn(request)
+            value = await self._turn_value(job, provider, reply)
+            goes_on = bool(reply.calls)
+        finally:
+            # The servers outlive a turn only for the calls it asked for.
+            if servers and not goes_on:
+                await self.mcp.release(key)
         if params["turn"] == 1:
             value["warnings"] = tools.unmatched(node)
-        if servers and not reply.calls:
-            await self.mcp.release(f"{job.run}/{params['session']}")
         return Done(value=value)
 
     def _request(

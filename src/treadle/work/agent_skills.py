@@ -9,6 +9,7 @@ left out with a warning: the workflow goes on without it.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from treadle.dialects.agent.schema import SKILL, SKILL_ID
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_duration
 from treadle.lang.text import parse
@@ -27,9 +29,11 @@ from .agent_skill import Skill
 from .secret_files import read_secrets_file
 
 FOLDERS: Final = (".treadle/skills", ".sweny/skills", ".claude/skills", ".agents/skills", ".gemini/skills")
+CATEGORIES: Final = SKILL["properties"]["category"]["enum"]
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Learn = Callable[[str, str], Any]
+log = logging.getLogger("treadle.agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,12 @@ class Skills:
         self._found: dict[str, Skill] | None = None
 
     def register(self, skill: Skill) -> None:
+        if not (skill.tools or skill.instruction or skill.mcp):
+            raise TreadleError(
+                f"the skill {skill.id!r} has no tools, no instruction and no MCP server",
+                cls="definition",
+                code="SKILL_INVALID",
+            )
         self._registered[skill.id] = skill
 
     def _known(self) -> dict[str, Skill]:
@@ -88,7 +98,7 @@ class Skills:
     def find(self, id: str, inline: Mapping[str, Any], base: str | None) -> Skill | None:
         """The live skill of this id, or None. `inline` is the workflow's own `skills`."""
         known = self._known().get(id)
-        written = discover(base).get(id)
+        written = discover(id, base)
         if known is not None and written is not None:
             return replace(
                 known,
@@ -185,25 +195,26 @@ def recorded(skill: Skill, id: str, instruction: str | None) -> dict[str, Any]:
 # --- SKILL.md -----------------------------------------------------------------------------------
 
 
-def discover(base: str | None) -> dict[str, Skill]:
-    """Skills written as `<folder>/<id>/SKILL.md`, beside the workflow first, then in the current
-    directory; the first folder that has an id wins."""
-    found: dict[str, Skill] = {}
+def discover(id: str, base: str | None) -> Skill | None:
+    """A skill written as `<folder>/<id>/SKILL.md`, beside the workflow first, then in the current
+    directory; the first folder that has it wins. One that cannot be read is passed over, because
+    such folders are shared with other programs."""
+    if not re.match(SKILL_ID, id):
+        return None
     for root in dict.fromkeys((base, os.getcwd())):
         for folder in FOLDERS if root is not None else ():
-            place = Path(root or "") / folder
-            if not place.is_dir():
-                continue
-            for path in sorted(place.glob("*/SKILL.md")):
-                if path.parent.name not in found:
-                    skill = read_skill(path)
-                    found.setdefault(skill.id, skill)
-    return found
+            path = Path(root or "") / folder / id / "SKILL.md"
+            if path.is_file():
+                try:
+                    return read_skill(path)
+                except (TreadleError, OSError, UnicodeDecodeError) as error:
+                    log.warning("%s is passed over: %s", path, error)
+    return None
 
 
 def read_skill(path: Path) -> Skill:
     """One SKILL.md: its body is the instruction, its front matter name, description, category,
-    config, mcp."""
+    config, mcp. Its id is the folder's name."""
     text = path.read_text(encoding="utf-8")
     front: dict[str, Any] = {}
     body = text
@@ -215,11 +226,12 @@ def read_skill(path: Path) -> Skill:
                 "the front matter is not a mapping", cls="definition", code="SKILL_INVALID", where=str(path)
             )
         front, body = value or {}, match[2]
+    category = str(front.get("category") or "")
     return Skill(
-        id=str(front.get("id") or path.parent.name),
+        id=path.parent.name,
         name=str(front.get("name") or path.parent.name),
         description=str(front.get("description") or ""),
-        category=str(front.get("category") or "general"),
+        category=category if category in CATEGORIES else "general",
         config=front.get("config") or {},
         instruction=body.strip() or None,
         mcp=front.get("mcp"),

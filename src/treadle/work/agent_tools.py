@@ -101,6 +101,17 @@ class ToolWork:
         return found
 
     async def call(self, job: Job) -> Done:
+        key = f"{job.run}/{job.intent.params['session']}"
+        try:
+            done = await self._call(job, key)
+        except asyncio.CancelledError:
+            await self.mcp.release(key)
+            raise
+        if job.intent.params.get("last"):
+            await self.mcp.release(key)
+        return done
+
+    async def _call(self, job: Job, key: str) -> Done:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
@@ -110,7 +121,7 @@ class ToolWork:
         input = await self.payloads.load(job, params["input"])
         servers = await self.servers(job, workflow, node, skills)
         if params["tool"] not in tools.by_name and servers:
-            session = await self.mcp.open(f"{job.run}/{params['session']}", servers, list(tools.by_name))
+            session = await self.mcp.open(key, servers, list(tools.by_name))
             tools.add_mcp(node, session.tools)
         offered = tools.by_name.get(params["tool"])
         if offered is None:

@@ -64,7 +64,7 @@ class NoMcp:
         raise AssertionError("no MCP server is expected here")
 
     async def release(self, key: str) -> None:
-        raise AssertionError("no MCP server is expected here")
+        """A session that was never opened may be released."""
 
 
 class Play:

@@ -174,20 +174,23 @@ def skill_md(root: Path, folder: str, id: str, text: str) -> None:
     (place / "SKILL.md").write_text(text)
 
 
-def test_skill_folders_are_found_in_order(tmp_path, monkeypatch):
+def test_skill_folders_are_found_in_order(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     skill_md(tmp_path, ".claude/skills", "one", "---\nname: Later\n---\nlater")
     skill_md(
         tmp_path,
         ".treadle/skills",
         "one",
-        "---\nname: First\ndescription: d\ncategory: data\n---\nBody text\n",
+        "---\nname: First\ndescription: d\ncategory: odd\n---\nBody text\n",
     )
     skill_md(tmp_path, ".gemini/skills", "two", "No front matter.")
-    found = discover(str(tmp_path))
-    assert found["one"].name == "First"
-    assert found["one"].instruction == "Body text"
-    assert found["two"].instruction == "No front matter."
+    skill_md(tmp_path, ".agents/skills", "broken", "---\n- not a mapping\n---\ntext")
+    first = discover("one", str(tmp_path))
+    assert (first.name, first.category, first.instruction) == ("First", "general", "Body text")
+    assert discover("two", str(tmp_path)).instruction == "No front matter."
+    assert discover("broken", str(tmp_path)) is None, "a folder that others use must not stop a run"
+    assert "passed over" in caplog.text
+    assert discover("../one", str(tmp_path)) is None
 
 
 def test_a_written_skill_replaces_instruction_and_keeps_tools(play, flow, tmp_path):
@@ -264,3 +267,8 @@ async def test_settings_are_looked_for_in_order(tmp_path, monkeypatch):
         await values.find(name, name) for name in ("A_KEY", "B_KEY", "C_KEY", "D_KEY", "E_KEY", "NO_KEY")
     ]
     assert found == ["given", "secret", "environment", "flow", "cwd", None]
+
+
+def test_a_skill_has_at_least_something(prepared, flow):
+    with pytest.raises(TreadleError, match="no tools, no instruction"):
+        prepared(flow("a"), ONE, skills=(Skill("empty", name="E"),))

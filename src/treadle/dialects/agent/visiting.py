@@ -314,7 +314,19 @@ def open_call(flow: Flow, branch: Branch, *, key: str | None) -> None:
         "session": f"{branch['id']}/{visit['node']}/{visit['nth']}",
         "setup": flow.state["setup"],
     }
+    if len(visit["pending"]) == 1 and _is_last_turn(flow, branch):
+        # Nothing follows this call: whoever makes it may stop the node's servers.
+        params["last"] = True
     flow.open("call", branch["id"], params, key=key)
+
+
+def _is_last_turn(flow: Flow, branch: Branch) -> bool:
+    node, visit = flow.node(branch), branch["visit"]
+    return (
+        visit["turn"] >= node.max_turns
+        or exceeded(flow.workflow.budget, flow.state["usage"]) is not None
+        or exceeded(node.budget, visit["usage"]) is not None
+    )
 
 
 def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:

@@ -36,7 +36,12 @@ class ScriptedModel:
     keeps_history = False
 
     def __init__(
-        self, script: dict[str, Any], *, base: str | Path | None = None, quiet: bool = False
+        self,
+        script: dict[str, Any],
+        *,
+        base: str | Path | None = None,
+        quiet: bool = False,
+        remember: bool = True,
     ) -> None:
         problem = _shape_problem(script)
         if problem is not None:
@@ -47,7 +52,8 @@ class ScriptedModel:
         log = script.get("log")
         self._log = None if log is None else Path(base or ".") / log
         # Quiet: nothing is remembered, so nothing has to be loaded either. For benchmarks.
-        self._quiet = quiet and self._log is None
+        self._quiet = (quiet or not remember) and self._log is None
+        self._remember = remember
         self.calls: list[dict[str, Any]] = []
 
     @classmethod
@@ -58,7 +64,8 @@ class ScriptedModel:
             raise ProviderError(f"the script cannot be read: {error}", code="SCRIPT_INVALID") from error
         except ValueError as error:
             raise ProviderError(f"{path} is not JSON: {error}", code="SCRIPT_INVALID") from error
-        return cls(script, base=Path(path).resolve().parent)
+        # Whoever names a file reads the log, if anything; a server must not remember every request.
+        return cls(script, base=Path(path).resolve().parent, remember=False)
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         if not self._quiet:
@@ -148,7 +155,8 @@ class ScriptedModel:
         return entries[nth - 1]
 
     def _record(self, **request: Any) -> None:
-        self.calls.append(request)
+        if self._remember:
+            self.calls.append(request)
         if self._log is None:
             return
         line = json.dumps(request, ensure_ascii=False, default=repr) + "\n"
