@@ -136,6 +136,9 @@ class Bridge:
     async def stop(self) -> None:
         if self.worker is not None:
             await self.worker.stop()
+        if self._readers is not None:
+            # Before the owner's connection: the last to close, if it may write, tidies the log away.
+            self._readers.submit(self._close_reads).result()
         if self._thread is not None:
             self._thread.stop()
             await asyncio.to_thread(self._thread.join)

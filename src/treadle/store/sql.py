@@ -220,7 +220,8 @@ class SqlStore(SqlReads):
 
     def _write_waits(self, tx: Any, batch: Batch) -> None:
         if batch.timers_done:
-            tx.executemany("DELETE FROM timers WHERE intent = ?", [(intent,) for intent in batch.timers_done])
+            done = [(run, intent) for intent, run in batch.timers_done.items()]
+            tx.executemany("DELETE FROM timers WHERE run = ? AND intent = ?", done)
         if batch.timers:
             rows = [(t.intent, t.run, t.due_ns, int(t.fires)) for t in batch.timers.values()]
             tx.executemany("INSERT INTO timers (intent, run, due_ns, fires) VALUES (?, ?, ?, ?)", rows)
@@ -350,3 +351,8 @@ class SqlStore(SqlReads):
 
     def idle(self) -> None:
         self._dialect.checkpoint(self._connection)
+
+    def close(self) -> None:
+        """Leaves one whole file where it can, so that a copy of it is a copy of the store."""
+        self._dialect.checkpoint(self._connection)
+        super().close()
