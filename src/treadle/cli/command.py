@@ -92,10 +92,21 @@ class Session:
         return engine
 
     @asynccontextmanager
-    async def engine(self, app: str | None = None, **options: Any) -> AsyncIterator[Engine]:
-        """A started engine on the store: it owns it if nobody else does, and sets its work going."""
+    async def engine(
+        self, app: str | None = None, *, creates: bool = True, **options: Any
+    ) -> AsyncIterator[Engine]:
+        """A started engine on the store: it owns it if nobody else does, and sets its work going.
+        A command that `creates` nothing makes no store either: where there is none, there is no run."""
+        if not creates and not self.has_store():
+            self.store = "memory:"
         async with await self.prepare(app, **options) as engine:
             yield engine
+
+    def has_store(self) -> bool:
+        from treadle.engine import store_path
+
+        path = store_path(self.store)
+        return path is None or path.exists()
 
     @asynccontextmanager
     async def look(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[Engine]:

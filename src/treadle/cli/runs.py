@@ -26,6 +26,44 @@ RunId = Annotated[
     str,
     typer.Argument(metavar="ID", help="The run's id.", show_default=False, autocompletion=completing.runs),
 ]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|NAME[@VERSION]",
+        help="A file, FILE.py:NAME, or a deployed workflow.",
+        show_default=False,
+    ),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-i", metavar="KEY=VALUE", help="One input; JSON if it parses, else text.", show_default=False
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="JSON|@FILE", help="The whole input; -i adds keys.", show_default=False),
+]
+Id = Annotated[
+    str | None, typer.Option("--id", help="The run's id; the same again is the same run.", show_default=False)
+]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Once per key: the run's id is WORKFLOW/KEY.", show_default=False)
+]
+Reference = Annotated[
+    str | None, typer.Option("--reference", help="Business reference, to find it by.", show_default=False)
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="SPEC", help="PROVIDER[:ARG], e.g. scripted:script.json.", show_default=False
+    ),
+]
+SecretsFile = Annotated[
+    Path | None,
+    typer.Option("--secrets", metavar="FILE", help="dotenv, YAML or JSON.", show_default=False),
+]
+UntilWait = Annotated[bool, typer.Option("--until-wait", help="Return also when only timers are left.")]
 UNFINISHED = ("running", "waiting", "stalled")
 PAGE = 500
 
@@ -41,52 +79,17 @@ PAGE = 500
 )
 async def run(
     cli: Session,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|NAME[@VERSION]",
-            help="A file, FILE.py:NAME, or a deployed workflow.",
-            show_default=False,
-        ),
-    ],
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-i", metavar="KEY=VALUE", help="One input; JSON if it parses, else text.", show_default=False
-        ),
-    ] = None,
-    input: Annotated[
-        str | None,
-        typer.Option(
-            "--input", metavar="JSON|@FILE", help="The whole input; -i adds keys.", show_default=False
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option("--id", help="The run's id; the same again is the same run.", show_default=False),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="Once per key: the run's id is WORKFLOW/KEY.", show_default=False),
-    ] = None,
-    reference: Annotated[
-        str | None, typer.Option("--reference", help="Business reference, to find it by.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="SPEC", help="PROVIDER[:ARG], e.g. scripted:script.json.", show_default=False
-        ),
-    ] = None,
-    secrets: Annotated[
-        Path | None,
-        typer.Option("--secrets", metavar="FILE", help="dotenv, YAML or JSON.", show_default=False),
-    ] = None,
+    target: Target,
+    pairs: Pairs = None,
+    input: Input = None,
+    id: Id = None,
+    key: Key = None,
+    reference: Reference = None,
+    model: Model = None,
+    secrets: SecretsFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop where a condition would choose.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Refuse sources that need the network.")] = False,
-    until_wait: Annotated[
-        bool, typer.Option("--until-wait", help="Return also when only timers are left.")
-    ] = False,
+    until_wait: UntilWait = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as one JSON line.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Only the canonical spelling.")] = False,
     app: App = None,
@@ -95,6 +98,8 @@ async def run(
 
     Returns when the run has ended, or when only people or outside signals can move it on (exit 3).
     """
+    from treadle.engine import new_id
+
     data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
     if secrets is not None and not secrets.is_file():
         raise Usage(f"--secrets: there is no file {secrets}")
@@ -102,6 +107,8 @@ async def run(
     workflow = one(engine, target, strict=strict)
     if key is not None and id is None:
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
+    id = id or new_id()
+    cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
     async with engine:
         started = await engine.start(
             workflow,
@@ -159,13 +166,11 @@ async def resume(
             show_default=False,
         ),
     ] = None,
-    until_wait: Annotated[
-        bool, typer.Option("--until-wait", help="Return also when only timers are left.")
-    ] = False,
+    until_wait: UntilWait = False,
     app: App = None,
 ) -> int:
     """Drive unfinished runs on."""
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         if ids and len(ids) == 1:
             return outcome(cli.out, await drive(cli, engine, await engine.run(ids[0]), until_wait=until_wait))
         found = ids or await ids_of(engine, status=UNFINISHED)

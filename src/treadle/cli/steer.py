@@ -125,7 +125,7 @@ async def patch(
         await engine.patch(id, data)
         return await drive(cli, engine, await engine.run(id), quiet=True)
 
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         return await each(cli, engine, Bulk(ids, all_failed, status or (), workflow), act)
 
 
@@ -181,7 +181,7 @@ async def signal(
         answer = await engine.signal(id, name, payload, key=key, expected_version=expected_version)
         return marked(await drive(cli, engine, await engine.run(id), quiet=True), answer)
 
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         if reference is None:
             return await each(cli, engine, Bulk(ids, all_failed, status or (), workflow), act)
         if ids:
@@ -227,7 +227,7 @@ async def cancel(
             await run.result(timeout=CANCEL_WAIT_S)
         return await run.show()
 
-    async with cli.engine() as engine:
+    async with cli.engine(creates=False) as engine:
         bulk = Bulk(ids or (), all_failed, status or (), workflow)
         return await each(cli, engine, bulk, act, exits=False)
 
@@ -289,7 +289,7 @@ async def retry(
         await engine.retry(id, **how)
         return await drive(cli, engine, await engine.run(id))
 
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)
 
 
@@ -333,5 +333,5 @@ async def fork(
         other = one(engine, definition) if definition is not None else None
         return await drive(cli, engine, await engine.fork(source, at=at, definition=other, new_id=id))
 
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)

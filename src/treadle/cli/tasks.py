@@ -111,14 +111,14 @@ async def show(cli: Session, id: TaskId) -> None:
 @task(examples=["treadle task claim 5f3a… --user ann --role underwriter"])
 async def claim(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Take a task; only a holder of one of its roles may."""
-    async with cli.engine(work=False) as engine:
+    async with cli.engine(work=False, creates=False) as engine:
         _report(cli, await engine.task_claim(id, user=user, roles=role or []))
 
 
 @task(examples=["treadle task release 5f3a… --user ann"])
 async def release(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Give a claimed task back to everybody."""
-    async with cli.engine(work=False) as engine:
+    async with cli.engine(work=False, creates=False) as engine:
         _report(cli, await engine.task_release(id, user=user, roles=role or []))
 
 
@@ -133,7 +133,7 @@ async def assign(
     role: Roles = None,
 ) -> None:
     """Hand a task to somebody."""
-    async with cli.engine(work=False) as engine:
+    async with cli.engine(work=False, creates=False) as engine:
         _report(cli, await engine.task_assign(id, to=to, user=user, roles=role or []))
 
 
@@ -146,7 +146,7 @@ async def comment(
     role: Roles = None,
 ) -> None:
     """Write a remark into a task's history."""
-    async with cli.engine(work=False) as engine:
+    async with cli.engine(work=False, creates=False) as engine:
         _report(cli, await engine.task_comment(id, text=text, user=user, roles=role or []))
 
 
@@ -179,7 +179,7 @@ async def complete(
 ) -> int:
     """Answer a task and drive its run on to the next wait."""
     answer = inputs.value(data, "--data")
-    async with cli.engine(app) as engine:
+    async with cli.engine(app, creates=False) as engine:
         row = await engine.task(id)
         done = await engine.task_complete(
             id, data=answer, user=user, roles=role or [], expected_version=expected_version
