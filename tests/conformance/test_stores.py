@@ -159,7 +159,7 @@ def batch_of(changes: list[tuple[str, Any, int]], model: Model) -> tuple[Batch, 
                 batch.timers[name] = TimerRow(name, 1, number, True)
                 model.timers[name] = number
             case "disarm" if name not in batch.timers:
-                batch.timers_done.append(name)
+                batch.timers_done[name] = 1
                 model.timers.pop(name, None)
             case "save" if name not in batch.checkpoints_done:
                 batch.checkpoints[name] = (1, encode(number))

@@ -108,16 +108,17 @@ class Core:
         if self.store.changed():
             self._intake.inbox_dirty = True
 
-    def turn(self) -> bool:
+    def turn(self, *, intake: bool = True) -> bool:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self.clock.now_ns()
         self._drain()
         if self._held_back_ns(now):
             return False
-        if not (self._mail or self._writes or self._progress or self._intake.due(now)):
+        if not (self._mail or self._writes or self._progress or (intake and self._intake.due(now))):
             return False
         try:
-            self._intake.gather(now)
+            if intake:
+                self._intake.gather(now)
             self._fill()
         except PASSING as error:
             self._rollback(error)

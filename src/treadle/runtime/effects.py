@@ -122,7 +122,7 @@ def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | Non
     if intent.due_ns is not None:
         core.fired(intent.id)
         if batch.timers.pop(intent.id, None) is None:
-            batch.timers_done.append(intent.id)
+            batch.timers_done[intent.id] = hot.no
     if intent.kind == "task":
         close_task(core, intent.id, outcome, by)
     if intent.kind not in ENGINE_KINDS:

@@ -118,8 +118,9 @@ class CoreThread(threading.Thread):
                 idle += 1
                 if idle == _IDLE_CHECKPOINT_TURNS:
                     core.store.idle()
-        while core.turn():
-            pass
+        while core.turn(intake=False):
+            # What was handed in is finished; what time or a crash would bring waits for the next start.
+            continue
 
     def _visit(self, store: Store) -> None:
         """Guest of another owner: hand commands over, watch for the owner's death."""

@@ -106,7 +106,8 @@ class Batch:
     # (run, seq) of snapshots that later ones stand in for
     snapshots_done: list[tuple[int, int]] = field(default_factory=list)
     timers: dict[str, TimerRow] = field(default_factory=dict)
-    timers_done: list[str] = field(default_factory=list)
+    # intent -> run
+    timers_done: dict[str, int] = field(default_factory=dict)
     tasks_new: dict[str, TaskRow] = field(default_factory=dict)
     tasks_changed: dict[str, TaskRow] = field(default_factory=dict)
     inbox: list[tuple[str, bytes]] = field(default_factory=list)

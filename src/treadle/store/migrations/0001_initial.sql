@@ -38,7 +38,10 @@ CREATE UNIQUE INDEX journal_run ON journal (run, seq);
 
 CREATE TABLE snapshots (run INTEGER NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (run, seq));
 
-CREATE TABLE timers (intent TEXT PRIMARY KEY, run INTEGER NOT NULL, due_ns INTEGER NOT NULL, fires INTEGER NOT NULL);
+-- Keyed by run first: run numbers grow, so rows that are written together lie together.
+CREATE TABLE timers (
+  run INTEGER NOT NULL, intent TEXT NOT NULL, due_ns INTEGER NOT NULL, fires INTEGER NOT NULL, PRIMARY KEY (run, intent)
+) WITHOUT ROWID;
 CREATE INDEX timers_due ON timers (due_ns);
 
 CREATE TABLE tasks (
