@@ -42,6 +42,23 @@ def test_chunks_give_the_whole_context(play, flow):
         assert call["context"] == {"input": {}, **{f"n{i}": {"i": i} for i in range(index)}}
 
 
+def test_a_long_run_can_be_cancelled_and_retried(prepared, flow):
+    script: dict[str, Any] = {"run": {f"n{i}": [{"data": {"text": "x" * 9000}}] for i in range(150)}}
+    script["run"]["n149"] = [{"status": "failed", "data": {"error": "no"}}, {"data": {}}]
+    run = prepared(chain(flow, 150), script).start().go(100)
+    run.driver.cancel("enough")
+    assert run.status == "cancelled"
+    assert len(run.results) == 99
+    again = prepared(chain(flow, 150), script).start().go()
+    assert again.status == "failed"
+    assert len(again.result["results"]) == 150
+    again.driver.retry()
+    again.go()
+    assert again.status == "completed"
+    assert len(again.asked("run")[-1]["context"]) == 151
+    assert again.path()[-2:] == ["n149", "n149"]
+
+
 def test_many_large_tool_calls_stay_within_one_record(play, flow):
     skill = Skill("s", name="S")
     skill.tool("big")(lambda input, ctx: {"text": "y" * 30_000})

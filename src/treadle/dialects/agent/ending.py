@@ -52,15 +52,23 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     """Ends the run now, or begins to seal what is too large for one record."""
     state = flow.state
     error = error or run_error(flow)
-    state["branches"], state["groups"] = {}, {}
-    size = state["bytes"] + STEP_BYTES * len(state["steps"])
-    if size <= INLINE_BYTES_MAX:
+    # The first branch stays, at rest, in case a person sends the run on.
+    root = state["branches"]["0"]
+    root["visit"] = None
+    state["branches"], state["groups"] = {"0": root}, {}
+    if fits(state):
         _close(flow, error, state["results"], {"results": state["results"], "trace": trace(state)})
         return
     flow.cancel = [intent.ref for intent in flow.ctx.open.values()]
     flow.intents.clear()
     state["seal"] = {"error": error, "done": 0, "stored": None}
     _seal(flow)
+
+
+def fits(state: dict[str, Any]) -> bool:
+    """Whether results and trace are small enough to stand in one record."""
+    size: int = state["bytes"] + STEP_BYTES * len(state["steps"])
+    return size <= INLINE_BYTES_MAX
 
 
 def _close(flow: Flow, error: dict[str, Any] | None, results: Value, result: Value) -> None:

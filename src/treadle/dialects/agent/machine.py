@@ -14,7 +14,8 @@ from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Rec
 from treadle.kernel.values import Value
 
 from . import ending, judging, leaving, visiting
-from .flow import Branch, Flow, new_branch, new_state
+from .context import entry
+from .flow import Branch, Flow, new_state
 from .model import Workflow, load
 
 KINDS = frozenset({"source", "model", "call", "route", "ask"})
@@ -55,8 +56,11 @@ class AgentMachine(Machine):
 
     def cancel(self, definition: Workflow, state: Value, event: Cancel, ctx: Context) -> Decision:
         decision = super().cancel(definition, state, event, ctx)
-        decision.events = [{"type": "workflow:end", "results": state["results"]}]
-        decision.result = {"results": state["results"], "trace": ending.trace(state)}
+        # A cancel cannot wait until a long result is sealed; `show` has all of it either way.
+        results = state["results"] if ending.fits(state) else {}
+        decision.events = [{"type": "workflow:end", "results": results}]
+        if ending.fits(state):
+            decision.result = {"results": results, "trace": ending.trace(state)}
         return decision
 
     def view(self, definition: Workflow, state: Value) -> dict[str, Any]:
@@ -164,10 +168,12 @@ def _retry(flow: Flow, event: Retry) -> None:
     node = event.how.get("from") or (failed[0] if failed else flow.workflow.entry)
     if node not in flow.workflow.nodes:
         raise Unsupported(f"there is no node {node!r} to retry from")
-    root = new_branch("0", "", [])
+    root = state["branches"]["0"]
     for id in dict.fromkeys(step["node"] for step in state["steps"]):
-        result = state["results"][id]
-        root["own"].append([id, result["data"]])
-        root["data"][id] = result["data"]
-    state.update(branches={"0": root}, groups={}, ended=None, seal=None, visits=0)
+        if id not in root["data"]:
+            # It ran on a branch that never came to its join.
+            result = state["results"][id]
+            root["data"][id] = entry(flow.load(result["data"]), result.get("evals"))
+            root["own"].append([id, root["data"][id]])
+    state.update(ended=None, seal=None, visits=0)
     flow.ready.append(["0", node])
