@@ -46,6 +46,7 @@ class Agents:
             mcp=self._mcp,
             fetch=self._fetch,
             config_of=lambda run: configs.get(run, {}),
+            redact=secrets.redact,
         )
 
     def _learn(self, name: str, value: str) -> Any:

@@ -59,11 +59,13 @@ class AgentWork:
     mcp: McpSessions
     fetch: Callable[[Mapping[str, Any], Job], Fetch]
     config_of: Callable[[str], Mapping[str, Any]] = lambda run: {}
+    # Cleans what a tool logs; everything else is cleaned where it leaves the worker.
+    redact: Callable[[str], str] = str
     payloads: Payloads = field(default_factory=Payloads)
 
     @property
     def tools(self) -> ToolWork:
-        return ToolWork(self.skills, self.mcp, self.config_of, self.payloads)
+        return ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
 
     # --- step 0, and the end ---
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,13 +32,29 @@ class ToolContext:
     `idempotency_key` on, or does no harm when repeated, should be marked `idempotent=True`."""
 
     config: Mapping[str, str]
-    logger: logging.Logger
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger]
     idempotency_key: str
     run_id: str
     node: str
     progress: Callable[[str], Any]
     # Folder of the workflow's file, if it came from one.
     base: str | None = None
+
+
+class CleanLogger(logging.LoggerAdapter[logging.Logger]):
+    """A handler's logger: what it writes is cleaned of secrets before anybody sees it."""
+
+    def __init__(self, logger: logging.Logger, redact: Callable[[str], str]) -> None:
+        super().__init__(logger, {})
+        self._redact = redact
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if self.isEnabledFor(level):
+            text = str(msg) % args if args else str(msg)
+            # A traceback may hold a secret too, so it becomes part of the text that is cleaned.
+            if kwargs.pop("exc_info", None):
+                text += "\n" + traceback.format_exc()
+            self.logger.log(level, "%s", self._redact(text), **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 
 from .agent_api import McpServer, McpSessions, McpTool
-from .agent_skill import SkillTool, ToolContext
+from .agent_skill import CleanLogger, SkillTool, ToolContext
 from .agent_skills import Skills, Values
 from .agent_store import CALL_BYTES_MAX, Payloads
 from .job import Done, Job, StaysOpen
@@ -81,6 +81,7 @@ class ToolWork:
     mcp: McpSessions
     config_of: Callable[[str], Mapping[str, Any]]
     payloads: Payloads
+    redact: Callable[[str], str]
 
     def values(self, job: Job) -> Values:
         return Values(self.config_of(job.run), job.secret, job.options.get("base"))
@@ -152,7 +153,7 @@ class ToolWork:
         running: list[asyncio.Future[None]] = []
         context = ToolContext(
             config=await self.skills.config(skill, self.values(job)),
-            logger=log.getChild(offered.skill),
+            logger=CleanLogger(log.getChild(offered.skill), self.redact),
             idempotency_key=job.idempotency_key,
             run_id=job.run,
             node=job.intent.params["node"],

@@ -44,6 +44,10 @@ def mail(sent: list[Any]) -> Skill:
     async def send(input: dict, ctx: Any) -> Any:
         sent.append(ctx.config["MAIL_KEY"])
         ctx.logger.warning("using %s", ctx.config["MAIL_KEY"])
+        try:
+            raise KeyError(ctx.config["MAIL_KEY"])
+        except KeyError:
+            ctx.logger.exception("lost")
         await ctx.progress(f"with {ctx.config['MAIL_KEY']}")
         if input.get("leak") == "error":
             raise RuntimeError(f"bad key {ctx.config['MAIL_KEY']}")
@@ -119,6 +123,8 @@ async def test_secrets_never_leave_the_worker(tmp_path, flow, caplog):
         events = [event async for event in run.events()]
     assert sent == [SECRET, SECRET], "the tool itself got the real value"
     assert shown["state"]["results"]["a"]["toolCalls"][0]["output"]["key"] == "[redacted:MAIL_KEY]"
+    assert "using [redacted:MAIL_KEY]" in caplog.text
+    assert SECRET not in caplog.text
     everything = json.dumps([shown, events, told, caught.value.result, caught.value.error], default=str)
     assert SECRET not in everything
     for path in tmp_path.rglob("*"):
