@@ -217,6 +217,9 @@ class _StepRun:
         fresh = frame is None
         if frame is None:
             frame = new_frame(dict(params.get("iter") or {}))
+        else:
+            # A copy: what the intent holds is the core's, and the pipeline changes its frame in place.
+            frame = decode_trusted(encode(frame))
         pipe = Pipeline(self.step, params, frame, run=job.run, keychain=keychain)
         if fresh and "iteration" not in params:
             pipe.events.append({"type": "step.started", "step": self.step.name})

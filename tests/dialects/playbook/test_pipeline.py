@@ -547,3 +547,23 @@ def test_a_tool_that_raises_gives_an_error_outcome() -> None:
         {"crash": crash},
     ).run()
     assert lab.status == "completed"
+
+
+def test_a_tool_cannot_change_the_definition_or_the_marking() -> None:
+    def greedy(config: dict[str, Any], call: ToolCall) -> Any:
+        config["list"].append("mine")
+        config["given"]["deep"].append("mine")
+        return len(config["list"]) + len(config["given"]["deep"])
+
+    lab = Lab(
+        """
+    workload: {given: {deep: [1]}}
+    workflow:
+      - step: each
+        loop: {in: [1, 2, 3], iterator: n}
+        tool: {kind: greedy, list: [0], given: "{{ workload.given }}"}
+    """,
+        {"greedy": greedy},
+    ).run()
+    assert lab.result["results"] == [4, 4, 4]
+    assert lab.driver.state["workload"] == {"given": {"deep": [1]}}

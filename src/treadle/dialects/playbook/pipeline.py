@@ -135,7 +135,8 @@ class Pipeline:
             given = {**scope.names["args"], **task.called_with.render(scope, load=load)}
             scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers))
             more = {**more, "args": given}
-        config: dict[str, Any] = task.config.render(scope, load=load)
+        # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
+        config: dict[str, Any] = copied(task.config.render(scope, load=load))
         return {**config, **more} if more else config
 
     def _enter(self, task: Task) -> int:
@@ -427,6 +428,12 @@ def write(target: dict[str, Any], path: str, value: Value) -> None:
     inner = target.get(head)
     target[head] = dict(inner) if isinstance(inner, dict) else {}
     write(target[head], rest, value)
+
+
+def copied(value: Value) -> Value:
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if type(value) is list else value
 
 
 def template_failure(error: ExpressionError) -> dict[str, Any]:
