@@ -195,20 +195,16 @@ class Core:
 
     def _post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
-        for item in self._mail:
+        for item in self._mail.made():
             key = item.notes.get("message")
-            if item.derived and key is not None and item.inbox is None:
+            if key is not None and item.inbox is None:
                 item.inbox = str(key)
                 self.staged.batch.inbox.append((item.inbox, item_to_bytes(item)))
 
     def _publish(self) -> None:
         staged = self.staged
-        for item in self._mail:
-            # What made it is durable now, so no later rollback may drop it.
-            if item.derived:
-                item.derived = False
-                if item.inbox is not None:
-                    self._intake.reading.add(item.inbox)
+        self._intake.reading.update(item.inbox for item in self._mail.made() if item.inbox is not None)
+        self._mail.keep_made()
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
         self.registry.stored.update(row.digest for row in staged.batch.definitions)

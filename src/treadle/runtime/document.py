@@ -82,8 +82,9 @@ def show(
         document["forked_from"] = {"run": started["forked_from"]["run"], "seq": started["forked_from"]["seq"]}
     if engine:
         document["engine"] = _engine(reads, row, state, detail)
-    if refers(document["state"]) or refers(document["result"]):
-        document["state"], document["result"] = whole(reads, [document["state"], document["result"]])
+    for name in ("state", "result", "results"):
+        if refers(document.get(name)):
+            document[name] = whole(reads, document[name])
     return document
 
 

@@ -12,6 +12,8 @@ class Mail:
     def __init__(self) -> None:
         self._boxes: dict[str, deque[Item]] = {}
         self._ready: deque[str] = deque()
+        # What the batch at hand made, by identity: looked at with every commit, however long the rest is.
+        self._made: dict[int, Item] = {}
 
     def __bool__(self) -> bool:
         return bool(self._ready)
@@ -29,6 +31,18 @@ class Mail:
             box.appendleft(item)
         else:
             box.append(item)
+        if item.derived:
+            self._made[id(item)] = item
+
+    def made(self) -> list[Item]:
+        """What the batch at hand made and did not get to."""
+        return list(self._made.values())
+
+    def keep_made(self) -> None:
+        """What made them is durable now, so no later rollback may drop them."""
+        for item in self._made.values():
+            item.derived = False
+        self._made.clear()
 
     def head(self, run: str) -> Item | None:
         box = self._boxes.get(run)
@@ -39,6 +53,7 @@ class Mail:
         run = self._ready.popleft()
         box = self._boxes[run]
         item = box.popleft()
+        self._made.pop(id(item), None)
         if box:
             self._ready.append(run)
         else:
@@ -52,6 +67,7 @@ class Mail:
         self._ready.appendleft(item.run)
 
     def discard(self, unwanted: Callable[[Item], bool]) -> None:
+        self._made = {key: item for key, item in self._made.items() if not unwanted(item)}
         for run, box in list(self._boxes.items()):
             kept = deque(item for item in box if not unwanted(item))
             if kept:

@@ -1,7 +1,7 @@
 """Payloads put back where their references stand, for people who look at a run.
 
-Only references that a dialect marked as its own bookkeeping (`schema_hint: agent`) are resolved:
-other dialects show references to their users on purpose.
+Only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process) are
+resolved: other dialects show references to their users on purpose.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads
 
-HIDDEN: Final = "agent"
-# How the field looks in canonical bytes: most records have none, and are not walked.
+HIDDEN: Final = frozenset({"agent", "process"})
+# How the field of agents looks in canonical bytes: most records have none, and are not walked. (No
+# event of a process holds a payload.)
 MARK: Final = b"schema_hinteagent"
 
 
 def is_hidden(value: Value) -> bool:
-    return is_reference(value) and value.get("schema_hint") == HIDDEN
+    return is_reference(value) and value.get("schema_hint") in HIDDEN
 
 
 def refers(value: Value) -> bool:

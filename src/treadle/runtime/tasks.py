@@ -15,11 +15,12 @@ from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleEr
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import TaskRow
+from treadle.store.protocol import Reads, TaskRow
 
 from . import effects
 from .commands import HANDED_ON
 from .core import Core
+from .payloads import whole
 from .ports import Ack, Item
 
 OPEN = ("open", "claimed")
@@ -102,7 +103,7 @@ def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
             return _complete(core, task, operation, ack)
         case _:
             raise InputInvalid(f"{operation.name!r} is not an operation on tasks")
-    return task_value(task)
+    return task_value(task, core.store)
 
 
 def _complete(core: Core, task: TaskRow, operation: Operation, ack: Ack | None) -> Any:
@@ -162,8 +163,8 @@ def _check_schema(task: TaskRow, data: Value) -> None:
         )
 
 
-def task_value(task: TaskRow) -> dict[str, Any]:
-    """A task row as people see it."""
+def task_value(task: TaskRow, reads: Reads) -> dict[str, Any]:
+    """A task row as people see it, with what its payload refers to in place."""
     return {
         "id": task.id,
         "run": task.run_id,
@@ -171,7 +172,7 @@ def task_value(task: TaskRow) -> dict[str, Any]:
         "name": task.name,
         "type": task.type,
         "roles": task.roles,
-        "payload": task.payload,
+        "payload": whole(reads, task.payload),
         "schema": task.schema,
         "reference": task.reference,
         "status": task.status,
