@@ -391,14 +391,19 @@ class Engine:
         """The inbox: filters role, assignee, status, reference, run, limit; open and claimed by default."""
         filters.setdefault("status", tasks.OPEN)
         filters["status"] = filters["status"] or ()
-        return [tasks.task_value(row) for row in await self.read(lambda reads: reads.tasks(**filters))]
+        return await self.read(lambda reads: [tasks.task_value(row, reads) for row in reads.tasks(**filters)])
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
-        row = await self.read(lambda reads: reads.task(id))
-        if row is None:
+
+        def ask(reads: Reads) -> dict[str, Any] | None:
+            row = reads.task(id)
+            return None if row is None else tasks.task_value(row, reads)
+
+        found = await self.read(ask)
+        if found is None:
             raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
-        return tasks.task_value(row)
+        return found
 
     async def task_claim(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
         """Claims a task for a user who holds one of its roles."""

@@ -182,6 +182,7 @@ async def test_a_large_answer_is_a_reference_and_reads_the_same(
   - complete: {{n: {{$: length(result.big.items)}}, same: {{$: result.back.echo.all == result.big}}}}""",
     )
     assert shown["result"] == {"n": 2000, "same": True}
+    assert len(shown["results"]["big"]["items"]) == 2000, "people see the value, not where it is kept"
     assert len(server.seen[1]["body"]["all"]["items"]) == 2000
 
 
