@@ -567,3 +567,15 @@ def test_a_tool_cannot_change_the_definition_or_the_marking() -> None:
     ).run()
     assert lab.result["results"] == [4, 4, 4]
     assert lab.driver.state["workload"] == {"given": {"deep": [1]}}
+
+
+def test_a_run_whose_keychain_failed_is_proven_again_on_retry_and_patches_wait_for_it() -> None:
+    lab = Lab(
+        "keychain: [{name: api, kind: bearer}]\nworkflow: [{step: a, tool: {kind: echo, value: '{{ ctx.x }}'}}]"
+    ).start()
+    lab.driver.patch(x=5)
+    assert lab.status == "running"
+    assert lab.work().status == "failed"
+    lab.secrets["api"] = {"token": "here now"}
+    lab.driver.retry()
+    assert (lab.work().replays().status, lab.result) == ("completed", 5)

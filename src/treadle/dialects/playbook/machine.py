@@ -55,17 +55,7 @@ class PlaybookMachine(Machine):
             turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx)
             turn.emit("playbook.started", data={"entry": definition.entry})
             if definition.keychain:
-                turn.state["phase"] = "keychain"
-                first = definition.entry
-                params: dict[str, Any] = {
-                    "name": "keychain",
-                    "step": first,
-                    "prove": list(definition.keychain),
-                }
-                if named := pick(turn.state["workload"], definition.keychain_workload):
-                    params["workload"] = named
-                turn.open(Intent(kind="step", params=params, ref=KEYCHAIN_REF))
-                return turn.decision()
+                return self._prove(turn)
             return self._enter(turn)
         finally:
             loader.reset(token)
@@ -129,6 +119,20 @@ class PlaybookMachine(Machine):
 
     # --- events --------------------------------------------------------------------------------
 
+    def _prove(self, turn: Turn) -> Decision:
+        """Before the first token every keychain entry must resolve; no value comes back."""
+        playbook = turn.playbook
+        turn.state["phase"] = "keychain"
+        params: dict[str, Any] = {
+            "name": "keychain",
+            "step": playbook.entry,
+            "prove": list(playbook.keychain),
+        }
+        if named := pick(turn.state["workload"], playbook.keychain_workload):
+            params["workload"] = named
+        turn.open(Intent(kind="step", params=params, ref=KEYCHAIN_REF))
+        return turn.decision()
+
     def _enter(self, turn: Turn) -> Decision:
         turn.state["phase"] = "flow"
         turn.emit("workflow.started")
@@ -160,6 +164,9 @@ class PlaybookMachine(Machine):
         if step is not None and step not in turn.playbook.steps:
             names = ", ".join(turn.playbook.steps)
             raise TreadleError(f"there is no step {step!r}; steps: {names}", cls="user", code="STEP_UNKNOWN")
+        if any(item["step"] == KEYCHAIN_REF for item in state["failures"]):
+            state["failures"] = []
+            return self._prove(turn)
         interrupted = [token for token in state["tokens"].values() if token["status"] != "pending"]
         again = (
             [item for item in state["failures"] if not item.get("special")] + state["halted"] + interrupted
@@ -193,6 +200,8 @@ class PlaybookMachine(Machine):
     def _drive(self, turn: Turn) -> Decision:
         """Admits and starts tokens until nothing is ready or the decision is full."""
         state = turn.state
+        if state["phase"] == "keychain":
+            return turn.decision()
         while turn.status is None:
             if turn.ctx_changed:
                 turn.ctx_changed = False
@@ -295,7 +304,7 @@ def _locked(turn: Turn, receipt: Receipt) -> Decision:
     wrong = failure(
         "auth", str(error.get("message") or "the keychain cannot be resolved"), code=error.get("code")
     )
-    turn.state["failures"] = [{"step": "keychain", "error": wrong, "hard": True, "args": {}}]
+    turn.state["failures"] = [{"step": KEYCHAIN_REF, "error": wrong, "hard": True, "args": {}}]
     turn.status = "failed"
     turn.error = {
         "class": "authorization",
