@@ -8,7 +8,6 @@ process is the subject.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +75,19 @@ class Desk:
 
     def refuse(self, text: str, *arguments: str, name: str = "flow.yaml") -> dict[str, Any]:
         """Save a bad definition; the error of `run` on it. Nothing may have been written."""
-        before = sorted(os.listdir(self.folder))
         name = self.write(name, text)
+        before = self.kept()
         error = self("run", name, "--json", *arguments, code=2).error
-        assert sorted(os.listdir(self.folder)) == sorted({*before, name}), "exit 2 wrote to the store"
+        assert self.kept() == before, "exit 2 wrote to the store"
         return error
+
+    def kept(self) -> dict[str, bytes]:
+        """Every file here; without SQLite's own notes beside a store, which readers leave too."""
+        return {
+            path.name: path.read_bytes()
+            for path in self.folder.iterdir()
+            if path.is_file() and not path.name.endswith(("-shm", "-wal"))
+        }
 
     def events(self, run: str) -> list[dict[str, Any]]:
         return self("events", run, "--json", code=0).lines

@@ -87,12 +87,14 @@ async def deploy(
     for file in files:
         _not_empty(file)
     digests: set[str] = set()
-    async with cli.engine(work=False, validation=mode) as engine:
-        for file in files:
-            for definition in engine.deploy(file, strict=strict):
-                digests.add(definition.digest)
-                if not cli.out.as_json:
-                    cli.out.problems([asdict(problem) for problem in definition.warnings])
+    # All are compiled before the store is opened: one bad file, and nothing is written.
+    engine = await cli.prepare(work=False, validation=mode)
+    for file in files:
+        for definition in engine.deploy(file, strict=strict):
+            digests.add(definition.digest)
+            if not cli.out.as_json:
+                cli.out.problems([asdict(problem) for problem in definition.warnings])
+    async with engine:
         rows = [row for row in await engine.definitions() if row["digest"] in digests]
     cli.out.rows(rows, _COLUMNS, empty="nothing to deploy")
 

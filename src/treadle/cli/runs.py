@@ -103,6 +103,8 @@ async def run(
     data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
     if secrets is not None and not secrets.is_file():
         raise Usage(f"--secrets: there is no file {secrets}")
+    if not is_file(target) and not cli.has_store():
+        cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
     engine = await cli.prepare(app)
     workflow = one(engine, target, strict=strict)
     if key is not None and id is None:
