@@ -250,6 +250,8 @@ class Engine:
         options = compose.run_options(row, model=model, secrets=secrets, offline=offline, dry_run=dry_run)
         loaded = self.library.loaded(row)
         given = self.dialects[row.dialect].check_input(loaded, to_value(input), options)
+        if row.dialect == "agent" and model and self.owns:
+            self.agents.providers.check(options)
         run = id or new_id()
         if config:
             self.configs[run] = dict(config)
@@ -395,15 +397,7 @@ class Engine:
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
-
-        def ask(reads: Reads) -> dict[str, Any] | None:
-            row = reads.task(id)
-            return None if row is None else tasks.task_value(row, reads)
-
-        found = await self.read(ask)
-        if found is None:
-            raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
-        return found
+        return await self.read(lambda reads: tasks.shown(reads, id))
 
     async def task_claim(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
         """Claims a task for a user who holds one of its roles."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from treadle.kernel.errors import BlobMissing
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads
@@ -33,6 +34,9 @@ def whole(reads: Reads, value: Value) -> Value:
     """The value with every hidden reference replaced by what is stored behind it."""
     if isinstance(value, dict):
         if is_hidden(value):
-            return decode_trusted(reads.blob(value["checksum"]))
+            try:
+                return decode_trusted(reads.blob(value["checksum"]))
+            except BlobMissing:
+                return value  # gone, or never ours: the run is shown all the same
         return {key: whole(reads, item) for key, item in value.items()}
     return [whole(reads, item) for item in value] if isinstance(value, list) else value

@@ -69,11 +69,7 @@ class Operation:
 
 def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
     """Runs on the core thread. Raises a TreadleError that changes nothing."""
-    task = effects.find_task(core, operation.task)
-    if task is None:
-        raise NotWaiting(
-            f"there is no task {operation.task!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND"
-        )
+    task = _there(effects.find_task(core, operation.task), operation.task)
     actor = operation.actor
     match operation.name:
         case "claim":
@@ -161,6 +157,17 @@ def _check_schema(task: TaskRow, data: Value) -> None:
         raise InputInvalid(
             f"the answer does not fit the task {task.name}: {summary}", details={"errors": found}
         )
+
+
+def _there(task: TaskRow | None, id: str) -> TaskRow:
+    if task is None:
+        raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
+    return task
+
+
+def shown(reads: Reads, id: str) -> dict[str, Any]:
+    """One task as people see it."""
+    return task_value(_there(reads.task(id), id), reads)
 
 
 def task_value(task: TaskRow, reads: Reads) -> dict[str, Any]:

@@ -556,6 +556,30 @@ async def test_signal_by_reference_needs_someone_who_waits(
         await engine.signal_reference("R", "go")
 
 
+async def test_what_only_looks_like_a_reference(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
+    """Data from outside that claims to be a payload of ours harms nobody: it is shown as it is, and
+    looking into it is refused."""
+    forged = {
+        "store": "blob",
+        "key": "k",
+        "checksum": "sha256:" + "0" * 64,
+        "size": 3,
+        "schema_hint": "process",
+    }
+    deploy(
+        engine,
+        tmp_path,
+        "steps: [{set: {state.x: {$: start.x}}}, {await: go}, {complete: {$: payload.deep}}]",
+    )
+    run = await begun(engine, clock, {"x": forged})
+    assert (await run.show())["state"] == {"x": forged}
+    with pytest.raises(TreadleError) as caught:
+        await engine.signal(run.id, "go", forged)
+    assert caught.value.code == "BLOB_MISSING"
+    await engine.signal(run.id, "go", {"deep": 1})
+    assert await run.result(timeout=5) == 1
+
+
 async def test_gc_removes_what_is_past_its_retention(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
