@@ -119,8 +119,12 @@ class Transports:
 
     async def _http(self, params: dict[str, Any], job: Job) -> Done:
         config = {key: value for key, value in params.items() if key not in _NOT_FIELDS}
-        if params.get("payload") is not None:
-            config["json"] = params["payload"]
+        payload, method = params.get("payload"), str(params.get("method") or "").upper()
+        if method in ("GET", "HEAD") and isinstance(payload, dict):
+            # A body that servers may drop unread: what people mean is the query.
+            config["params"] = {**payload, **(config.get("params") or {})}
+        elif payload is not None:
+            config["json"] = payload
         outcome = await self._run("http", config, job)
         data = outcome.result.get("data") if isinstance(outcome.result, dict) else None
         if outcome.error is not None:

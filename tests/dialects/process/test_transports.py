@@ -115,11 +115,13 @@ async def test_http_posts_json_and_gets_without_a_payload(
   - call: {{transport: http, url: "{server.url}/b", params: {{q: [1, 2], r: x}}, into: get}}
   - call: {{transport: http, url: "{server.url}/c", method: PUT, payload: [1], into: put}}
   - call: {{transport: http, url: "{server.url}/text", into: text}}
+  - call: {{transport: http, url: "{server.url}/q", method: GET, payload: {{a: 1}}, params: {{b: 2}}}}
   - complete: done""",
         {"n": 7},
     )
     assert shown["status"] == "completed", shown["error"]
-    post, get, put, _ = server.seen
+    post, get, put, _, query = server.seen
+    assert (query["method"], query["path"], query["body"]) == ("GET", "/q?a=1&b=2", None)
     assert (post["method"], post["body"], post["headers"]["x-mine"]) == ("POST", {"n": 7}, "7")
     assert post["headers"]["idempotency-key"]
     assert (get["method"], get["path"], get["body"]) == ("GET", "/b?q=1&q=2&r=x", None)
