@@ -140,8 +140,6 @@ class _StepRun:
         self.first = str(self.params.get("first") or job.intent.id)
         self.payloads: dict[str, Value] = {}
         self.dirty = False
-        # Whether a task has waited for something outside, so that its progress is worth keeping.
-        self.waited = False
         self.saved_at = time.monotonic()
 
     async def run(self) -> Done:
@@ -264,7 +262,8 @@ class _StepRun:
             tool = self.tools.get(task.kind, config)
         except UnknownTool as error:
             raise StaysOpen(error.message) from error
-        await self._save(pipe, durable=not self.tools.is_idempotent(task.kind, config))
+        repeatable = self.tools.is_idempotent(task.kind, config)
+        await self._save(pipe, durable=not repeatable, outside=not getattr(tool, "sync", False))
         call = ToolCall(
             run=job.run,
             idempotency_key=task_key(self.first, task.name, action.entry, action.item),
@@ -285,24 +284,26 @@ class _StepRun:
         except Exception as error:  # a tool that raises where it should report
             outcome = _raised(error)
         self.dirty = True
-        self.waited = self.waited or not getattr(tool, "sync", False)
         return _envelope(outcome, task, action.attempt, time.monotonic() - started)
 
     async def _load(self, pipe: Pipeline, reference: Mapping[str, Any]) -> Value:
         """A payload, by its reference or by the address of one that this step was given. KeyError: none."""
-        if "checksum" in reference:
-            return await self.job.load_blob(reference)
-        address = str(reference["ref"])
-        found = find_reference([self.params, pipe.frame], address)
+        found: Mapping[str, Any] | None = reference
+        if "checksum" not in reference:
+            found = find_reference([self.params, pipe.frame], str(reference["ref"]))
         if found is None:
-            raise KeyError(address)
-        return await self.job.load_blob(found)
+            raise KeyError(str(reference["ref"]))
+        value = await self.job.load_blob(found)
+        for name in found.get("path") or ():
+            value = value[name]
+        return value
 
-    async def _save(self, pipe: Pipeline, *, durable: bool) -> None:
-        """Writes the frame behind, or, before a task that must not be repeated, waits for it."""
-        if not self.dirty:
-            return
-        if durable or self.waited or time.monotonic() - self.saved_at >= SAVE_EVERY_S:
+    async def _save(self, pipe: Pipeline, *, durable: bool, outside: bool) -> None:
+        """Before a task: writes behind what was finished, and before one that must not be repeated
+        waits for it. A task that goes outside takes time, so what began is shown at once too."""
+        durable = durable and self.dirty
+        late = self.dirty and time.monotonic() - self.saved_at >= SAVE_EVERY_S
+        if durable or late or (outside and pipe.events):
             await self._write(pipe, durable=durable)
 
     async def _write(self, pipe: Pipeline, *, durable: bool) -> None:

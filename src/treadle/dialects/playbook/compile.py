@@ -42,6 +42,7 @@ def compile_playbook(
         return None, problems, reader
     metadata = body["metadata"]
     name = metadata.get("name") or _stem(document.file) or "playbook"
+    body["metadata"] = {**metadata, "name": name}
     version = metadata.get("version")
     path = metadata.get("path")
     definition = Definition(
