@@ -7,7 +7,7 @@ scripted model needs none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.dialects.agent.model import Workflow
 from treadle.dialects.agent.sources import fields
@@ -21,7 +21,9 @@ from treadle.work.secrets import Secrets
 from treadle.work.worker import Worker
 
 from .models import Providers
-from .skills.workflows import Runs
+
+if TYPE_CHECKING:
+    from .skills.workflows import Runs
 
 
 class Agents:

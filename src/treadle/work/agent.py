@@ -32,7 +32,7 @@ from .agent_skills import Skills, Values, recorded
 from .agent_sources import Fetch, resolve_all
 from .agent_store import CALL_BYTES_MAX, DATA_BYTES_MAX, Payloads
 from .agent_tools import NodeTools, ToolWork, node_tools
-from .job import Done, Job
+from .job import Done, Job, StaysOpen
 
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 INLINE_BYTES_MAX: Final = 24 * 1024
@@ -154,12 +154,21 @@ class AgentWork:
 
     # --- turns ---
 
+    def _provider(self, job: Job) -> Provider:
+        try:
+            return self.provider(job.options)
+        except ProviderError as error:
+            # The run was started where the provider is registered; it goes on there.
+            if error.code == "UNKNOWN_PROVIDER" and job.options.get("model"):
+                raise StaysOpen(error.message) from error
+            raise
+
     async def model(self, job: Job) -> Done:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
         setup = await self._setup(job)
-        provider = self.provider(job.options)
+        provider = self._provider(job)
         tools = node_tools(node, setup.skills)
         servers = await self.tools.servers(job, workflow, node, setup.skills)
         key = f"{job.run}/{params['session']}"
@@ -266,7 +275,7 @@ class AgentWork:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         setup = await self._setup(job)
-        provider = self.provider(job.options)
+        provider = self._provider(job)
 
         async def context() -> dict[str, Any]:
             whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
@@ -294,7 +303,7 @@ class AgentWork:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
-        provider = self.provider(job.options)
+        provider = self._provider(job)
         data = await self.payloads.load(job, params["data"])
         model = params["model"]
         if params["op"] == "judge":

@@ -96,7 +96,11 @@ def _read(origin: str, base: str | None) -> tuple[str, str]:
         hint = ""
         if origin.startswith("/"):
             hint = "; text that starts with / is read as a file: write {inline: …} if it is text"
-        raise SourceError(f"{origin} is not a file ({', '.join(map(str, tried))}){hint}")
+        is_other = any(candidate.exists() for candidate in tried)
+        raise SourceError(
+            f"{origin} is not a file ({', '.join(map(str, tried))}){hint}",
+            code="SOURCE_FILE_READ_FAILED" if is_other else None,
+        )
     try:
         data = path.read_bytes()
         if len(data) > CONTENT_BYTES_MAX:

@@ -7,7 +7,9 @@ reference of ours (`schema_hint: agent`) stands in its place; views put the valu
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.dialects.agent.context import wants_chunk
@@ -19,35 +21,45 @@ from .job import Job
 HINT: Final = "agent"
 CALL_BYTES_MAX: Final = 4 * 1024
 DATA_BYTES_MAX: Final = 16 * 1024
-CACHED_MAX: Final = 2048
+CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class Payloads:
+    """Reads and stores payloads; used from the event loop and from worker threads alike."""
+
     def __init__(self) -> None:
-        self._cache: OrderedDict[str, Value] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[int, Value]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
 
     async def load(self, job: Job, value: Value) -> Value:
         """The value, or what is stored behind it. What is given out must not be changed."""
         if not is_reference(value):
             return value
-        checksum = str(value["checksum"])
-        if checksum in self._cache:
-            self._cache.move_to_end(checksum)
-            return self._cache[checksum]
+        with self._lock:
+            if (kept := self._cache.get(value["checksum"])) is not None:
+                self._cache.move_to_end(value["checksum"])
+                return kept[1]
         found = await job.load_blob(value)
-        self._keep(checksum, found)
+        self._keep(value, found)
         return found
 
-    def _keep(self, checksum: str, value: Value) -> None:
-        self._cache[checksum] = value
-        while len(self._cache) > CACHED_MAX:
-            self._cache.popitem(last=False)
+    def _keep(self, reference: Mapping[str, Any], value: Value) -> None:
+        checksum, size = str(reference["checksum"]), int(reference["size"])
+        with self._lock:
+            if checksum in self._cache or size > CACHED_BYTES_MAX // 4:
+                return
+            self._cache[checksum] = (size, value)
+            self._bytes += size
+            while self._bytes > CACHED_BYTES_MAX:
+                _, (gone, _) = self._cache.popitem(last=False)
+                self._bytes -= gone
 
     async def store(self, job: Job, value: Value) -> dict[str, Any]:
         reference = await job.store_blob(value, schema_hint=HINT)
         # What was stored may have been redacted; only then is it another value, and not at hand.
         if digest(value) == reference["checksum"]:
-            self._keep(str(reference["checksum"]), value)
+            self._keep(reference, value)
         return reference
 
     async def slim(self, job: Job, value: Value, limit: int) -> Value:

@@ -19,7 +19,7 @@ from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 
-from .agent_api import McpServer, McpSessions, McpTool
+from .agent_api import McpServer, McpSessions, McpTool, ProviderError
 from .agent_skill import CleanLogger, SkillTool, ToolContext
 from .agent_skills import Skills, Values
 from .agent_store import CALL_BYTES_MAX, Payloads
@@ -122,7 +122,11 @@ class ToolWork:
         input = await self.payloads.load(job, params["input"])
         servers = await self.servers(job, workflow, node, skills)
         if params["tool"] not in tools.by_name and servers:
-            session = await self.mcp.open(key, servers, list(tools.by_name))
+            try:
+                session = await self.mcp.open(key, servers, list(tools.by_name))
+            except ProviderError as error:
+                # Without its server nobody knows whether the tool may be repeated.
+                return _in_doubt() if _was_started(job) else _error(error.message)
             tools.add_mcp(node, session.tools)
         offered = tools.by_name.get(params["tool"])
         if offered is None:
@@ -171,9 +175,8 @@ class ToolWork:
 
     async def _guarded(self, job: Job, idempotent: bool, use: Callable[[], Any]) -> Done:
         if not idempotent:
-            if isinstance(job.checkpoint, dict) and job.checkpoint.get("started"):
-                error = TreadleError("the call was interrupted and may have taken effect", code="IN_DOUBT")
-                return Done(status="error", error=error.to_value())
+            if _was_started(job):
+                return _in_doubt()
             await job.save({"started": True}, durable=True)
         try:
             output = to_value(await use())
@@ -186,6 +189,15 @@ class ToolWork:
             # A tool may raise anything; the model is told, and the run goes on (S32).
             return _error(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         return Done(value={"output": await self.payloads.slim(job, output, CALL_BYTES_MAX)})
+
+
+def _was_started(job: Job) -> bool:
+    return isinstance(job.checkpoint, dict) and bool(job.checkpoint.get("started"))
+
+
+def _in_doubt() -> Done:
+    error = TreadleError("the call was interrupted and may have taken effect", code="IN_DOUBT")
+    return Done(status="error", error=error.to_value())
 
 
 def _error(message: str) -> Done:

@@ -6,6 +6,7 @@ A run names its provider as `PROVIDER[:ARG]` (`--model anthropic`, `openai:gpt-5
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,15 @@ Resolve = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Learn = Callable[[str, str], Any]
 
 
+def _written(spec: str) -> int | None:
+    """When a script was last written: a changed one is read anew."""
+    name, _, path = spec.partition(":")
+    try:
+        return os.stat(path).st_mtime_ns if name == "scripted" else None
+    except OSError:
+        return None
+
+
 class Providers:
     """The providers of one engine: what was registered, then those that are shipped."""
 
@@ -24,7 +34,7 @@ class Providers:
         self._registered = registered
         self._resolve = resolve
         self._learn = learn
-        self._made: dict[tuple[str, str], Provider] = {}
+        self._made: dict[tuple[Any, ...], Provider] = {}
 
     def get(self, options: Mapping[str, Any]) -> Provider:
         """The provider of a run, by its recorded options."""
@@ -35,8 +45,15 @@ class Providers:
             return found if hasattr(found, "turn") else self._kept(spec, options, lambda: found(argument))
         return self._kept(spec, options, lambda: self._make(name, argument, options))
 
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuses a run whose provider cannot be made here, before there is one."""
+        try:
+            self.get(options)
+        except ProviderError as error:
+            raise TreadleError(error.message, code=error.code, cls="user") from error
+
     def _kept(self, spec: str, options: Mapping[str, Any], make: Callable[[], Any]) -> Provider:
-        key = (spec, str(options.get("secrets") or ""))
+        key = (spec, options.get("secrets"), _written(spec))
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
