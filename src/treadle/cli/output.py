@@ -40,7 +40,9 @@ _BY_STATUS: Final = {
 # From best to worst, for the exit code of several runs.
 _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE)
 # Errors that say "you asked for something that cannot be": everything else was refused (1).
-_USAGE_CODES: Final = frozenset(["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "TASK_NOT_FOUND"])
+_USAGE_CODES: Final = frozenset(
+    ["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "SCRIPT_INVALID", "TASK_NOT_FOUND", "UNKNOWN_PROVIDER"]
+)
 
 STATUS_STYLES: Final = {
     "completed": "green",

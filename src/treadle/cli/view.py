@@ -57,7 +57,8 @@ def waits(document: Mapping[str, Any]) -> Iterator[str]:
         kind, name = wait.get("kind"), wait.get("name") or wait.get("id") or ""
         due = f" [dim]due {moment(wait['due'])}[/]" if wait.get("due") else ""
         how = {
-            "task": f"treadle task complete {wait.get('id')} --user YOU --role ROLE --data '{{…}}'",
+            "task": f"treadle task claim {wait.get('id')} --user YOU --role ROLE && "
+            f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'",
             "signal": f"treadle signal {run} {name} --data '{{…}}'",
             "gate": f"treadle patch {run} key=value",
             # The ids of children begin with their parent's.
