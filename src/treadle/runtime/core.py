@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, TreadleError
+from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Frame, Receipt
@@ -36,6 +36,7 @@ from .registry import Registry
 from .staging import Staged
 
 RETRY_AFTER_NS = 200_000_000
+FAILURES_MAX = 50
 REST_BYTES_MAX = 4096
 
 
@@ -71,6 +72,7 @@ class Core:
         self._intake = Intake(self)
         self._unreadable: dict[str, TreadleError] = {}
         self._retry_at_ns = 0
+        self._failures = 0
 
     # --- from any thread ---
 
@@ -203,6 +205,7 @@ class Core:
 
     def _publish(self) -> None:
         staged = self.staged
+        self._failures = 0
         self._intake.reading.update(item.inbox for item in self._mail.made() if item.inbox is not None)
         self._mail.keep_made()
         self._intake.reading.difference_update(staged.batch.inbox_done)
@@ -248,6 +251,10 @@ class Core:
         self._retry_at_ns = self.clock.now_ns() + RETRY_AFTER_NS
         if answers:
             self._port.answer(answers)
+        self._failures += 1
+        if isinstance(error, StoreUnavailable) and self._failures > FAILURES_MAX:
+            # Room comes back and locks are freed, but this is something else: stop, and say what.
+            raise error
 
     # --- answers, refusals, diagnostics ---
 

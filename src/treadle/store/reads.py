@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, Protocol
 
-from treadle.kernel.errors import BlobCorrupt, BlobMissing
+from treadle.kernel.errors import BlobCorrupt, BlobMissing, JournalCorrupt
 from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 
@@ -205,10 +206,13 @@ class SqlReads:
 
     def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
         until = 2**62 if until_seq is None else until_seq
-        row = self._one(
-            "SELECT seq, body FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", run, until
-        )
-        return None if row is None else (row[0], row[1])
+        query = "SELECT seq, body, digest FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+        row = self._one(query, run, until)
+        if row is None:
+            return None
+        if sha256(row[1]).digest() != row[2]:
+            raise JournalCorrupt(f"the snapshot at record {row[0]} of run number {run} is damaged")
+        return row[0], row[1]
 
     def snapshot_seqs(self, run: int) -> list[int]:
         return [row[0] for row in self._all("SELECT seq FROM snapshots WHERE run = ? ORDER BY seq", run)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,8 @@ class SqlStore(SqlReads):
             if batch.records:
                 tx.executemany(_INSERT_RECORD, batch.records)
             if batch.snapshots:
-                tx.executemany("INSERT INTO snapshots (run, seq, body) VALUES (?, ?, ?)", batch.snapshots)
+                rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
+                tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
                 if batch.snapshots_done:
                     tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
             self._write_waits(tx, batch)

@@ -10,11 +10,12 @@ This is the bus inside one process; PostgreSQL and NATS can stand in its place.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Protocol
 
 from treadle.kernel.limits import LEASE_DURATION_MS
+from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
 
@@ -31,6 +32,7 @@ class Bus(Protocol):
     def put(self, works: list[Work]) -> None: ...
     def take(self, worker: str, limit: int) -> list[Work]: ...
     def renew(self, worker: str) -> None: ...
+    def saved(self, intent: str, checkpoint: Value) -> None: ...
     def done(self, intent: str) -> None: ...
     def expire(self) -> int: ...
 
@@ -71,6 +73,12 @@ class LocalBus:
             for lease in self._leases.values():
                 if lease.worker == worker:
                     lease.expires_ns = expires
+
+    def saved(self, intent: str, checkpoint: Value) -> None:
+        """Whoever gets this work next goes on from here."""
+        with self._lock:
+            if lease := self._leases.get(intent):
+                lease.work = replace(lease.work, checkpoint=checkpoint)
 
     def done(self, intent: str) -> None:
         """The intent is settled or was revoked: nobody needs to work on it any more."""

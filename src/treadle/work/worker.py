@@ -35,6 +35,7 @@ from .job import Done, Performer, StaysOpen, Threaded
 log = logging.getLogger("treadle.worker")
 
 ANY = "*"
+LOOP = "loop"
 
 
 class Vault(Protocol):
@@ -76,6 +77,7 @@ class WorkerJob:
     ) -> None:
         redact = self._worker.vault.redact
         body, shown, blobs = redact(checkpoint), redact(events or []), dict(self._blobs)
+        self._worker.saved(self.intent.id, body)
         if not durable:
             self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
             return
@@ -202,8 +204,18 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(LEASE_DURATION_MS / 3000)
-            for bus in (self._coroutines, self._functions):
-                bus.renew("local")
+            self._coroutines.renew(LOOP)
+            for thread in self._threads:
+                if thread.is_alive():
+                    self._functions.renew(thread.name)
+            if self._coroutines.expire():
+                self._pump()
+            for _ in range(self._functions.expire()):
+                self._tokens.put(True)
+
+    def saved(self, intent: str, checkpoint: Value) -> None:
+        for bus in (self._coroutines, self._functions):
+            bus.saved(intent, checkpoint)
 
     # --- called on the core thread ---
 
@@ -247,7 +259,7 @@ class Worker:
         room = self._concurrency - len(self._tasks)
         if room <= 0 or self._stopping:
             return
-        for work in self._coroutines.take("local", room):
+        for work in self._coroutines.take(LOOP, room):
             if work.intent.id in self._tasks:
                 continue
             self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
@@ -260,7 +272,12 @@ class Worker:
     async def _run(self, work: Work) -> None:
         job = WorkerJob(self, work, threaded=False)
         try:
-            item = await self._perform(job)
+            try:
+                item = await self._perform(job)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                item = _failed(job, error)
             if item is not None:
                 self.submit(item)
         finally:
@@ -279,14 +296,15 @@ class Worker:
 
     def _serve(self) -> None:
         while self._tokens.get():
-            for work in self._functions.take("local", 1):
+            for work in self._functions.take(threading.current_thread().name, 1):
                 job = WorkerJob(self, work, threaded=True)
                 try:
                     item = _drive(self._perform(job))
-                    if item is not None and not self._stopping:
-                        self.submit(item)
-                finally:
-                    self._functions.done(work.intent.id)
+                except BaseException as error:  # whatever a tool raises must not cost the thread
+                    item = _failed(job, error)
+                if item is not None and not self._stopping:
+                    self.submit(item)
+                self._functions.done(work.intent.id)
 
     # --- both ---
 
@@ -302,9 +320,7 @@ class Worker:
         except TreadleError as error:
             return job.finish(Done(status="error", error=error.to_value()))
         except Exception as error:
-            log.exception("the performer of %s failed", job.intent.kind)
-            wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
-            return job.finish(Done(status="error", error=wrapped.to_value()))
+            return _failed(job, error)
 
     def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
         self.unknown[job.intent.id] = why
@@ -312,6 +328,12 @@ class Worker:
         data = {"intent": job.intent.id, "kind": job.intent.kind, "name": job.intent.name, "reason": why}
         self.submit(FrameSent(job.run, job.intent.id, 0, "work.unavailable", data))
         return None
+
+
+def _failed(job: WorkerJob, error: BaseException) -> Item:
+    log.error("the performer of %s failed", job.intent.kind, exc_info=error)
+    wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
+    return job.finish(Done(status="error", error=wrapped.to_value()))
 
 
 def _settle(future: concurrent.futures.Future[Any]) -> Callable[[Any, TreadleError | None], None]:

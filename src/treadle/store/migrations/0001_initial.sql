@@ -36,7 +36,9 @@ CREATE TABLE journal (
 );
 CREATE UNIQUE INDEX journal_run ON journal (run, seq);
 
-CREATE TABLE snapshots (run INTEGER NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (run, seq));
+CREATE TABLE snapshots (
+  run INTEGER NOT NULL, seq INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (run, seq)
+);
 
 -- Keyed by run first: run numbers grow, so rows that are written together lie together.
 CREATE TABLE timers (
