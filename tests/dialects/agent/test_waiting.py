@@ -242,3 +242,18 @@ def test_retry_goes_on_from_the_first_failed_node(prepared, flow):
     assert run.status == "completed"
     assert run.path() == ["a", "b", "b", "c"]
     assert run.asked("run")[-1]["context"] == {"input": {}, "a": {"n": 1}, "b": {}}
+
+
+def test_retry_resolves_sources_again_if_they_were_the_trouble(prepared, flow, tmp_path):
+    run = (
+        prepared(flow({"a": {"instruction": "./late.md"}}), {"run": {"a": data()}}, base=str(tmp_path))
+        .start()
+        .go()
+    )
+    assert run.error["code"] == "SOURCE_FILE_NOT_FOUND"
+    (tmp_path / "late.md").write_text("Here it is.")
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.asked("run")[0]["instruction"] == "Here it is."
+    run.driver.assert_replays()

@@ -160,10 +160,15 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
 
 
 def _retry(flow: Flow, event: Retry) -> None:
-    """A person sends a failed run on from a node: the one named, or the first that failed."""
+    """A person sends a failed run on from a node: the one named, or the first that failed. A run
+    whose Sources could not be resolved tries them again."""
     state = flow.state
-    if state["ended"] != "failed" or state["setup"] is None:
-        raise Unsupported("only a failed run can be retried, and only after its Sources were resolved")
+    if state["ended"] != "failed":
+        raise Unsupported("only a failed run can be retried")
+    if state["setup"] is None:
+        state["ended"] = None
+        flow.open("source", "setup", {"name": "sources", "op": "setup", "input": state["input"]})
+        return
     failed = [step["node"] for step in state["steps"] if state["results"][step["node"]]["status"] == "failed"]
     node = event.how.get("from") or (failed[0] if failed else flow.workflow.entry)
     if node not in flow.workflow.nodes:
