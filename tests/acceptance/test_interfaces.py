@@ -65,7 +65,43 @@ def test_a_wrong_store(desk: Desk, url: str) -> None:
 
 
 def test_every_command_of_the_table_is_there(desk: Desk) -> None:
-    for command in ["run", "resume", "check", "deploy", "definitions", "export", "list", "show", "state", "events", "trace", "journal", "graph", "patch", "signal", "cancel", "retry", "fork", "tasks", "task", "publish", "cells", "cell", "manifest", "apply", "shadow", "snapshot", "replay", "diff", "record", "secret", "gc", "doctor", "migrate", "bench"]:
+    for command in [
+        "run",
+        "resume",
+        "check",
+        "deploy",
+        "definitions",
+        "export",
+        "list",
+        "show",
+        "state",
+        "events",
+        "trace",
+        "journal",
+        "graph",
+        "patch",
+        "signal",
+        "cancel",
+        "retry",
+        "fork",
+        "tasks",
+        "task",
+        "publish",
+        "cells",
+        "cell",
+        "manifest",
+        "apply",
+        "shadow",
+        "snapshot",
+        "replay",
+        "diff",
+        "record",
+        "secret",
+        "gc",
+        "doctor",
+        "migrate",
+        "bench",
+    ]:
         assert desk(command, "--help").code == 0, command
 
 

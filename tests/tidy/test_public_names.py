@@ -12,7 +12,14 @@ import pytest
 PUBLIC = {
     "treadle": ["Engine", "Run", "RunFailed", "TreadleError", "__version__"],
     "treadle.sync": ["Engine", "Run"],
-    "treadle.testing": ["Driver", "ScriptedModel", "VirtualClock", "assert_replays"],
+    "treadle.testing": [
+        "Driver",
+        "Outcome",
+        "ScriptedModel",
+        "ScriptedTool",
+        "VirtualClock",
+        "assert_replays",
+    ],
 }
 
 # Each takes tens of milliseconds or brings an extra; `import treadle` wants none of them.

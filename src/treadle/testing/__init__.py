@@ -1,4 +1,4 @@
-"""What tests of workflows need: a driver without an engine, a virtual clock, scripted models, replay.
+"""What tests of workflows need: a driver without an engine, a virtual clock, scripted tools and models, replay.
 
 Nothing here is imported by the engine. Names are loaded on first use, so that the pytest plug-in
 costs a test session nothing.
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from .clock import VirtualClock
     from .driver import Driver
     from .replaying import assert_replays
-    from .scripted import ScriptedModel
+    from .scripted import Outcome, ScriptedModel, ScriptedTool
 
-__all__ = ["Driver", "ScriptedModel", "VirtualClock", "assert_replays"]
+__all__ = ["Driver", "Outcome", "ScriptedModel", "ScriptedTool", "VirtualClock", "assert_replays"]
 
 _HOMES = {
     "Driver": "driver",
+    "Outcome": "scripted",
     "ScriptedModel": "scripted",
+    "ScriptedTool": "scripted",
     "VirtualClock": "clock",
     "assert_replays": "replaying",
 }
