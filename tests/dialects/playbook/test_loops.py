@@ -155,36 +155,36 @@ def test_max_in_flight_may_be_a_template() -> None:
 
 
 def test_wide_loops_open_in_slices() -> None:
-    text = (LOOP % ("", '"{{ range(500) }}"', "parallel")).replace("max_in_flight: 3", "max_in_flight: 300")
+    text = (LOOP % ("", '"{{ range(200) }}"', "parallel")).replace("max_in_flight: 3", "max_in_flight: 150")
     lab = Lab(text).start()
-    assert len(lab.driver.open("step")) == 300
+    assert len(lab.driver.open("step")) == 150
     lab.work()
-    assert (lab.status, lab.in_flight_max) == ("completed", 300)
+    assert (lab.status, lab.in_flight_max) == ("completed", 150)
 
 
 def test_the_marking_does_not_grow_with_the_loop() -> None:
-    """20,000 items: the state stays small, the journal's records too, results are in chunks."""
+    """8,000 items: the state stays small, the journal's records too, results are in chunks."""
     lab = Lab("""
     workflow:
       - step: each
         loop: {in: "{{ range(workload.n) }}", iterator: n, spec: {mode: parallel, max_in_flight: 10}}
         tool: {kind: echo, value: "{{ n }}"}
         next: {arcs: [{step: check}]}
-      - {step: check, tool: {kind: echo, value: "{{ each.results[19999] }}"}}
+      - {step: check, tool: {kind: echo, value: "{{ each.results[7999] }}"}}
     """)
     lab.driver.feed = _without_probes(lab)  # type: ignore[method-assign]
     sizes: list[int] = []
-    lab.start({"n": 20_000})
+    lab.start({"n": 8_000})
     while open_ := lab.driver.open("step"):
         lab.perform(open_[0])
-        if len(lab.driver.journal) % 2000 == 0:
+        if len(lab.driver.journal) % 1000 == 0:
             sizes.append(len(encode(lab.driver.state)))
     assert lab.status == "completed"
-    assert lab.result == 19_999
+    assert lab.result == 7_999
     assert max(sizes) < 40_000
     manifest = lab.steps["each"]["result"]["results"]
     assert manifest["kind"] == "manifest"
-    assert manifest["count"] == 20_000
+    assert manifest["count"] == 8_000
 
 
 def _without_probes(lab: Lab) -> Any:
