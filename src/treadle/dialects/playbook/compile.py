@@ -13,8 +13,8 @@ from treadle.lang.definition import Definition
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
-from .reading import Reader, kind_of, reject_legacy
-from .steps import _check_failure, read_step, reject_control
+from .reading import Reader, kind_of
+from .steps import check_failure, read_step, reject_control
 from .tasks import read_task_body
 from .templates import is_template
 
@@ -236,7 +236,7 @@ def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, An
     path: Path = ("executor", "spec", "policy")
     policy = reader.mapping(spec.get("policy"), "policy_invalid", path, "executor.spec.policy") or {}
     reject_control(reader, policy, path, "executor")
-    _check_failure(reader, policy, path)
+    check_failure(reader, policy, path)
     if "pending_tokens" in policy:
         reader.choice(
             policy["pending_tokens"],
@@ -288,20 +288,20 @@ def each_task(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
 def _check_templates(reader: Reader, body: dict[str, Any]) -> None:
     """Every template compiles; where the engine itself evaluates, no secret may be read."""
     for part in ("workload", "executor"):
-        for _, path, text in _texts(body.get(part), (part,)):
+        for path, text in _texts(body.get(part), (part,)):
             _check_template(reader, text, path, control=True)
     for index, step in enumerate(body["workflow"]):
         for key, value in step.items():
             if key == "tool":
                 continue
-            for _, path, text in _texts(value, ("workflow", index, key)):
+            for path, text in _texts(value, ("workflow", index, key)):
                 _check_template(reader, text, path, control=True)
     tasks = [*each_task(body), *((t, ("workbook", n)) for n, t in body.get("workbook", {}).items())]
     for task, path in tasks:
-        for keys, place, text in _texts(task, path):
-            if task["kind"] == "python" and keys[-1] in ("code", "code_b64"):
+        for place, text in _texts(task, path):
+            if task["kind"] == "python" and place[-1] in ("code", "code_b64"):
                 continue
-            inside = keys[len(path) :]
+            inside = place[len(path) :]
             control = (
                 "set_ctx" in inside
                 or "set_iter" in inside
@@ -330,15 +330,12 @@ def _check_template(reader: Reader, text: str, path: Path, *, control: bool) -> 
                 reader.spelled_b(path, f"{{{{ {written} }}}}", canonical)
 
 
-def _texts(value: Any, path: Path) -> Iterator[tuple[Path, Path, str]]:
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
     if is_template(value):
-        yield path, path, value
+        yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _texts(item, (*path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _texts(item, (*path, index))
-
-
-__all__ = ["ROOTS", "compile_playbook", "each_task", "reject_legacy"]

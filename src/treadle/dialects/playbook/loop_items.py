@@ -15,7 +15,7 @@ from treadle.kernel.values import Value, encode
 from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Token, Turn, canonical
 from .model import Loop
-from .pipeline import NotACollection, collection
+from .pipeline import collection
 from .templates import plain
 
 
@@ -76,6 +76,3 @@ def items(turn: Turn, source: dict[str, Any], token: Token) -> Sequence[Value]:
         value = attribute(value, name)
     found = bare(value)
     return [] if found is MISSING or found is None else found
-
-
-__all__ = ["NotACollection", "describe", "items"]

@@ -152,7 +152,7 @@ def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     reject_control(reader, policy, place, "step")
     if "admit" in policy:
         policy["admit"] = _read_admit(reader, policy["admit"], (*place, "admit"))
-    _check_failure(reader, policy, place)
+    check_failure(reader, policy, place)
     lifecycle = (
         reader.mapping(policy.get("lifecycle"), "lifecycle_invalid", (*place, "lifecycle"), "lifecycle") or {}
     )
@@ -168,7 +168,7 @@ def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return {**spec, "policy": policy}
 
 
-def _check_failure(reader: Reader, policy: dict[str, Any], path: Path) -> None:
+def check_failure(reader: Reader, policy: dict[str, Any], path: Path) -> None:
     failure = reader.mapping(policy.get("failure"), "failure_invalid", (*path, "failure"), "failure") or {}
     if "mode" in failure:
         reader.choice(
