@@ -10,6 +10,7 @@ node must not depend on the length of its chain, and no model is asked twice.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sqlite3
 import sys
@@ -51,7 +52,7 @@ def chain(length: int) -> dict[str, Any]:
         "entry": names[0],
         "max_steps": length,
         "nodes": {name: {"name": name, "instruction": f"Do {name}."} for name in names},
-        "edges": [{"from": a, "to": b} for a, b in zip(names, names[1:], strict=False)],
+        "edges": [{"from": a, "to": b} for a, b in itertools.pairwise(names)],
     }
 
 

@@ -188,7 +188,7 @@ class AgentWork:
             if servers and not goes_on:
                 await self.mcp.release(key)
         if params["turn"] == 1:
-            value["warnings"] = tools.unmatched(node)
+            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, request.model, reply)]
         return Done(value=value)
 
     def _request(
@@ -335,6 +335,16 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     usd = usage.get("usd")
     found["usd"] = float(usd) if isinstance(usd, int | float) and 0 < usd < COUNT_MAX else 0.0
     return found
+
+
+def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnReply) -> list[str]:
+    """A budget in dollars that cannot count: better said once than never stopped."""
+    capped = any(budget is not None and budget.usd is not None for budget in (workflow.budget, node.budget))
+    if not capped or "usd" in reply.usage or not any(reply.usage.values()):
+        return []
+    return [
+        f"no price is known for {model or 'this model'}: the usd budget does not count it; set TREADLE_PRICES"
+    ]
 
 
 def _own(provider: Provider, name: str) -> Any:

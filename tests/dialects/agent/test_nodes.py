@@ -250,6 +250,17 @@ def test_a_budget_of_the_workflow_ends_the_run(play, flow):
     assert run.events[-1]["type"] == "workflow:end"
 
 
+def test_a_budget_in_dollars_says_when_it_cannot_count(play, flow):
+    wf = flow({"a": {"model": "unheard-of"}, "b": {}}, "a b", budget={"usd": 1})
+    script = {
+        "run": {"a": [{"data": {}, "usage": {"input_tokens": 9}}], "b": [{"data": {}, "usage": {"usd": 0.1}}]}
+    }
+    run = play(wf, script)
+    (warning,) = run.of("node:warning")
+    assert warning["node"] == "a"
+    assert "no price is known for unheard-of" in warning["message"]
+
+
 def test_a_route_that_cannot_be_paid_fails_the_node(play, flow):
     wf = flow("a b", ("a", "b", {"when": "x"}), budget={"tokens": 5})
     run = play(

@@ -197,7 +197,7 @@ async def test_claude_hands_in_declared_output(wire):
     wire.answers = [claude(use("submit_result", {"n": 3}), stop="tool_use")]
     reply = await model.turn(request(output_schema=schema))
     body = wire.requests[0]["body"]
-    assert body["tool_choice"] == {"type": "tool", "name": "submit_result"}
+    assert body["tool_choice"] == {"type": "auto"}, "forced tool use and thinking exclude each other"
     assert body["tools"][0]["input_schema"] == {"type": "object", **schema}
     assert (reply.status, reply.data, reply.calls) == ("success", {"n": 3}, [])
     await model.close()
@@ -418,6 +418,61 @@ async def test_a_missing_key_says_what_to_do(kind):
         await kind(none).turn(request())
 
 
+# --- the whole way: engine, SDK, wire ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["claude", "gpt"])
+async def test_a_run_waits_out_a_rate_limit_calls_a_tool_and_remembers(wire, tmp_path, flow, kind):
+    from treadle import Engine
+    from treadle.agent import Skill
+
+    net = Skill("net", name="Net")
+    net.tool("ping", description="Ping", input_schema=PING.input_schema, idempotent=True)(
+        lambda input, ctx: {"up": input["host"]}
+    )
+    limited = failed(429, retry_after="0")
+    if kind == "claude":
+        model: Any = AnthropicModel(key, base_url=wire.url)
+        asks = claude(text("Pinging.\n"), use("ping", {"host": "db1"}), stop="tool_use")
+        wire.answers = [limited, asks, claude(use("submit_result", {"ok": True})), claude(text("b"))]
+    else:
+        model = OpenAIModel(key, base_url=wire.url)
+        part = {
+            "index": 0,
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "ping", "arguments": '{"host": "db1"}'},
+        }
+        asks = gpt({"content": "Pinging.\n"}, {"tool_calls": [part]}, finish="tool_calls")
+        wire.answers = [limited, asks, gpt({"content": '{"ok": true}'}), gpt({"content": "b"})]
+    output = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    wf = flow({"a": {"skills": ["net"], "output": output}, "b": {}}, ("a", "b", {"when": "it is up"}))
+    (tmp_path / "flow.json").write_text(json.dumps(wf))
+    wire.answers.append(claude(text("fine")) if kind == "claude" else gpt({"content": "fine"}))
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    engine.register(net)
+    engine.models[kind] = model
+    engine.deploy(str(tmp_path / "flow.json"))
+    async with engine:
+        run = await engine.start("wf", {"host": "db1"}, model=kind)
+        result = await run.result(timeout=60)
+        shown = await run.show()
+        told = [event["type"] async for event in run.events()]
+    await model.close()
+    assert result["results"]["a"]["data"] == {"ok": True}
+    assert result["results"]["a"]["toolCalls"] == [
+        {"tool": "ping", "input": {"host": "db1"}, "output": {"up": "db1"}}
+    ]
+    assert result["results"]["b"]["data"] == {"summary": "fine"}
+    assert [step["node"] for step in result["trace"]["steps"]] == ["a", "b"]
+    assert "node:progress" in told
+    assert shown["stats"]["usage"]["input_tokens"] > 0
+    # The third request is the second turn: it carries the first answer and the tool's result.
+    messages = wire.requests[2]["body"]["messages"]
+    assert json.dumps(messages[-1]).count("db1") == 1
+    assert len(wire.requests) == 5
+
+
 # --- around them --------------------------------------------------------------------------------
 
 
@@ -453,8 +508,10 @@ def test_choices_are_found_in_answers():
 
 
 def test_prices_may_be_overridden(tmp_path, monkeypatch):
-    assert cost("claude-haiku-4-5-2025", input_tokens=1_000_000, output_tokens=0) == 1.0
-    assert cost("nobody", input_tokens=10, output_tokens=10) == 0.0
+    assert cost("claude-haiku-4-5-20251001", input_tokens=1_000_000, output_tokens=0) == 1.0
+    assert cost("gpt-5-2025-08-07", input_tokens=1_000_000, output_tokens=0) == 1.25
+    assert cost("gpt-5.9", input_tokens=10, output_tokens=10) is None, "another model has another price"
+    assert cost("nobody", input_tokens=10, output_tokens=10) is None
     (tmp_path / "p.json").write_text('{"nobody": [1, 2]}')
     monkeypatch.setenv("TREADLE_PRICES", str(tmp_path / "p.json"))
     assert cost("nobody", input_tokens=1_000_000, output_tokens=1_000_000) == 3.0

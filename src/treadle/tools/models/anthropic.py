@@ -25,17 +25,18 @@ from treadle.work.agent_api import (
 )
 
 from . import prompt
-from .prices import cost
+from .prices import usage as priced
 
 SUBMIT: Final = "submit_result"
 MAX_TOKENS: Final = 16_000
-ANSWER_TOKENS: Final = 1_024
+# Thinking counts too, and is on by default with current models.
+ANSWER_TOKENS: Final = 8_000
 TIMEOUT_S: Final = 600.0
 PROGRESS_CHARS: Final = 400
 
 
 class AnthropicModel:
-    default_model: str | None = "claude-sonnet-4-5"
+    default_model: str | None = "claude-sonnet-5-5"
     small_model: str | None = "claude-haiku-4-5"
     keeps_history = True
 
@@ -58,7 +59,6 @@ class AnthropicModel:
             {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
             for tool in request.tools
         ]
-        choice: dict[str, Any] = {"type": "auto"}
         if request.output_schema is not None:
             tools.append(
                 {
@@ -67,14 +67,13 @@ class AnthropicModel:
                     "input_schema": {"type": "object", **request.output_schema},
                 }
             )
-            if len(tools) == 1:
-                choice = {"type": "tool", "name": SUBMIT}
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": prompt.first_message(await request.context())}
         ]
         for message in await request.history():
             messages.append(_message(message))
-        more = {"tools": tools, "tool_choice": choice} if tools else {}
+        # Never forced: forced tool use and thinking exclude each other. Text with JSON in it will do.
+        more = {"tools": tools, "tool_choice": {"type": "auto"}} if tools else {}
         answer = await self._send(
             request.model,
             MAX_TOKENS,
@@ -188,11 +187,8 @@ def _usage(answer: Any) -> dict[str, Any]:
     used = answer.usage
     written, read = used.cache_creation_input_tokens or 0, used.cache_read_input_tokens or 0
     weighed = used.input_tokens + 1.25 * written + 0.1 * read
-    return {
-        "input_tokens": used.input_tokens + written + read,
-        "output_tokens": used.output_tokens,
-        "usd": cost(answer.model, input_tokens=weighed, output_tokens=used.output_tokens),
-    }
+    total = used.input_tokens + written + read
+    return priced(answer.model, input_tokens=total, output_tokens=used.output_tokens, weighed=weighed)
 
 
 def _reply(answer: Any, request: TurnRequest) -> TurnReply:

@@ -27,7 +27,7 @@ from treadle.work.agent_api import (
 )
 
 from . import prompt
-from .prices import cost
+from .prices import usage as priced
 
 TIMEOUT_S: Final = 600.0
 PROGRESS_CHARS: Final = 400
@@ -69,13 +69,17 @@ class _Answer:
 
     @property
     def usage(self) -> dict[str, Any]:
-        usd = cost(self.model, input_tokens=self.input_tokens, output_tokens=self.output_tokens)
-        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "usd": usd}
+        return priced(
+            self.model,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            weighed=self.input_tokens,
+        )
 
 
 class OpenAIModel:
-    default_model: str | None = "gpt-5"
-    small_model: str | None = "gpt-5-mini"
+    default_model: str | None = "gpt-5.4"
+    small_model: str | None = "gpt-5.4-mini"
     keeps_history = True
 
     def __init__(
