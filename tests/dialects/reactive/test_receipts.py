@@ -298,8 +298,7 @@ def test_timers_fire_in_order_at_their_deadline_and_survive_a_reopen():
     for after in (3, 1, 2, -5):
         world.send(Set("k", now_ns + after * second))
     world = world.reopen()
-    assert len(world.open("sys/timer.set@1")) == 4
-    world.advance("0s")
+    assert len(world.open("sys/timer.set@1")) == 3
     assert world.state(clock, "k").lines == (f"{now_ns - 5 * second} at {now_ns}",), (
         "a past deadline fires at once"
     )

@@ -11,7 +11,7 @@ Executors do not run here; a test answers for them with `ok`, `error`, `timeout`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from treadle.kernel.errors import InputInvalid, SecretMissing, TreadleError
@@ -82,15 +82,20 @@ class World:
         if not run:
             owner.accept(items, submission_id)
             return deliveries
+        owner.run()  # what was queued before comes first
         errors = owner.decide(items, submission_id)
-        owner.run()
+        self.run()
         if errors:
             raise errors[0]
         return deliveries
 
     def run(self, turns: int | None = None) -> int:
-        """Lets ready cells take turns, one event each, until none is left (or `turns` were taken)."""
-        return self._owner.run(turns)
+        """Lets ready cells take turns, one event each, until none is left (or `turns` were taken).
+        A timer whose deadline has passed fires at once."""
+        taken = self._owner.run(turns)
+        if turns is None:
+            self._fire(self._owner.tables.now_ns)
+        return taken
 
     def _answer(self, outcome: Value) -> list[Delivery]:
         if outcome["error"] is not None:
@@ -165,7 +170,9 @@ class World:
                 else {"class": "transport", "message": str(payload or "")}
             )
             receipt = Receipt(intent=id, status=status, error=error, by=by)
-        return owner.settle(receipt)
+        became = owner.settle(receipt)
+        self.run()
+        return became
 
     def _payload(self, intent: OpenIntent, status: str, payload: Any) -> Value:
         shape = shape_of(type(payload))
@@ -185,6 +192,7 @@ class World:
     def frame(self, intent: Intent | str, kind: str, value: Any = None, *, seq: int | None = None) -> str:
         """Progress of an effect: "admitted", or "dropped" with a diagnostic."""
         owner, id = self._owner, _id(intent)
+        owner.run()
         last = owner.tables.frames.get(id, 0)
         seq = last + 1 if seq is None else seq
         if id not in owner.tables.open:
@@ -196,12 +204,21 @@ class World:
         if seq > last + 1:
             owner.diagnose("stream.gap", intent=id, frame=seq, last=last)
         owner.frame(Frame(intent=id, seq=seq, type=kind, value=to_value(value)))
+        self.run()
         return "admitted"
 
-    def advance(self, duration: str | float) -> None:
+    def advance(self, duration: str | float | timedelta) -> None:
         """Moves the clock, firing timers in the order of their deadlines."""
+        if isinstance(duration, timedelta):
+            passes_ns = duration // timedelta(microseconds=1) * 1000
+        else:
+            passes_ns = parse_duration(duration)
+        until = self._owner.tables.now_ns + passes_ns
+        self._fire(until)
+        self._owner.set_now(until)
+
+    def _fire(self, until: int) -> None:
         owner = self._owner
-        until = owner.tables.now_ns + parse_duration(duration)
         while True:
             owner.run()
             due = [i for i in owner.tables.open.values() if i.due_ns is not None and i.due_ns <= until]
@@ -210,7 +227,6 @@ class World:
             first = min(due, key=lambda i: (i.due_ns, i.id))
             owner.set_now(max(owner.tables.now_ns, first.due_ns or 0))
             owner.settle(Receipt(intent=first.id))
-        owner.set_now(until)
 
     def reset(self, wf: Workflow | str, key: Any = None) -> None:
         """Lets a failed cell take events again, from the state it had."""
