@@ -28,14 +28,22 @@ class Site(BaseHTTPRequestHandler):
             }
         )
         count = sum(1 for one in type(self).asked if one["path"] == self.path)
-        status = {"/404": 404, "/429": 429 if count < 3 else 200, "/500": 500, "/401": 401}.get(
-            self.path.split("?")[0], 200
-        )
+        status = {
+            "/404": 404,
+            "/429": 429 if count < 3 else 200,
+            "/500": 500,
+            "/401": 401,
+            "/missing": 404,
+        }.get(self.path.split("?")[0], 200)
         if self.path == "/slow":
             type(self).release.wait(10)
         if self.path == "/pick":
             status = 500 if json.loads(body)["fail"] else 200
-        payload = json.dumps({"path": self.path, "count": count}).encode()
+        answer: dict[str, Any] = {"path": self.path, "count": count}
+        if self.path.startswith("/ok?"):  # three pages
+            page = int(self.path.partition("page=")[2].partition("&")[0])
+            answer = {"data": [page], "paging": {"page": page, "hasMore": page < 3}}
+        payload = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(payload)))

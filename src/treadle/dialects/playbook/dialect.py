@@ -14,6 +14,7 @@ from treadle.lang.text import Document
 
 from .analysis import analyse
 from .compile import compile_playbook
+from .kinds import Kinds, unknown_kinds
 from .machine import PlaybookMachine
 from .picture import picture
 
@@ -21,6 +22,13 @@ from .picture import picture
 class PlaybookDialect:
     name = "playbook"
     machine = PlaybookMachine()
+
+    def __init__(self, kinds: Kinds = tuple) -> None:
+        self._kinds = kinds
+
+    def knowing(self, kinds: Kinds) -> PlaybookDialect:
+        """This dialect, for an engine with tools of its own."""
+        return PlaybookDialect(kinds)
 
     def recognises(self, value: Value) -> bool:
         return isinstance(value, dict) and (
@@ -32,6 +40,7 @@ class PlaybookDialect:
         if definition is None:
             return None, problems
         analyse(reader, definition.body)
+        unknown_kinds(reader, definition.body, self._kinds)
         if problems.errors:
             return None, problems
         return replace(definition, warnings=tuple(problems)), problems
