@@ -21,6 +21,7 @@ from .job import Job
 HINT: Final = "agent"
 CALL_BYTES_MAX: Final = 4 * 1024
 DATA_BYTES_MAX: Final = 16 * 1024
+KEPT_BYTES_MAX: Final = 128 * 1024
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -57,8 +58,9 @@ class Payloads:
 
     async def store(self, job: Job, value: Value) -> dict[str, Any]:
         reference = await job.store_blob(value, schema_hint=HINT)
-        # What was stored may have been redacted; only then is it another value, and not at hand.
-        if digest(value) == reference["checksum"]:
+        # What was stored may have been redacted: then it is another value, and not at hand. Large
+        # ones are read again if need be, rather than digested a second time.
+        if reference["size"] <= KEPT_BYTES_MAX and digest(value) == reference["checksum"]:
             self._keep(reference, value)
         return reference
 

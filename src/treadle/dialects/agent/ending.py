@@ -16,7 +16,8 @@ from treadle.kernel.values import Value, encode
 from .flow import Flow
 
 INLINE_BYTES_MAX: Final = 128 * 1024
-SLICE_BYTES_MAX: Final = 192 * 1024
+# Few large slices: each is put onto all that were stored before it. A record takes 1 MiB.
+SLICE_BYTES_MAX: Final = 600 * 1024
 STEP_BYTES: Final = 160
 
 
