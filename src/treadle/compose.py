@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import make_reference
+from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
 from treadle.store.protocol import DefinitionRow
@@ -112,6 +115,15 @@ def run_options(
     if row.file is not None:
         options["base"] = str(Path(row.file).resolve().parent)
     return options
+
+
+def externalised(value: Value) -> tuple[Value, dict[str, bytes]]:
+    """A value for the journal: itself, or a reference and the payload behind it if it is large."""
+    body = encode(value)
+    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
+        return value, {}
+    checksum = digest_bytes(body)
+    return make_reference(checksum=checksum, size=len(body)), {checksum: body}
 
 
 def as_problem(error: TreadleError, file: str) -> Problem:

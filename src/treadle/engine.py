@@ -255,11 +255,13 @@ class Engine:
         run = id or new_id()
         if config:
             self.configs[run] = dict(config)
+        machine = self.library.machine_of(row.dialect)
+        given, blobs = compose.externalised(given) if machine.large_input and self.owns else (given, {})
         event = Started(
             definition=row.digest,
             input=given,
             seed=os.urandom(16),
-            machine=self.library.machine_of(row.dialect).version,
+            machine=machine.version,
             reference=reference,
             options=options,
         )
@@ -267,7 +269,7 @@ class Engine:
         if not self.owns and row.digest in self.library.known:
             # The owner is another process: it has to know what was compiled here.
             await self.operate("learn", deploys.row_value(row))
-        answer = await self.submit(run, event, create=create)
+        answer = await self.submit(run, event, create=create, notes={"blobs": blobs} if blobs else {})
         return Run(self, run, existing=bool(answer.get("existing")))
 
     async def run(self, id: str) -> Run:

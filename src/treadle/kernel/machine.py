@@ -28,6 +28,8 @@ class Machine(ABC):
     # The most bytes one record may have. A dialect that counts its own output exactly raises it.
     record_bytes_max: ClassVar[int] = STEP_BYTES_MAX
 
+    # Whether `start` takes a reference for an input that is too large for the journal.
+    large_input: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.
     signed: ClassVar[bool] = False
 

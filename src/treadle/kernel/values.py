@@ -21,6 +21,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
+from sys import getrecursionlimit
 from typing import Any, TypeAlias
 
 from libipld import decode_dag_cbor, encode_dag_cbor
@@ -40,8 +41,16 @@ _NEGATIVE_64 = b"\x3b"
 _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 
 
+# The codec stops at Python's recursion limit. A program that raises the limit takes that net away:
+# then the depth is checked here, because a stack that overflows takes the process with it.
+_RECURSION_SAFE = 3_000
+_HEADS = bytes(range(0x80, 0xC0))
+
+
 def encode(value: Value) -> bytes:
     """The canonical bytes of a value. A value outside the model is refused with the path to it."""
+    if getrecursionlimit() > _RECURSION_SAFE:
+        _check(value, "$", 0)
     try:
         data = _encode(value)
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
@@ -57,6 +66,8 @@ def encode(value: Value) -> bytes:
 
 def decode(data: bytes) -> Value:
     """The value of canonical bytes; anything but the one canonical encoding is refused."""
+    if _may_be_deep(data):
+        _read(data, 0, 0)
     value = decode_trusted(data)
     if encode(value) != data:
         raise NotCanonical()
@@ -65,7 +76,7 @@ def decode(data: bytes) -> Value:
 
 def decode_trusted(data: bytes) -> Value:
     """The value of bytes that this engine encoded and whose digest it has checked."""
-    if _CID_TAG in data:
+    if _CID_TAG in data or (getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)):
         value, end = _read(data, 0, 0)
         if end != len(data):
             raise NotCanonical("trailing bytes after the value")
@@ -74,6 +85,11 @@ def decode_trusted(data: bytes) -> Value:
         return _decode(data)
     except (ValueError, TypeError, RecursionError) as error:
         raise NotCanonical(str(error)) from error
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """Whether there are more bytes that look like the head of a list or mapping than levels allowed."""
+    return len(data) > VALUE_DEPTH_MAX and len(data) - len(data.translate(None, _HEADS)) > VALUE_DEPTH_MAX
 
 
 def digest_bytes(data: bytes) -> str:
@@ -85,26 +101,29 @@ def digest(value: Value) -> str:
     return digest_bytes(encode(value))
 
 
-def to_value(value: object, path: str = "$") -> Value:
-    """Converts what has one obvious canonical form (tuples to lists, subclasses to their base);
-    everything else is refused with its path. For the edges of the system, not for the hot path."""
+def to_value(value: object) -> Value:
+    """A plain copy of what has one obvious canonical form (tuples become lists, subclasses their
+    base); everything else is refused with its path. For the edges of the system."""
+    try:
+        return decode_trusted(encode(value))
+    except ValueRefused:
+        return _converted(value, "$", 0)
+
+
+def _converted(value: object, path: str, depth: int) -> Value:
+    if depth > VALUE_DEPTH_MAX:
+        raise ValueRefused(f"nested deeper than {VALUE_DEPTH_MAX} levels", details={"path": path[:200]})
     match value:
-        case None | bool():
-            return value
-        case str():
-            return str.__str__(value)
-        case int():
-            return int(value)
-        case float():
-            return float(value)
-        case bytes() | bytearray() | memoryview():
+        case bytearray() | memoryview():
             return bytes(value)
         case list() | tuple():
-            return [to_value(item, f"{path}[{index}]") for index, item in enumerate(value)]
+            return [_converted(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case dict():
-            return {_key(key, path): to_value(item, f"{path}.{key}") for key, item in value.items()}
+            items = value.items()
+            return {_key(key, path): _converted(item, f"{path}.{key}", depth + 1) for key, item in items}
         case _:
-            raise ValueRefused(f"{path}: {type(value).__name__} is not a value", details={"path": path})
+            _check(value, path, depth)
+            return decode_trusted(encode(value))
 
 
 def _key(key: object, path: str) -> str:

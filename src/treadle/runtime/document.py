@@ -187,7 +187,9 @@ def journal(reads: Reads, row: RunRow) -> Iterator[dict[str, Any]]:
         for stored, _ in page:
             seq = stored.seq
             record = stored.record()
-            yield {**record, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
+            # What is empty is not stored, but shown.
+            whole = {"events": [], "opened": [], "cancelled": [], **record}
+            yield {**whole, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
 
 
 def list_row(row: RunRow) -> dict[str, Any]:

@@ -135,6 +135,8 @@ class Intake:
         checkpoints = core.store.checkpoints(row.no)
         try:
             loaded = core.registry.load(row.definition).definition
+        except PASSING:
+            raise
         except TreadleError:
             loaded = None
         for intent in intents:

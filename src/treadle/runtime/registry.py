@@ -87,8 +87,9 @@ class Registry:
         if not found and version:
             # The number in the name of a reactive workflow is part of the name.
             found = self._reads.versions(workflow)
-        if not found and not version:
-            found = self._reads.versions(path=workflow)
+        if not found:
+            by_path = self._reads.versions(path=name)
+            found = [row for row in by_path if not version or row.version == version]
         usable = [row for row in found if row.status == "available"]
         if not usable:
             if found:

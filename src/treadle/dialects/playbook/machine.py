@@ -42,6 +42,7 @@ _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running",
 class PlaybookMachine(Machine):
     dialect = "playbook"
     version = 1
+    large_input = True
 
     def load(self, body: Value) -> Playbook:
         return load(body)

@@ -147,7 +147,7 @@ def _timer_ns(params: object) -> int:
 def _annotations(raw: object) -> Value:
     shape = shape_of(type(raw))
     try:
-        return shape.canon(raw) if shape is not None else to_value(raw, "annotations")
+        return shape.canon(raw) if shape is not None else to_value(raw)
     except Misfit as misfit:
         raise DecisionRefused(f"annotations{''.join(misfit.path)}: {misfit.message}") from None
 
