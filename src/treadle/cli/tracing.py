@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from treadle.kernel.model import DETACHED_KINDS
+
 
 def trace_of(document: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`{steps, edges, sources, usage}` of an agent, `{steps}` of any other run."""
@@ -53,7 +55,8 @@ def intents(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "name": params.get("name") or opened.get("ref") or params.get("workflow") or "",
                 "seq": record["seq"],
                 "opened_at": record["at"],
-                "status": "open",
+                # A message is on its way with the commit; nothing comes back for it.
+                "status": "sent" if opened["kind"] in DETACHED_KINDS else "open",
                 "settled": None,
                 "settled_at": None,
                 "ms": None,
