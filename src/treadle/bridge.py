@@ -94,6 +94,7 @@ class Bridge:
         self._readers: concurrent.futures.ThreadPoolExecutor | None = None
         self._reads: Reads | None = None
         self._failure: BaseException | None = None
+        self._started = False
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._switch_interval = sys.getswitchinterval()
 
@@ -132,6 +133,7 @@ class Bridge:
         if failure is not None:
             await self.stop()
             raise failure
+        self._started = True
 
     async def stop(self) -> None:
         if self.worker is not None:
@@ -170,7 +172,8 @@ class Bridge:
     def _stopped(self, failure: BaseException | None) -> None:
         self._failure = failure
         if failure is not None and self._loop is not None:
-            log.error("the engine stopped: %s", failure)
+            if self._started:  # else whoever started it is told, by the exception
+                log.error("the engine stopped: %s", failure)
             self._hop(self._fail, failure)
 
     def _fail(self, failure: BaseException) -> None:

@@ -464,3 +464,20 @@ def test_resume_after_the_end_changes_nothing(desk: Desk) -> None:
     assert desk("resume", run["id"], "--json", code=0).json == run
     assert desk("cancel", run["id"], "--json", code=0).json["status"] == "completed"
     assert documents(desk) == [run]
+
+
+def test_a_store_that_may_not_be_written_can_be_looked_at(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = desk.run(NOOP)
+    before = sorted(os.listdir(desk.folder))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a reader who does not own the folder
+    assert desk("show", run["id"], "--json", code=0).json == run
+    assert desk("replay", run["id"], "--json", code=0).json["equal"] is True
+    assert sorted(os.listdir(desk.folder)) == before
+
+
+def test_a_copy_of_the_file_is_a_copy_of_the_store(desk: Desk) -> None:
+    run = desk.run(NOOP)
+    (desk.folder / "copy.db").write_bytes((desk.folder / "treadle.db").read_bytes())
+    assert desk("show", run["id"], "--store", "sqlite:///copy.db", "--json", code=0).json == run

@@ -8,6 +8,7 @@ waited for (SQLite's busy handler), never in the middle. Errors become ours, wit
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,8 +50,7 @@ class SqliteDialect:
                 connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             else:
                 self._refuse_foreign()
-                mode = "ro" if readonly else "rwc"
-                uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+                uri = self._read_uri(self.path) if readonly else f"{self.path.absolute().as_uri()}?mode=rwc"
                 connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
             if not readonly:
@@ -61,6 +61,12 @@ class SqliteDialect:
             connection.execute("PRAGMA cache_size=-32768")
             return connection
 
+    def _read_uri(self, path: Path) -> str:
+        """A store at rest (a backup, another user's) is read even where SQLite may not put its notes
+        beside it. While somebody works on it there is a log, and with the log come the notes."""
+        at_rest = not os.access(path.absolute().parent, os.W_OK) and not Path(f"{path}-wal").exists()
+        return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if at_rest else ''}"
+
     def _refuse_foreign(self) -> None:
         """Looks before it writes: a file that is not ours, or newer than us, stays as it is."""
         assert self.path is not None
@@ -70,7 +76,7 @@ class SqliteDialect:
             )
         if not self.path.exists() or self.path.stat().st_size == 0:
             return
-        probe = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        probe = sqlite3.connect(self._read_uri(self.path), uri=True)
         try:
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
