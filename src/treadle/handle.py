@@ -73,9 +73,10 @@ class Run:
         """Waits for the end and returns the result; raises RunFailed if it did not complete."""
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
-                while not await self._ended():
+                while (
+                    shown := await self._engine.read(lambda reads: document.outcome(reads, self.id))
+                ) is None:
                     await watch.changed(poll_s=END_POLL_S)
-        shown = await self.show()
         if shown["status"] in ("completed", "partial"):
             return shown["result"]
         error = shown["error"] or {}

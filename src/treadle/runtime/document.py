@@ -88,6 +88,22 @@ def show(
     return document
 
 
+def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
+    """How a run ended, read off its last record; None while it has not."""
+    row = row_of(reads, id)
+    if row.status not in TERMINAL:
+        return None
+    stored = reads.record(row.no, row.seq)
+    assert stored is not None, "the record that ended the run is there"
+    record = stored.record()
+    result = record.get("result")
+    return {
+        "status": row.status,
+        "result": whole(reads, result) if refers(result) else result,
+        "error": record.get("error"),
+    }
+
+
 def waits(reads: Reads, state: RunState) -> list[dict[str, Any]]:
     return [
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import sys
 from typing import Any
 
 import cbor2
@@ -147,6 +148,28 @@ def test_what_is_nested_too_deep_is_refused_and_does_not_crash() -> None:
         decode(b"\x81" * 100_000 + b"\xd8\x2a")
     while value:
         value = value.pop()
+
+
+@pytest.mark.parametrize("limit", [1_000, 20_000])
+def test_depth_is_refused_whatever_the_recursion_limit(limit: int) -> None:
+    """The codec leans on Python's recursion limit; a program may raise it (mypy does), and the stack
+    would overflow."""
+    before = sys.getrecursionlimit()
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    try:
+        sys.setrecursionlimit(max(limit, before))
+        for refused, call in ((ValueRefused, encode), (ValueRefused, to_value)):
+            with pytest.raises(refused):
+                call(value)
+        for data in (b"\x81" * 100_000 + b"\x80", b"\xa1\x61a" * 100_000 + b"\x80"):
+            with pytest.raises(NotCanonical):
+                decode(data)
+    finally:
+        sys.setrecursionlimit(before)
+        while value:
+            value = value.pop()
 
 
 # --- strict decoding -------------------------------------------------------------------------------------
