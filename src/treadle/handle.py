@@ -107,7 +107,8 @@ class Run:
         row = document.row_of(reads, self.id)
         root = document.root_of(reads, row)
         unavailable = frozenset(self._engine.worker.unknown)
+        now_ns = self._engine.clock.now_ns()
         return any(
-            document.moves(reads, candidate, timers=timers, unavailable=unavailable)
+            document.moves(reads, candidate, timers=timers, unavailable=unavailable, now_ns=now_ns)
             for candidate in ((row,) if root.no == row.no else (row, root))
         )

@@ -236,14 +236,24 @@ def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Any]:
     return {"id": id, "equal": True}
 
 
-def moves(reads: Reads, row: RunRow, *, timers: bool, unavailable: frozenset[str] = frozenset()) -> bool:
-    """Whether a run, or something it waits for, goes on without people and outside signals."""
+def moves(
+    reads: Reads,
+    row: RunRow,
+    *,
+    timers: bool,
+    unavailable: frozenset[str] = frozenset(),
+    now_ns: int = 0,
+) -> bool:
+    """Whether a run, or something it waits for, goes on without people and outside signals. What was
+    due before `now_ns` is about to fire, be it a timer or the deadline of a task or a signal."""
     if row.status in TERMINAL:
         return False
     found = open_work(row, reads)
     if row.working and not any(intent.kind not in ENGINE_KINDS for intent in found.values()):
         return True
     for intent in found.values():
+        if intent.due_ns is not None and intent.due_ns <= now_ns and intent.kind in ENGINE_KINDS:
+            return True
         if intent.kind not in ENGINE_KINDS:
             if intent.id not in unavailable:
                 return True
@@ -254,7 +264,7 @@ def moves(reads: Reads, row: RunRow, *, timers: bool, unavailable: frozenset[str
             if (
                 child is None
                 or child.status in TERMINAL
-                or moves(reads, child, timers=timers, unavailable=unavailable)
+                or moves(reads, child, timers=timers, unavailable=unavailable, now_ns=now_ns)
             ):
                 return True
     return False
