@@ -19,6 +19,7 @@ from treadle.kernel.errors import (
     VersionMismatch,
     VersionTaken,
 )
+from treadle.kernel.model import Receipt
 from treadle.process import payload, process, result, start, state, task
 from treadle.testing.clock import VirtualClock
 
@@ -425,6 +426,37 @@ async def test_a_second_completion_is_stale(
     assert len(stale) == 2
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("status", ["ok", "error", "timeout"])
+async def test_a_receipt_for_a_settled_wait_of_any_kind_is_stale(
+    engine: Engine, clock: VirtualClock, tmp_path: Path, status: Any, versioned: bool
+) -> None:
+    """Delivered for real, twice, in reverse order: timer, signal, call, child and task."""
+    deploy(engine, tmp_path, "steps: [{complete: 1}]", name="sub")
+    deploy(
+        engine,
+        tmp_path,
+        "tasks: {t: {roles: [x]}}\nsteps: [{call: {transport: echo, payload: 1, into: c}}, {child: {workflow: sub, into: s}}, {await: go}, {wait: 1h}, {task: t}, {await: end}]",
+    )
+    run = await begun(engine, clock)
+    await engine.signal(run.id, "go")
+    await clock.advance(3600)
+    (row,) = await engine.tasks()
+    await engine.task_complete(row["id"], 1, user="ann", roles=["admin"])
+    await clock.settle()
+    opened = [intent for record in await run.journal() for intent in record.get("opened", [])]
+    settled = [intent for intent in opened if intent["params"]["name"] != "end"]
+    assert sorted(intent["kind"] for intent in settled) == ["call", "child", "signal", "task", "timer"]
+    before = await run.show()
+    more = {"expected_version": before["version_no"]} if versioned else {}
+    for number, intent in enumerate([*reversed(settled), *settled], 1):
+        late = Receipt(intent=intent["id"], status=status, value={"run": "x", "result": 9})
+        assert (await engine.submit(run.id, late, **more))["stale"] is True
+        await unchanged(run, engine, before, diagnostics=number)
+    stale = [event for event in await engine.events_after(run.id, 0) if event["type"] == "stale"]
+    assert len(stale) == 10
+
+
 async def test_a_wrong_version_is_refused_before_anything_changes(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -491,7 +523,7 @@ async def test_signals_duplicate_early_and_late(engine: Engine, clock: VirtualCl
     await unchanged(run, engine, before, diagnostics=1)
 
 
-async def test_a_child_result_after_its_parent_gave_up(
+async def test_a_child_whose_parent_gave_up_is_cancelled(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
     deploy(engine, tmp_path, "steps: [{await: go}, {complete: 1}]", name="sub")
@@ -512,9 +544,7 @@ async def test_a_child_result_after_its_parent_gave_up(
     assert (await (await engine.run(child)).show())["status"] == "cancelled"
 
 
-async def test_a_late_receipt_of_a_timed_out_call(
-    engine: Engine, clock: VirtualClock, tmp_path: Path
-) -> None:
+async def test_a_timed_out_call_is_cancelled(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     import asyncio
 
     gate, answered = asyncio.Event(), asyncio.Event()
