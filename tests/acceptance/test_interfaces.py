@@ -481,3 +481,20 @@ def test_a_copy_of_the_file_is_a_copy_of_the_store(desk: Desk) -> None:
     run = desk.run(NOOP)
     (desk.folder / "copy.db").write_bytes((desk.folder / "treadle.db").read_bytes())
     assert desk("show", run["id"], "--store", "sqlite:///copy.db", "--json", code=0).json == run
+
+
+def test_a_dry_run_never_does_the_work(desk: Desk) -> None:
+    desk.write(
+        "flow.yaml", "metadata: {name: p}\nworkflow: [{step: a, tool: {kind: shell, cmds: touch done}}]\n"
+    )
+    assert "--dry-run" in desk("run", "flow.yaml", "--dry-run", "--json", code=2).error["message"]
+    assert os.listdir(desk.folder) == ["flow.yaml"]
+    desk("deploy", "flow.yaml", code=0)
+    desk("run", "p", "--dry-run", "--json", code=2)
+    assert desk("list", "--json", code=0).json == []
+
+
+@pytest.mark.parametrize("command", ["manifest", "apply", "shadow"])
+def test_a_playbook_is_no_application(desk: Desk, command: str) -> None:
+    desk.write("flow.yaml", NOOP)
+    assert desk(command, "flow.yaml", "--json", code=2).error["class"] in ("user", "definition")

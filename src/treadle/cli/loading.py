@@ -52,6 +52,8 @@ def application(target: str) -> Any:
 
     path, name = split_target(target)
     _existing(path, target)
+    if path.suffix != ".py":
+        raise Usage(f"{target} is no reactive application; those are Python: name one as FILE.py:ATTR")
     found = [item for item in load_python(path, name) if isinstance(item, App)]
     if len(found) != 1:
         names = ", ".join(app.name for app in found) or "none"

@@ -107,11 +107,15 @@ async def run(
         cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
     engine = await cli.prepare(app)
     workflow = one(engine, target, strict=strict)
+    if dry_run and not isinstance(workflow, str):
+        _rehearses(workflow.dialect)
     if key is not None and id is None:
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()
     cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
     async with engine:
+        if dry_run:
+            _rehearses((await engine.definition(workflow)).dialect)
         started = await engine.start(
             workflow,
             data,
@@ -127,6 +131,12 @@ async def run(
     if stream:
         cli.out.as_json = False
     return outcome(cli.out, document, quiet=stream)
+
+
+def _rehearses(dialect: str) -> None:
+    """Better no run than a rehearsal that does the work: only agent workflows know a dry run."""
+    if dialect != "agent":
+        raise Usage(f"--dry-run is for agent workflows; a {dialect} would do its work. Nothing was started")
 
 
 async def drive(
