@@ -520,3 +520,21 @@ def test_a_slip_in_a_kind_is_a_warning(desk: Desk) -> None:
     assert "http" in problem["hint"]
     run = desk("run", "flow.yaml", "--json", code=3).json
     assert "htpp" in str(desk.events(run["id"])[-1])
+
+
+@pytest.mark.parametrize(
+    ("root", "loop", "meant"),
+    [
+        ("executor: {spec: {finalstep: a}}", "", "final_step"),
+        ("executor: {spec: {policy: {pending_token: discard}}}", "", "pending_tokens"),
+        ("", "loop: {in: [1], iterator: n, spec: {max_inflight: 2}}, ", "max_in_flight"),
+    ],
+)
+def test_a_slip_among_hints_is_a_warning(desk: Desk, root: str, loop: str, meant: str) -> None:
+    checked = desk.check(book(f"  - {{step: a, {loop}tool: {{kind: noop}}}}", root), code=0)
+    (problem,) = checked["problems"]
+    assert (problem["severity"], problem["code"]) == ("warning", "key_slip")
+    assert meant in problem["hint"]
+    assert not desk.check(
+        book("  - {step: a, tool: {kind: noop}}", "executor: {spec: {pool: p, timeout: 5}}"), code=0
+    )["problems"]

@@ -18,6 +18,8 @@ from .steps import check_failure, read_step, reject_control
 from .tasks import read_task_body
 from .templates import is_template
 
+_EXECUTOR_KEYS: Final = ("entry_step", "final_step", "no_next_is_error", "on_failure", "on_cancel", "policy")
+_EXECUTOR_POLICY_KEYS: Final = ("failure", "pending_tokens", "defaults", "limits", "results")
 ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook")
 _PENDING: Final = ("wait", "discard", "complete")
 
@@ -218,6 +220,7 @@ def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:
 def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, Any]:
     executor = reader.mapping(value, "executor_invalid", ("executor",), "executor") or {}
     spec = reader.mapping(executor.get("spec"), "spec_invalid", ("executor", "spec"), "executor.spec") or {}
+    reader.slips(spec, ("executor", "spec"), _EXECUTOR_KEYS, "executor.spec")
     for key in ("entry_step", "final_step", "on_failure", "on_cancel"):
         if key in spec and spec[key] not in names:
             reader.error(
@@ -236,6 +239,7 @@ def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, An
     path: Path = ("executor", "spec", "policy")
     policy = reader.mapping(spec.get("policy"), "policy_invalid", path, "executor.spec.policy") or {}
     reject_control(reader, policy, path, "executor")
+    reader.slips(policy, path, _EXECUTOR_POLICY_KEYS, "executor.spec.policy")
     check_failure(reader, policy, path)
     if "pending_tokens" in policy:
         reader.choice(

@@ -61,6 +61,13 @@ class Reader:
         report = self.error if near or fatal else self.warning
         report(code, (*path, key), f"{what} has no key {key!r}", hint=hint)
 
+    def slips(self, value: Iterable[str], path: Path, known: tuple[str, ...], what: str) -> None:
+        """Where any key is allowed (hints, knobs of tools), one that is nearly ours is told."""
+        for key in value:
+            if key not in known and (near := difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+                message = f"{what} does nothing with {key!r}"
+                self.warning("key_slip", (*path, key), message, hint=f"did you mean {near[0]!r}?")
+
     def mapping(self, value: Any, code: str, path: Path, what: str) -> dict[str, Any] | None:
         """The value as a mapping; null is an empty one; anything else is reported."""
         if value is None:

@@ -25,6 +25,7 @@ _POLICY_KEYS: Final = (
     "limits",
     "defaults",
 )
+_LOOP_POLICY_KEYS: Final = ("exec", "mode", "max_in_flight", "ctx", "reduce")
 _ADMIT_KEYS: Final = ("mode", "rules", "on_deny", "join", "once")
 _ARC_KEYS: Final = ("step", "when", "args", "spec", "set_ctx", *_NOTES)
 FAILURE_MODES: Final = ("fail_fast", "best_effort")
@@ -263,6 +264,8 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
         reader.mapping(spec.get("policy"), "policy_invalid", (*place, "policy"), "loop.spec.policy") or {}
     )
     reject_control(reader, policy, (*place, "policy"), "loop")
+    reader.slips(spec, place, ("mode", "max_in_flight", "policy"), "loop.spec")
+    reader.slips(policy, (*place, "policy"), _LOOP_POLICY_KEYS, "loop.spec.policy")
     for source, where in ((spec, place), (policy, (*place, "policy"))):
         if "mode" in source:
             reader.choice(
