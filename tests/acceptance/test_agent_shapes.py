@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pytest
 from treadle import Engine, RunFailed, TreadleError
 from treadle.agent import Skill, ToolContext
 from treadle.testing import ScriptedModel
+
+from .conftest import Desk
 
 Flow = dict[str, Any]
 EMPTY = {"type": "object"}
@@ -524,19 +527,19 @@ async def test_declared_inputs_are_applied_and_all_errors_told_at_once(run: Run)
 # --- the command line (§5, §8.2, §8.6, §8.18) -----------------------------------------------------------------
 
 
-def write(desk: Any, body: Flow, script: dict[str, Any]) -> None:
+def write(desk: Desk, body: Flow, script: dict[str, Any]) -> None:
     desk.write("flow.yaml", json.dumps(body))
     desk.write("s.json", json.dumps(script))
 
 
-def test_a_wrong_provider_is_told_before_there_is_a_run(desk: Any) -> None:
+def test_a_wrong_provider_is_told_before_there_is_a_run(desk: Desk) -> None:
     write(desk, flow("a"), {"run": says("a")})
     for spec, code in (("zzz:q", "UNKNOWN_PROVIDER"), ("scripted:none.json", "SCRIPT_INVALID")):
         assert desk("run", "flow.yaml", "--model", spec, "--json", code=2).error["code"] == code
     assert desk("list", "--json").json == []
 
 
-def test_stream_trace_and_replay(desk: Any) -> None:
+def test_stream_trace_and_replay(desk: Desk) -> None:
     write(desk, flow("ab", [("a", "b")]), {"run": says("a", "b"), "log": "log.jsonl"})
     streamed = desk("run", "flow.yaml", "--model", "scripted:s.json", "--stream", "--id", "r1", code=0).lines
     assert [event["type"] for event in streamed] == desk.types("r1")
@@ -551,7 +554,7 @@ def test_stream_trace_and_replay(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_a_person_approves_before_the_first_turn(desk: Any, approved: bool) -> None:
+def test_a_person_approves_before_the_first_turn(desk: Desk, approved: bool) -> None:
     body = flow({"a": {"approve": {"roles": ["boss"], "prompt": "ok?"}}, "b": {}}, [("a", "b")])
     write(desk, body, {"run": says("a", "b"), "log": "log.jsonl"})
     waiting = desk("run", "flow.yaml", "--model", "scripted:s.json", "--id", "r1", "--json", code=3).json
@@ -572,18 +575,19 @@ def test_a_person_approves_before_the_first_turn(desk: Any, approved: bool) -> N
     assert logged[-1]["node"] == "b"
 
 
-def test_resume_goes_on_when_a_deadline_passed_meanwhile(desk: Any) -> None:
-    node = {"approve": {"roles": ["boss"], "prompt": "ok?", "timeout": "100ms"}}
+def test_resume_goes_on_when_a_deadline_passed_meanwhile(desk: Desk) -> None:
+    node = {"approve": {"roles": ["boss"], "prompt": "ok?", "timeout": "300ms"}}
     write(desk, flow({"a": node, "b": {}}, [("a", "b")]), {"run": says("a", "b")})
-    waiting = desk("run", "flow.yaml", "--model", "scripted:s.json", "--id", "r1", "--json", "--until-wait")
-    if waiting.code == 3:
-        time.sleep(0.15)  # the deadline itself is the subject
+    waiting = desk("run", "flow.yaml", "--model", "scripted:s.json", "--id", "r1", "--json", code=3).json
+    due = datetime.fromisoformat(waiting["waiting_for"][0]["due"])
+    while datetime.now(UTC) <= due:
+        time.sleep(0.01)
     done = desk("resume", "r1", "--json", code=0).json
     assert done["status"] == "completed"
     assert done["state"]["results"]["a"]["status"] == "skipped"
 
 
-def test_a_run_of_another_provider_stays_open_here(desk: Any, run: Run) -> None:
+def test_a_run_of_another_provider_stays_open_here(desk: Desk, run: Run) -> None:
     """§7: what is unknown here stays open and does not fail; the engine that has it goes on."""
     import asyncio
 
@@ -610,7 +614,7 @@ def test_a_run_of_another_provider_stays_open_here(desk: Any, run: Run) -> None:
     assert asyncio.run(drive(True)) == "completed"
 
 
-def test_nothing_is_written_for_a_bad_definition(desk: Any) -> None:
+def test_nothing_is_written_for_a_bad_definition(desk: Desk) -> None:
     error = desk.refuse(json.dumps(flow("ab")))
     assert {problem["code"] for problem in error["details"]["problems"]} == {"UNREACHABLE_NODE"}
     assert "treadle.db" not in os.listdir(desk.folder)
