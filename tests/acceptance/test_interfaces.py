@@ -114,6 +114,7 @@ def test_input_options(desk: Desk) -> None:
     for bad in ("{", "@nothing.json"):
         assert desk("run", "flow.yaml", "--input", bad, "--json", code=2).error["class"] == "user"
     assert desk("run", "flow.yaml", "-i", "novalue", "--json", code=2).error["message"]
+    assert desk("run", "flow.yaml", "-i", f"n={2**64}", "--json", code=2).error["class"] == "user"
 
 
 def test_same_id_again(desk: Desk) -> None:

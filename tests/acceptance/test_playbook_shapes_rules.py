@@ -553,3 +553,19 @@ def test_40_loop_over(desk: Desk) -> None:
         run = desk.run(text.format(value=value), code=1)
         failed = [e for e in desk.events(run["id"]) if e["type"] == "step.failed"]
         assert failed[0]["error"]["kind"] == "schema"
+
+
+def test_32_numbers_that_do_not_fit_are_told_at_their_line(desk: Desk) -> None:
+    huge = "9" * 5000
+    text = f"metadata: {{name: p}}\nworkload:\n  a: 12345678901234567890123\n  b: {huge}\n  c: 18446744073709551615\nworkflow: [{{step: a, tool: {{kind: noop}}}}]\n"
+    error = desk.refuse(text)
+    assert [(p["code"], p["line"]) for p in error["details"]["problems"]] == [
+        ("YAML_NUMBER", 3),
+        ("YAML_NUMBER", 4),
+    ]
+
+
+def test_10_a_run_tree_is_at_most_32_deep_and_says_so(desk: Desk) -> None:
+    run = desk.run("metadata: {name: r}\nworkflow: [{step: a, tool: {kind: playbook, path: flow}}]\n", code=1)
+    assert "32" in run["error"]["message"]
+    assert len(desk("list", "--limit", "100", "--json", code=0).json) == 33

@@ -41,7 +41,15 @@ _BY_STATUS: Final = {
 _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE)
 # Errors that say "you asked for something that cannot be": everything else was refused (1).
 _USAGE_CODES: Final = frozenset(
-    ["INPUT_INVALID", "RUN_EXISTS", "RUN_NOT_FOUND", "SCRIPT_INVALID", "TASK_NOT_FOUND", "UNKNOWN_PROVIDER"]
+    [
+        "INPUT_INVALID",
+        "RUN_EXISTS",
+        "RUN_NOT_FOUND",
+        "SCRIPT_INVALID",
+        "TASK_NOT_FOUND",
+        "UNKNOWN_PROVIDER",
+        "VALUE_REFUSED",
+    ]
 )
 
 STATUS_STYLES: Final = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from treadle.kernel.errors import DefinitionError
-from treadle.kernel.limits import VALUE_DEPTH_MAX
+from treadle.kernel.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
 
 Path = tuple[str | int, ...]
 
@@ -135,6 +135,14 @@ class _Builder:
             out[key] = self.build(value_node, (*path, key), depth + 1)
         return out
 
+    def whole(self, digits: str, base: int, line: int, column: int) -> int | None:
+        # Python refuses to read very long ones at all; none of more than 64 digits fits.
+        value = int(digits, base) if len(digits) <= 64 else INT_MAX + 1
+        if INT_MIN <= value <= INT_MAX:
+            return value
+        self.problem(f"{digits[:64]} does not fit into 64 bits", line, column, "YAML_NUMBER")
+        return None
+
     def scalar(self, node: yaml.ScalarNode, line: int, column: int) -> Any:
         text = str(node.value)
         # The style of a plain scalar is None to PyYAML and '' to libyaml.
@@ -148,11 +156,11 @@ class _Builder:
         if text in _WORDS:
             return _WORDS[text]
         if _INT.match(text):
-            return int(text)
+            return self.whole(text, 10, line, column)
         if _OCT.match(text):
-            return int(text[2:], 8)
+            return self.whole(text[2:], 8, line, column)
         if _HEX.match(text):
-            return int(text[2:], 16)
+            return self.whole(text[2:], 16, line, column)
         if _FLOAT.match(text):
             value = float(text)
             if not math.isfinite(value):

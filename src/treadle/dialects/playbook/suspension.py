@@ -122,6 +122,15 @@ def answer(on: dict[str, Any], receipt: Receipt, value: Value) -> dict[str, Any]
         return {"status": "error", "error": failure("timeout", message, code="TIMEOUT")}
     if kind in ("child", "start"):
         details = error.get("details") or {}
-        wrong = failure("child_failed", message, code=error.get("code"), details=details)
+        wrong = failure("child_failed", message, code=error.get("code"), details=_in_short(details))
         return {"status": "error", "error": wrong, "result": details.get("result")}
     return {"status": "error", "error": failure("cancelled", message, code=error.get("code"))}
+
+
+def _in_short(details: dict[str, Any]) -> dict[str, Any]:
+    """The child's error without its own details, which the child's run has: a run shows an error in
+    two places, so errors in errors would double with each generation."""
+    inner = details.get("error")
+    if not isinstance(inner, dict):
+        return details
+    return {**details, "error": {key: value for key, value in inner.items() if key != "details"}}
