@@ -22,8 +22,10 @@ from .job import Job
 _PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
 
 
-async def externalise(job: Job, step: Step, task: Task | None, result: Value, limit: int) -> Value:
-    """The result itself while it is small, else its reference."""
+async def externalise(
+    job: Job, step: Step, task: Task | None, result: Value, limit: int, *, run: str
+) -> Value:
+    """The result itself while it is small, else its reference; `run` tells step-runs apart in it."""
     config: dict[str, Any] = (task.spec.get("result") or {}) if task is not None else {}
     store = config.get("store") or {}
     asked = bool(config.get("select")) or store.get("kind", "auto") not in ("auto", "inline")
@@ -33,7 +35,6 @@ async def externalise(job: Job, step: Step, task: Task | None, result: Value, li
     name = task.name if task is not None else step.name
     preview_max = int(config.get("preview_max_bytes", PREVIEW_BYTES_MAX))
     stored = await job.store_blob(result)
-    run = job.intent.id
     return {
         "kind": "result_ref",
         "ref": f"treadle://execution/{job.run}/step/{step.name}/task/{name}/run/{run}/attempt/1",

@@ -30,7 +30,7 @@ executor: {spec: {final_step: report}}
 workflow:
   - {step: fork, next: {spec: {mode: inclusive}, arcs: [{step: each}, {step: gated}, {step: opener}]}}
   - step: each
-    loop: {in: "{{ range(4) }}", iterator: n, spec: {mode: parallel, max_in_flight: 3}}
+    loop: {in: "{{ range(4) }}", iterator: n, spec: {mode: parallel, max_in_flight: 3, policy: {exec: EXEC}}}
     tool:
       - name: flaky
         kind: flaky
@@ -66,9 +66,11 @@ def flaky(config: dict[str, Any], call: ToolCall) -> Any:
 
 
 class Errands:
+    exec = "distributed"
+
     def __init__(self, rng: Random) -> None:
         self.keys: Counter[str] = Counter()
-        self.definitions = [compile_text(ERRAND), compile_text(HELPER)]
+        self.definitions = [compile_text(ERRAND.replace("EXEC", self.exec)), compile_text(HELPER)]
         self.machines: Mapping[str, Machine] = {"playbook": DIALECT.machine}
         tools = {
             "echo": FakeTool("echo", echo),
@@ -108,6 +110,11 @@ class Errands:
         assert len(self.keys) == 8
 
 
+class LocalErrands(Errands):
+    exec = "local"
+
+
 @pytest.mark.parametrize("seed", range(16))
-def test_everything_that_suspends_ends_right_under_faults(seed: int) -> None:
-    assert simulate(seed, Errands).records > 0
+@pytest.mark.parametrize("errands", [Errands, LocalErrands])
+def test_everything_that_suspends_ends_right_under_faults(errands: type[Errands], seed: int) -> None:
+    assert simulate(seed, errands).records > 0

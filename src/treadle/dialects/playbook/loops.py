@@ -3,6 +3,9 @@
 A million items with `max_in_flight: 10` keep ten iterations. Results stay in item order: finished
 ones are held until all before them are finished (iterations run ahead by at most `AHEAD_MAX`), and
 leave in chunks for the blob store, so neither the marking nor the journal grows with the loop.
+
+`exec: distributed` opens one intent per iteration. `exec: local` hands a lease of many iterations to
+one worker, which reports how each of them ended and gives back those it did not begin.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from .pipeline import NotACollection, failure, template_failure
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
 CHUNK_BYTES_MAX: Final = 32 * 1024
+# So many iterations at most are in one lease of a local loop: their events fit into one decision.
+LEASE_ITEMS_MAX: Final = 64
+LEASE_BYTES_MAX: Final = 64 * 1024
+LEASE: Final = "lease"
 
 Tracker = dict[str, Any]
 
@@ -74,6 +81,9 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]
     assert loop is not None
     if tracker.get("stopped"):
         return
+    if loop.local:
+        _fill_lease(turn, name, step, token, params)
+        return
     values = None
     while (
         len(tracker["running"]) < tracker["limit"]
@@ -95,15 +105,54 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]
         turn.open(Intent(kind="step", params=own, ref=f"{name}.{index}"))
 
 
+def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]) -> None:
+    """Hands the next iterations to one worker, unless one has some already."""
+    tracker, loop = token["loop"], step.loop
+    assert loop is not None
+    slots = tracker["limit"] - len(tracker["running"])
+    first = tracker["next"]
+    stop = min(tracker["total"], first + LEASE_ITEMS_MAX, tracker["low"] + AHEAD_MAX)
+    if tracker.get(LEASE) or slots < 1 or first >= stop:
+        return
+    if not turn.room:
+        turn.again = True
+        return
+    values = loop_items.items(turn, tracker["source"], token)
+    items: list[Value] = []
+    size = 0
+    for index in range(first, stop):
+        item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
+        items.append(item)
+        size += len(encode(item))
+        if size > LEASE_BYTES_MAX:
+            break
+    lease = {"first": first, "items": items, "slots": slots, "total": tracker["total"]}
+    for key in ("writes", "appends"):
+        if tracker.get(key):
+            lease[key] = tracker[key]
+    tracker[LEASE] = {"first": first, "slots": min(slots, len(items))}
+    turn.open(Intent(kind="step", params={**params, LEASE: lease}, ref=f"{name}!{LEASE}"))
+
+
+def take_lease(tracker: Tracker) -> list[int]:
+    """Ends a lease; gives the iterations that were surely under way in it."""
+    lease = tracker.pop(LEASE, None)
+    if lease is None:
+        return []
+    began = list(range(lease["first"], lease["first"] + lease["slots"]))
+    tracker["next"] = lease["first"] + lease["slots"]
+    return began
+
+
 def settle(
     turn: Turn, step: Step, token: Token, index: int, *, result: Value, error: Value, writes: list[list[Any]]
 ) -> None:
     """Counts one finished iteration."""
     tracker = token["loop"]
     tracker["running"].remove(index)
-    error = error or _conflict(step, tracker, writes)
+    error = error or conflict(step, tracker, writes)
     if error is None or error.get("kind") != "ctx_conflict":
-        _patch(turn, step, tracker, index, writes)
+        turn.patch(patches(step, tracker, index, writes), step=step.name, iteration=index)
     if error is None:
         tracker["success"] += 1
         turn.emit("loop.iteration.done", step=step.name, iteration=index)
@@ -125,10 +174,10 @@ def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: st
     tracker = token["loop"]
     tracker["stopped"] = True
     for ref in turn.open_refs(name):
-        if iteration_of(ref) is not None:
+        if iteration_of(ref) is not None or ref == f"{name}!{LEASE}":
             turn.cancel(ref)
     token.pop("holds", None)
-    for index in list(tracker["running"]):
+    for index in [*tracker["running"], *take_lease(tracker)]:
         tracker["failed"] += 1
         error = failure(kind, message, code=kind.upper())
         turn.emit("loop.iteration.failed", step=step.name, iteration=index, error=error)
@@ -139,7 +188,7 @@ def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: st
 def is_over(token: Token) -> bool:
     tracker = token["loop"]
     ended = tracker["next"] >= tracker["total"] or bool(tracker.get("stopped"))
-    return ended and not tracker["running"]
+    return ended and not tracker["running"] and not tracker.get(LEASE)
 
 
 def kept(tracker: Tracker, part: int, reference: Value) -> None:
@@ -195,7 +244,7 @@ def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
         tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), result))
 
 
-def _conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str, Any] | None:
+def conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str, Any] | None:
     """Two parallel iterations that write different values to one key contradict each other."""
     loop = step.loop
     assert loop is not None
@@ -214,19 +263,17 @@ def _conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str
     return None
 
 
-def _patch(turn: Turn, step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -> None:
+def patches(step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -> list[list[Any]]:
+    """What an iteration's writes make of ctx, under the loop's policy; remembers them for the next."""
     loop = step.loop
     assert loop is not None
-    if not writes:
-        return
     if loop.conflicts == "append":
         appended = tracker.setdefault("appends", {})
         for path, value in writes:
             entries = appended.setdefault(path, [])
             entries.append([index, value])
             entries.sort(key=lambda entry: entry[0])
-        writes = [[path, [value for _, value in appended[path]]] for path, _ in writes]
-    elif loop.mode == "parallel" and loop.conflicts == "reject":
-        for path, value in writes:
-            tracker["writes"][path] = value
-    turn.patch(writes, step=step.name, iteration=index)
+        return [[path, [value for _, value in appended[path]]] for path, _ in writes]
+    if loop.mode == "parallel" and loop.conflicts == "reject":
+        tracker["writes"].update(writes)
+    return writes

@@ -270,7 +270,7 @@ def _blobs(ctx: Context) -> Loader:
 
 def _is_report(ref: str, receipt: Receipt) -> bool:
     """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
-    return is_reference(receipt.value) and "!" not in ref
+    return is_reference(receipt.value) and ref.partition("!")[2] in ("", loops.LEASE)
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any]:

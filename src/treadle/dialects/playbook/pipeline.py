@@ -436,5 +436,14 @@ def copied(value: Value) -> Value:
     return [copied(item) for item in value] if type(value) is list else value
 
 
+def worker_failure(status: str, error: Mapping[str, Any]) -> dict[str, Any]:
+    """The error of a pipeline whose worker failed outside any task."""
+    kind = {"timeout": "timeout", "cancelled": "cancelled"}.get(status, "unknown")
+    if error.get("class") == "authorization":
+        kind = "auth"
+    message = str(error.get("message") or f"the worker's receipt has status {status}")
+    return failure(kind, message, code=error.get("code"), details=error.get("details") or {})
+
+
 def template_failure(error: ExpressionError) -> dict[str, Any]:
     return failure("template", error.message, code=error.code, details=error.details)

@@ -1,7 +1,7 @@
 """The life of one step-run: started, suspended and resumed, ended, routed.
 
 A step-run is one token being consumed. Without a loop it is one intent at a time (a new one after
-each suspension); with a loop it is one intent per iteration in flight.
+each suspension); with a loop it is one intent per iteration in flight, or per lease of iterations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .layers import merge
 from .marking import Token, Turn, canonical, iteration_of
 from .model import Step
 from .needs import gather
-from .pipeline import failure, template_failure
+from .pipeline import failure, template_failure, worker_failure
 from .routing import Boundary, boundary_event
 from .suspension import answer, intent_for
 
@@ -100,12 +100,38 @@ def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> 
         _chunk_kept(turn, name, step, token, int(mark[4:]), receipt, value)
     elif mark == "on":
         _resume(turn, name, step, token, ref.partition("!")[0], receipt, value)
+    elif mark == loops.LEASE:
+        _lease_ended(turn, name, step, token, receipt, value)
     elif receipt.status == "ok" and isinstance(value, dict) and "suspended" in value:
-        hold = {"frame": value["suspended"], "on": value["on"], "first": value["first"]}
-        token.setdefault("holds", {})[ref] = hold
-        turn.open(intent_for(value["on"], f"{ref}!on", turn.ctx.now_ns))
+        _suspend(turn, token, ref, value)
     else:
         _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
+
+
+def _suspend(turn: Turn, token: Token, ref: str, value: dict[str, Any]) -> None:
+    hold = {"frame": value["suspended"], "on": value["on"], "first": value["first"]}
+    token.setdefault("holds", {})[ref] = hold
+    turn.open(intent_for(value["on"], f"{ref}!on", turn.ctx.now_ns))
+
+
+def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Receipt, value: Value) -> None:
+    """A worker reports on the iterations of its lease, in the order in which they ended; those that
+    it did not begin are handed out again."""
+    tracker = token["loop"]
+    began = loops.take_lease(tracker)
+    if receipt.status != "ok" or not isinstance(value, dict) or "iterations" not in value:
+        # The worker itself failed, before it could tell one iteration from another.
+        reports: list[Any] = [[index, _report(receipt, None)] for index in began]
+    else:
+        reports = value["iterations"]
+        tracker["next"] = value["next"]
+    tracker["running"] += [index for index, _ in reports]
+    for index, report in reports:
+        if "suspended" in report:
+            _suspend(turn, token, f"{name}.{index}", report)
+        else:
+            _settle(turn, step, token, index, canonical(report))
+    advance_loop(turn, name, step, token)
 
 
 def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: Value) -> None:
@@ -125,13 +151,7 @@ def _report(receipt: Receipt, value: Value) -> dict[str, Any]:
     """What a pipeline reported; a receipt that is no report is an error of the worker."""
     if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
         return canonical(value)  # type: ignore[no-any-return]
-    kind = {"timeout": "timeout", "cancelled": "cancelled"}.get(receipt.status, "unknown")
-    error = receipt.error or {}
-    if error.get("class") == "authorization":
-        kind = "auth"
-    message = str(error.get("message") or f"the worker's receipt has status {receipt.status}")
-    wrong = failure(kind, message, code=error.get("code"), details=error.get("details") or {})
-    return {"status": "error", "error": wrong}
+    return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 
 def _resume(
@@ -155,15 +175,19 @@ def _resume(
 def _pipeline_ended(
     turn: Turn, name: str, step: Step, token: Token, ref: str, report: dict[str, Any]
 ) -> None:
-    error = report.get("error") if report["status"] == "error" else None
-    writes = report.get("ctx") or []
     index = iteration_of(ref)
     if index is None:
-        turn.patch(writes, step=step.name)
+        turn.patch(report.get("ctx") or [], step=step.name)
+        error = report.get("error")
         end(turn, name, step, token, result=report.get("result"), error=error, iteration=report.get("iter"))
         return
-    loops.settle(turn, step, token, index, result=report.get("result"), error=error, writes=writes)
+    _settle(turn, step, token, index, report)
     advance_loop(turn, name, step, token)
+
+
+def _settle(turn: Turn, step: Step, token: Token, index: int, report: dict[str, Any]) -> None:
+    result, writes = report.get("result"), report.get("ctx") or []
+    loops.settle(turn, step, token, index, result=result, error=report.get("error"), writes=writes)
 
 
 def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
