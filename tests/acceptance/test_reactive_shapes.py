@@ -387,8 +387,9 @@ def test_a_past_deadline_fires_at_once_and_the_others_in_order() -> None:
     assert [ref for ref, _ in fired] == ["past"]
     world = world.reopen()
     assert len(world.open(TIMER)) == 3
+    fired.clear()
     world.advance("3h")
-    assert fired[1:] == [("ns", True), ("soon", True), ("late", True)]
+    assert fired == [("ns", True), ("soon", True), ("late", True)]
     world.assert_replays()
 
 
@@ -505,7 +506,7 @@ class All:
     d: Decimal = Decimal("1.5")
     b: bytes = b""
     t: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-    u: uuid.UUID = uuid.UUID(int=5)
+    u: uuid.UUID | None = None
     s: set[str] = field(default_factory=set)
     m: dict[int, str] = field(default_factory=dict)
     o: int | None = None
@@ -547,7 +548,7 @@ def test_what_has_no_canonical_form_is_refused_by_name(annotation: Any) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [time.time, random.random, os.getpid, uuid.uuid4, datetime.now, lambda: open("/etc/hostname")],
+    [time.time, random.random, os.getpid, uuid.uuid4, datetime.now, Path("/etc/hostname").read_text],
     ids=["time", "random", "os", "uuid", "datetime", "file"],
 )
 def test_a_strict_step_that_looks_outside_is_refused(act: Callable[[], Any]) -> None:
@@ -717,9 +718,14 @@ TEA = dedent("""
             return rx.Output(Pot(event.tea), effects=[brew(event.tea, ref="brew")])
         return rx.Output(Pot(state.tea, True))
 
-    @rx.workflow("tea/count@1", state=int, events=[Ordered], effects=[], terminal=lambda n: True)
+    @rx.schema("tea/Count@1")
+    @dataclass(frozen=True)
+    class Count:
+        n: int
+
+    @rx.workflow("tea/count@1", state=Count, events=[Ordered], effects=[], terminal=lambda n: True)
     def count(state, event, ctx):
-        return rx.Output((state or 0) + 1)
+        return rx.Output(Count(state.n + 1 if state else 1))
 
     app = rx.App("tea", [pot, count])
 """)
