@@ -38,19 +38,18 @@ class History:
 
 def shadow(app: App, histories: list[History]) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "manifest": app.digest,
         "effects": [],
         "pending": [],
         "statuses": {},
         "allowlists": {name: sorted(workflow.emits) for name, workflow in app.workflows.items()},
         "changes": [],
-        "skipped": [],
     }
     machine, left = ReactiveMachine(), RECORDS_MAX
     machine.attach(app)
     for history in histories:
         if history.workflow not in app.workflows:
-            report["skipped"].append({"run": history.run, "reason": "the candidate has no such workflow"})
+            skipped = {"run": history.run, "reason": "the candidate has no such workflow"}
+            report.setdefault("skipped", []).append(skipped)
             continue
         _Shadow(machine, app, history, report).run(history.records[:left])
         left = max(0, left - len(history.records))
@@ -123,7 +122,8 @@ class _Shadow:
         ]
 
     def _skip(self, record: dict[str, Any], reason: str) -> None:
-        self.report["skipped"].append({"run": self.history.run, "seq": record["seq"], "reason": reason})
+        skipped = {"run": self.history.run, "seq": record["seq"], "reason": reason}
+        self.report.setdefault("skipped", []).append(skipped)
 
 
 def _with_intent(event: Receipt | Frame, intent: str) -> Event:
