@@ -133,6 +133,13 @@ class Batch:
     bytes: int = 0
 
     @property
+    def lone(self) -> bool:
+        """Whether this is one record and nothing else."""
+        if len(self.records) != 1:
+            return False
+        return not any(getattr(self, name) for name in _BESIDE_RECORDS)
+
+    @property
     def empty(self) -> bool:
         # Asked several times a commit, the likely rows first.
         return not (
@@ -146,6 +153,9 @@ class Batch:
             or self.inbox_done
             or any(getattr(self, name) for name in self.__slots__)
         )
+
+
+_BESIDE_RECORDS = tuple(name for name in Batch.__slots__ if name not in ("records", "bytes"))
 
 
 class Reads(Protocol):

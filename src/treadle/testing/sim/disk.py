@@ -95,6 +95,8 @@ class SimConnection:
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         if sql == "ROLLBACK":
             return self._disk.live.execute(sql)
+        if sql.startswith("INSERT") and not self.in_transaction:
+            return self._alone(sql, parameters)
         self._point()
         if not self._faulty:
             return self._commit() if sql == "COMMIT" else self._disk.live.execute(sql, parameters)
@@ -112,6 +114,17 @@ class SimConnection:
         elif not sql.startswith("PRAGMA"):
             self._disk.check_write()
         return self._disk.live.execute(sql, parameters)
+
+    def _alone(self, sql: str, parameters: Sequence[Any]) -> Any:
+        """A statement that is a transaction of its own."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            done = self.execute(sql, parameters)
+            self.execute("COMMIT")
+        except Exception:
+            self._disk.drop_transaction()
+            raise
+        return done
 
     def _commit(self) -> None:
         self._disk.commit()
