@@ -46,7 +46,8 @@ class TreadleError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
+        # A message that begins with its place is not told twice.
+        place = f"{self.where}: " if self.where and not self.message.startswith(self.where) else ""
         return f"{place}{self.message} [{self.code}]"
 
     def to_value(self) -> dict[str, Any]:
