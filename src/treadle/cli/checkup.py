@@ -28,6 +28,8 @@ def examine(url: str) -> dict[str, Any]:
         problems = store.check()
         runs, inbox, due = store.run_count(), len(store.inbox(10_000)), store.timer_next()
         schema = store.schema_version
+        # An idle cell is `running` too; what counts is work that nobody does.
+        unattended = len(store.working(after_no=0, limit=10_000))
     finally:
         store.close()
     owner = _owner(path)
@@ -42,7 +44,7 @@ def examine(url: str) -> dict[str, Any]:
         "runs": runs,
         "inbox": inbox,
         "next_timer": instant_text(due) if due is not None else None,
-        "remarks": _remarks(runs, inbox, due, owner),
+        "remarks": _remarks(runs, unattended, inbox, due, owner),
     }
 
 
@@ -55,12 +57,14 @@ def _owner(path: Any) -> int | None:
     return lock.holder()
 
 
-def _remarks(runs: dict[str, int], inbox: int, due: int | None, owner: int | None) -> list[str]:
+def _remarks(
+    runs: dict[str, int], unattended: int, inbox: int, due: int | None, owner: int | None
+) -> list[str]:
     if owner is not None:
         return []
     found = []
-    if runs.get("running"):
-        found.append(f"{runs['running']} runs are under way and nobody drives them: treadle resume")
+    if unattended:
+        found.append(f"{unattended} runs have work that nobody does: treadle resume")
     if inbox:
         found.append(f"{inbox} messages wait to be read: treadle resume")
     if due is not None and due < time.time_ns():
