@@ -8,7 +8,6 @@ process is the subject.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -114,6 +113,3 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def desk(folder: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
     return Desk(folder, capsys)
-
-
-MakeDesk = Callable[..., Desk]

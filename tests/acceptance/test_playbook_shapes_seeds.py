@@ -312,7 +312,7 @@ def test_z1_artifacts(desk: Desk) -> None:
         )
     )
     assert {"store", "key", "checksum", "size", "schema_hint"} <= set(run["state"]["steps"]["a"]["result"])
-    assert run["result"] == {"rows": [1, 2]} or run["result"]["data"] == {"rows": [1, 2]}
+    assert run["result"]["data"] == {"rows": [1, 2]}
 
 
 def test_children_wait_false_and_return_step(desk: Desk) -> None:

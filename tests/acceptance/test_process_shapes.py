@@ -25,6 +25,15 @@ def value(desk: Desk, expression: str, **start: Any) -> Any:
     return run["result"]
 
 
+def overdue(desk: Desk, run: dict[str, Any]) -> dict[str, Any]:
+    """The run once its deadline of a millisecond has passed."""
+    for _ in range(1000):
+        if run["status"] != "waiting":
+            return run
+        run = desk("resume", run["id"], "--json").json
+    raise AssertionError(run)
+
+
 APPROVAL = proc(
     """
 - set: {state.policy: {$: start.policy}}
@@ -439,15 +448,13 @@ def test_04_await_times_out(desk: Desk) -> None:
         "late.yaml", proc("- await: {signal: s, timeout: 1ms, on_timeout: [{complete: late}]}", name="Late")
     )
     run = desk("run", "late.yaml", "--json").json
-    while run["status"] == "waiting":
-        run = desk("resume", run["id"], "--json").json
+    run = overdue(desk, run)
     assert run["result"] == "late"
 
 
 def test_04_await_without_a_branch_stalls_and_retry_opens_it_anew(desk: Desk) -> None:
     run = desk.run(proc("- await: {signal: s, timeout: 1ms}\n- complete: 1"), code=3)
-    while run["status"] == "waiting":
-        run = desk("resume", run["id"], "--json").json
+    run = overdue(desk, run)
     assert (run["status"], run["error"]["class"]) == ("stalled", "timeout")
     run = desk("retry", run["id"], "--json").json
     assert run["status"] in ("waiting", "stalled")
@@ -525,11 +532,6 @@ def test_10_an_expression_error(desk: Desk) -> None:
     assert (run["status"], error["class"]) == ("failed", "expression")
     assert "steps[1].then[0]" in error["where"]
     assert error["details"]["expression"] == "state.x + 'a'"
-    desk.write(
-        "fixed.yaml", proc("- set: {state.x: 1}\n- if: true\n  then: [{set: {state.y: {$: state.x + 2}}}]")
-    )
-    forked = desk("fork", run["id"], "--at", "0", "--definition", "fixed.yaml", "--json")
-    assert forked.code in (0, 1, 2)
 
 
 def test_11_children(desk: Desk) -> None:
