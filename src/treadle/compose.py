@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import make_reference
-from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
 from treadle.store.protocol import DefinitionRow
@@ -97,6 +97,7 @@ def run_options(
     secrets: str | None,
     offline: bool,
     dry_run: bool,
+    templates: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Settings recorded with a run, so that whoever drives it on uses the same: names and absolute
     paths, never values."""
@@ -112,6 +113,8 @@ def run_options(
         options["offline"] = True
     if dry_run:
         options["dry_run"] = True
+    if templates:
+        options["templates"] = to_value(templates)
     if row.file is not None:
         options["base"] = str(Path(row.file).resolve().parent)
     return options

@@ -243,11 +243,14 @@ class Engine:
         secrets: str | None = None,
         offline: bool = False,
         dry_run: bool = False,
+        templates: Mapping[str, Any] | None = None,
     ) -> Run:
         """Starts a run, durable when this returns. The same id with the same definition and input
-        is the same run."""
+        is the same run. `templates` are further Sources of an agent workflow, by name."""
         row = await self.definition(workflow)
-        options = compose.run_options(row, model=model, secrets=secrets, offline=offline, dry_run=dry_run)
+        options = compose.run_options(
+            row, model=model, secrets=secrets, offline=offline, dry_run=dry_run, templates=templates
+        )
         loaded = self.library.loaded(row)
         given = self.dialects[row.dialect].check_input(loaded, to_value(input), options)
         if row.dialect == "agent" and model and self.owns:

@@ -244,6 +244,13 @@ async def test_instructions_are_assembled_exactly(run: Run) -> None:
     }
 
 
+async def test_templates_are_sources_too(run: Run) -> None:
+    ran = await run(flow("a"), {"run": says("a")}, templates={"issue": "# Issue"})
+    assert ran.document["state"]["trace"]["sources"]["templates.issue"]["content"] == "# Issue"
+    bad = await run(flow("a"), {"run": {}}, templates={"issue": {"inline": "x", "file": "y"}})
+    assert bad.document["error"]["code"] == "SOURCE_INVALID_SHAPE"
+
+
 async def test_a_file_source_is_found_beside_the_workflow(run: Run, tmp_path: Path) -> None:
     (tmp_path / "i.md").write_text("file text\n", "utf-8")
     ran = await run(flow({"a": {"instruction": "./i.md"}}), {"run": says("a")})
