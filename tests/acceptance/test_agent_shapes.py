@@ -343,6 +343,7 @@ async def test_fail_soft_softens_the_agent_not_its_evaluation(run: Run) -> None:
         ({"output_matches": [{"path": "a.n", "in": [[1], 2]}]}, {"n": [1]}, True),
         ({"output_matches": [{"path": "a.n", "matches": "^12$"}]}, {"n": 12}, True),
         ({"output_matches": [{"path": "a.n", "matches": "^a$"}]}, {"n": "a\n"}, False),
+        ({"output_matches": [{"path": "a.n", "matches": r"^(?<x>a)\k<x>$"}]}, {"n": "aa"}, True),
         ({"output_matches": [{"path": "any:a.n[*]", "equals": 2}]}, {"n": [1, 2]}, True),
         ({"output_matches": [{"path": "a.n[*]", "equals": 2}]}, {"n": [1, 2]}, False),
     ],

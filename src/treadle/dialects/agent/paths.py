@@ -160,11 +160,15 @@ def brief(value: Value, limit: int = 120) -> str:
 
 def compile_js(source: str) -> re.Pattern[str]:
     """A JavaScript regular expression without flags. Python's differs where it matters to us in
-    `(?<name>`, in `$` before a final newline, in `[^]`, and in `\\d \\w` beyond ASCII."""
+    `(?<name>` and `\\k<name>`, in `$` before a final newline, in `[^]`, and in `\\d \\w` beyond ASCII."""
     out, in_class, index = [], False, 0
     text = _NAMED_GROUP.sub("(?P<", source)
     while index < len(text):
         char = text[index]
+        if text.startswith("\\k<", index) and (end := text.find(">", index)) > 0:
+            out.append(f"(?P={text[index + 3 : end]})")
+            index = end + 1
+            continue
         if char == "\\" and index + 1 < len(text):
             out.append(text[index : index + 2])
             index += 2
