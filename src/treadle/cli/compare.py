@@ -48,7 +48,7 @@ async def replay(
         cli.out.lines = all_ or len(found) > 1
         for id in found:
             answer = await engine.replay(id, against=other)
-            equal = equal and answer["equal"]
+            equal = equal and answer["equal"] is not False
             _report(cli, answer)
     return EXIT_OK if equal else EXIT_FAILED
 
@@ -61,6 +61,9 @@ def _report(cli: Session, answer: dict[str, Any]) -> None:
 
     if answer["equal"]:
         cli.out.note(f"[green]equal[/] {escape(answer['id'])}")
+        return
+    if answer["equal"] is None:
+        cli.out.note(f"[yellow]blob expired[/] {escape(answer['id'])}: {escape(answer['error']['message'])}")
         return
     cli.out.note(f"[red]differs[/] {escape(answer['id'])} at record {answer.get('seq')}")
     for side in ("expected", "got"):

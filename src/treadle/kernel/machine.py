@@ -7,6 +7,7 @@ fails, the runtime throws the state away and reloads it. It must not keep anythi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from .errors import TreadleError
@@ -15,6 +16,8 @@ from .model import Cancel, Context, Decision, Event, OpenIntent, Receipt, Starte
 from .values import Value
 
 RETENTION_NS = 30 * 86_400 * 10**9
+# A lifetime without an end.
+FOREVER_NS = 2**63 - 1
 
 
 class Machine(ABC):
@@ -71,6 +74,14 @@ class Machine(ABC):
     def retention_ns(self, definition: Any) -> int:
         """How long an ended run is kept before `gc` may remove it."""
         return RETENTION_NS
+
+    def has_lifetimes(self, definition: Any) -> bool:
+        """Whether payloads of its runs may live shorter or longer than the run (`lifetime_ns`)."""
+        return False
+
+    def lifetime_ns(self, reference: Mapping[str, Any]) -> int | None:
+        """How long after the end of its run a payload is kept; None: as long as the run."""
+        return None
 
     def wants_frames(self, definition: Any) -> bool:
         """Whether progress frames are events of the run; otherwise they are only shown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from treadle.kernel.errors import RunNotFound, TreadleError
+from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
 from treadle.kernel.run import RunState
@@ -224,10 +224,14 @@ def list_row(row: RunRow) -> dict[str, Any]:
 
 
 def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Any]:
-    """Decides a whole journal again: equal, or the first difference."""
+    """Decides a whole journal again: equal, or the first difference; `equal` is None where a payload
+    that a decision looked into has expired."""
     row = row_of(reads, id)
     try:
         load_state(row, reads, registry, BlobCache(reads), genesis=True)
+    except BlobMissing as error:
+        # No difference was found, and none can be: a payload is past its date.
+        return {"id": id, "equal": None, "blob_expired": True, "error": error.to_value()}
     except TreadleError as error:
         if error.cls != "consistency":
             raise

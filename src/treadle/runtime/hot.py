@@ -60,6 +60,11 @@ class BlobCache:
             self._size -= size
         return value
 
+    def forget(self, digest: str) -> None:
+        """A payload is gone from the store."""
+        if found := self._values.pop(digest, None):
+            self._size -= found[0]
+
 
 def fresh_state(row: RunRow) -> RunState:
     return RunState(

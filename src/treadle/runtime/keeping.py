@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
-from treadle.kernel.errors import RunExists, Unsupported
+from treadle.kernel.errors import RunExists, TreadleError, Unsupported
 from treadle.kernel.history import fork as fork_run
-from treadle.kernel.model import TERMINAL
+from treadle.kernel.machine import FOREVER_NS
+from treadle.kernel.model import TERMINAL, is_reference
+from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
 from .core import Core
@@ -16,6 +19,7 @@ from .document import row_of
 from .hot import Hot, load_state, open_work
 
 COLLECT_PER_COMMIT = 200
+NOBODY = 0
 
 
 def fork(
@@ -75,14 +79,100 @@ async def collect(
         removed += count
         if dry_run or count < COLLECT_PER_COMMIT:
             break
-    blobs = 0 if dry_run else await write(_sweep)
-    return {"runs": removed, "blobs": blobs}
+    if dry_run:
+        return {"runs": removed, "blobs": 0}
+    expired: list[tuple[int, str]] = []
+    before: int | None = None
+    while before != 0:
+        found, before = await write(partial(_expired_some, now_ns=now_ns, before_no=before))
+        expired += found
+    return {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
 
 
-def _sweep(core: Core) -> int:
+def _sweep(core: Core, expired: list[tuple[int, str]]) -> int:
     from .cells import pinned  # only here are reactive applications of interest to everybody
 
-    return core.store.sweep(keep=pinned(core))
+    removed = core.store.sweep(keep=pinned(core), expired=expired)
+    for _, digest in expired:
+        core.blobs.forget(digest)
+    return removed
+
+
+def _expired_some(
+    core: Core, *, now_ns: int | None, before_no: int | None
+) -> tuple[list[tuple[int, str]], int]:
+    """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
+    now = core.clock.now_ns() if now_ns is None else now_ns
+    rows = core.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
+    expired: list[tuple[int, str]] = []
+    for row in rows:
+        ended_ns = now if row.ended_ns is None else row.ended_ns
+        found = [
+            digest
+            for digest, lifetime in _lifetimes(core, row).items()
+            if lifetime is not None and ended_ns + lifetime <= now and core.store.has_blob(digest)
+        ]
+        if found and _stands_alone(core, row):
+            expired += [(row.no, digest) for digest in found]
+    return expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0
+
+
+def _stands_alone(core: Core, row: RunRow) -> bool:
+    """Makes sure that a run can be shown and retried without deciding anything again, for which its
+    payloads might be needed: its last state is a snapshot. False where it cannot be loaded."""
+    if row.seq in core.store.snapshot_seqs(row.no):
+        return True
+    try:
+        hot = core.hot.get(row.id)
+    except TreadleError:
+        return False
+    if hot is None:
+        return False
+    core.stage_snapshot(hot)
+    return True
+
+
+def _lifetimes(core: Core, row: RunRow) -> dict[str, int | None]:
+    """How long after a run's end each of its payloads lives; None: as long as the run. Of several
+    references to one payload the longest counts."""
+    try:
+        loaded = core.registry.load(row.definition)
+    except TreadleError:
+        return {}  # its code is not at hand: what it stored stays with it
+    if not loaded.machine.has_lifetimes(loaded.definition):
+        return {}
+    found: dict[str, int | None] = {}
+    looked_into: set[str] = set()
+    queue: list[Value] = [
+        record.record() for record in core.store.journal(row.no) if b"checksum" in record.body
+    ]
+    while queue:
+        for reference in _references(queue.pop()):
+            digest = str(reference["checksum"])
+            if "scope" in reference:
+                lifetime = loaded.machine.lifetime_ns(reference)
+                known = found.get(digest, 0)
+                found[digest] = None if lifetime is None or known is None else max(known, lifetime)
+                continue
+            found[digest] = None
+            if digest not in looked_into and core.store.has_blob(digest):
+                # A large report, or a chunk of results: references stand in it too.
+                looked_into.add(digest)
+                queue.append(decode_trusted(core.store.blob(digest)))
+    return found
+
+
+def _references(value: Value) -> Iterator[dict[str, Any]]:
+    """References to whole payloads; one with a path is an address inside another's payload."""
+    if isinstance(value, dict):
+        if is_reference(value):
+            if "path" not in value:
+                yield value
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
 
 
 def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
@@ -91,6 +181,10 @@ def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
     if not dry_run:
         for row in rows:
             core.hot.drop(row.id)
+            # What is kept for ever is nobody's from now on: runs count from 1.
+            for digest, lifetime in _lifetimes(core, row).items():
+                if lifetime == FOREVER_NS:
+                    core.staged.batch.blob_refs.append((NOBODY, digest))
             core.staged.batch.runs_removed.append(row.no)
     return len(rows)
 

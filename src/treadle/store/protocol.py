@@ -241,8 +241,9 @@ class Store(Reads, Protocol):
         """Whether another connection has written since the last call."""
         ...
 
-    def sweep(self, *, keep: Iterable[str] = ()) -> int:
-        """Removes blobs that no run refers to, except `keep`; how many."""
+    def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
+        """Removes blobs that no run refers to, except `keep`; how many. What a run has in `expired`
+        (run, digest) it does not refer to any more."""
         ...
 
     def check(self) -> list[str]:

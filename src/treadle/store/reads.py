@@ -327,7 +327,7 @@ class SqlReads:
     def blob(self, digest: str) -> bytes:
         row = self._one("SELECT size, body FROM blobs WHERE digest = ?", digest)
         if row is None:
-            raise BlobMissing(f"{digest} is not in the store: it expired or was never written")
+            raise BlobMissing(f"blob expired: {digest} is not in the store any more, or never was")
         size, body = row
         if body is None:
             assert self._files is not None

@@ -345,14 +345,15 @@ class SqlStore(SqlReads):
         self._data_version = version
         return changed
 
-    def sweep(self, *, keep: Iterable[str] = ()) -> int:
+    def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
         """Blobs are removed in two steps: the row in a transaction, then the file. A crash between
         them leaves a file without a row, which the next sweep finds."""
         kept = set(keep)
         query = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs) ORDER BY digest"
-        loose = [row[0] for row in self._all(query) if row[0] not in kept]
         with self._transaction() as tx:
             self._check_epoch(tx)
+            tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
+            loose = [row[0] for row in self._all(query) if row[0] not in kept]
             tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
         if self._files is not None:
             for digest in sorted(self._files.digests()):

@@ -160,9 +160,8 @@ class StepRun:
         try:
             payload = await self.job.load_blob(need.reference)
         except (BlobMissing, KeyError) as error:
-            raise ReferenceGone(
-                f"the payload of {need.reference.get('ref') or need.reference['checksum']} is gone"
-            ) from error
+            address = need.reference.get("ref") or need.reference["checksum"]
+            raise ReferenceGone(f"blob expired: the payload of {address} is gone") from error
         self.payloads[str(need.reference["checksum"])] = payload
 
     async def _run(self) -> Done:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
+from treadle.lang.duration import parse_duration
 from treadle.lang.text import Path
 
+from .lifetimes import SCOPES
 from .needs import RESERVED
 from .reading import Reader
 from .templates import expression, is_template
@@ -29,6 +32,28 @@ def analyse(reader: Reader, body: dict[str, Any]) -> None:
     _policies(reader, net)
     _parallel_writes(reader, net)
     _names(reader, net)
+    _stores(reader, body, ())
+
+
+def _stores(reader: Reader, value: Value, path: Path) -> None:
+    """`spec.result.store` at any layer: a scope that is known, a TTL that is a duration."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _stores(reader, item, (*path, index))
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        _stores(reader, item, (*path, key))
+    store = value.get("store")
+    if len(path) < 2 or path[-2:] != ("spec", "result") or not isinstance(store, dict):
+        return
+    if "scope" in store:
+        reader.choice(store["scope"], SCOPES, "scope_invalid", (*path, "store", "scope"), "a result's scope")
+    if store.get("ttl") is not None:
+        try:
+            parse_duration(store["ttl"])
+        except DefinitionError as error:
+            reader.error("ttl_invalid", (*path, "store", "ttl"), error.message, hint="ttl: 1h, 7d, 3600")
 
 
 class _Net:

@@ -16,6 +16,7 @@ from treadle.kernel.values import Value
 from . import loops
 from .handles import is_stored
 from .joins import incomplete
+from .lifetimes import stamped
 from .marking import Token, Turn
 from .model import Step
 from .pipeline import failure, template_failure
@@ -185,6 +186,11 @@ def _end(turn: Turn, status: Any) -> None:
     state = turn.state
     state["phase"] = "over"
     turn.status = status
+    if turn.playbook.has_lifetimes:
+        for entry in state["steps"].values():
+            if "result" in entry:
+                entry["result"] = stamped(entry["result"], turn.ctx.now_ns)
+        state["ctx"] = stamped(state["ctx"], turn.ctx.now_ns)
     turn.result = run_result(turn)
     if status in ("failed", "partial"):
         worst = next((item for item in state["failures"] if item["hard"]), state["failures"][0])

@@ -7,6 +7,7 @@ starts tokens as far as one decision has room. The parts are in their own module
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from treadle.kernel.errors import ExpressionError, TreadleError, Unsupported
@@ -29,6 +30,7 @@ from treadle.kernel.values import Value, encode
 from . import finish, joins, loops, stepruns
 from .handles import Loader, Scope, loader
 from .layers import merge
+from .lifetimes import lifetime_ns
 from .marking import State, Turn, canonical, new_state, token_of
 from .model import Playbook, load
 from .needs import pick
@@ -49,6 +51,12 @@ class PlaybookMachine(Machine):
 
     def kinds(self, definition: Playbook) -> frozenset[str]:
         return frozenset({"step"})
+
+    def has_lifetimes(self, definition: Playbook) -> bool:
+        return definition.has_lifetimes
+
+    def lifetime_ns(self, reference: Mapping[str, Any]) -> int | None:
+        return lifetime_ns(reference)
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
         token = loader.set(_blobs(ctx))

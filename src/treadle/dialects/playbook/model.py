@@ -13,6 +13,7 @@ from typing import Any, Final
 from treadle.kernel.values import Value, decode_trusted, encode
 
 from .layers import effective_spec, merge
+from .lifetimes import declared
 from .needs import Needs, needs_of
 from .templates import Field, Tree, Use, is_template
 
@@ -137,6 +138,8 @@ class Playbook:
     failure_mode: str | None
     pending_tokens: str
     inline_bytes_max: int
+    # Whether a stored result may expire before the run does, or outlive it.
+    has_lifetimes: bool = False
 
 
 def load(body: Value) -> Playbook:
@@ -171,6 +174,7 @@ def load(body: Value) -> Playbook:
         failure_mode=(policy.get("failure") or {}).get("mode"),
         pending_tokens=policy.get("pending_tokens") or "wait",
         inline_bytes_max=limit if isinstance(limit, int) else INLINE_BYTES_MAX,
+        has_lifetimes=declared(body),
     )
 
 

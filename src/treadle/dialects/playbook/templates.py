@@ -23,7 +23,7 @@ from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from treadle.kernel.errors import ExpressionError
+from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
 from .handles import MISSING, Handle, Scope, attribute, bare, payload_of
@@ -361,7 +361,7 @@ class Field:
             if isinstance(value, Undefined):
                 return None
             return value
-        except ExpressionError:
+        except (ExpressionError, BlobMissing):
             raise
         except Exception as error:  # whatever a user's expression raises is an expression error
             raise self.failed(error) from error
@@ -369,7 +369,7 @@ class Field:
     def value(self, scope: Scope, *, load: bool = False) -> Value:
         try:
             return plain(self.expression.value(scope), load=load)
-        except ExpressionError:
+        except (ExpressionError, BlobMissing):
             raise
         except Exception as error:
             raise self.failed(error) from error
@@ -379,7 +379,7 @@ class Field:
             value = self.expression.value(scope)
             if self.expression.native:
                 return bool(value)
-        except ExpressionError:
+        except (ExpressionError, BlobMissing):
             raise
         except Exception as error:
             raise self.failed(error) from error
