@@ -1,6 +1,7 @@
 """How fast playbooks run when their tasks cost nothing: durable on SQLite, synchronous=FULL.
 
     python benchmarks/playbook.py [--json] [--quick]
+    python benchmarks/playbook.py --items 1000000 [--local]     # only a loop of so many items
 
 Prints, from one run on one machine: bare single-row FULL commits per second (the yardstick), steps
 per second with 100 executions of 10 steps at once and in one long execution, the cost of a step at
@@ -66,8 +67,8 @@ def cycle() -> dict[str, Any]:
     return {"metadata": {"name": "cycle"}, "workload": {"rounds": 1}, "workflow": [step]}
 
 
-def loop() -> dict[str, Any]:
-    spec = {"mode": "parallel", "max_in_flight": 100}
+def loop(exec: str = "distributed") -> dict[str, Any]:
+    spec = {"mode": "parallel", "max_in_flight": 100, "policy": {"exec": exec}}
     step = {
         "step": "each",
         "loop": {"in": "{{ range(workload.items) }}", "iterator": "n", "spec": spec},
@@ -123,14 +124,15 @@ async def one_execution(folder: Path, rounds: int, label: str) -> float:
     return took / rounds
 
 
-async def parallel_loop(folder: Path, items: int) -> dict[str, float]:
-    engine, name = prepare(folder, "loop", loop())
+async def parallel_loop(folder: Path, items: int, *, exec: str = "distributed") -> dict[str, float]:
+    engine, name = prepare(folder, "loop", loop(exec))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with engine:
         took, (result,) = await timed(engine, name, [{"items": items}])
     assert result["stats"] == {"total": items, "success": items, "failed": 0}
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"items_per_s": items / took, "memory_grown_mib": grown / 1024}
+    size = sum(file.stat().st_size for file in folder.rglob("loop.db*") if file.is_file())
+    return {"items_per_s": items / took, "memory_grown_mib": grown / 1024, "store_mib": size / 2**20}
 
 
 async def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
@@ -153,6 +155,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "b").mkdir()
+        if "--items" in sys.argv:
+            items = int(sys.argv[sys.argv.index("--items") + 1])
+            exec = "local" if "--local" in sys.argv else "distributed"
+            print(json.dumps(asyncio.run(parallel_loop(folder, items, exec=exec)), indent=1))
+            return
         found = asyncio.run(measure(folder, quick="--quick" in sys.argv))
     if "--json" in sys.argv:
         print(json.dumps(found, indent=1))

@@ -579,3 +579,36 @@ def test_a_run_whose_keychain_failed_is_proven_again_on_retry_and_patches_wait_f
     lab.secrets["api"] = {"token": "here now"}
     lab.driver.retry()
     assert (lab.work().replays().status, lab.result) == ("completed", 5)
+
+
+def test_every_evaluation_of_a_task_policy_is_recorded() -> None:
+    """PLAYBOOK §1.3: policy.task.evaluated {matched_rule_index, action}; none without a policy."""
+
+    def twice(config: dict[str, Any], call: ToolCall) -> Any:
+        return Outcome.failed("connection", "no") if call.attempt == 1 else call.attempt
+
+    lab = Lab(
+        """
+    workflow:
+      - step: s
+        tool:
+          - {name: plain, kind: echo}
+          - name: again
+            kind: twice
+            spec: {policy: {rules: [{when: "{{ false }}", then: {do: fail}}, {when: "{{ outcome.status == 'error' }}", then: {do: retry, delay: 0}}]}}
+          - {name: give_up, kind: echo, fail: schema, spec: {policy: {rules: [{else: {then: {do: retry, attempts: 1}}}]}}}
+    """,
+        {"twice": twice},
+    ).run()
+    assert [
+        (e["task"], e["attempt"], e["data"]["matched_rule_index"], e["data"]["action"])
+        for e in lab.events("policy.task.evaluated")
+    ] == [("again", 1, 1, "retry"), ("again", 2, None, "continue"), ("give_up", 1, 0, "fail")]
+    mine = [e["type"] for e in lab.driver.events if e.get("task") == "again"]
+    assert mine == [
+        "task.started",
+        "policy.task.evaluated",
+        "task.attempt.failed",
+        "policy.task.evaluated",
+        "task.done",
+    ]

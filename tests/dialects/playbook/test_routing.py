@@ -86,7 +86,29 @@ def test_a2_first_matching_rule_wins() -> None:
 
 
 def test_a3_admit_omitted_is_admitted() -> None:
-    assert Lab(CHAIN).run().events("policy.admit.evaluated") == []
+    """Admission is evaluated for every token; without rules the answer is yes (PLAYBOOK §5.2)."""
+    lab = Lab(CHAIN).run()
+    evaluated = lab.events("policy.admit.evaluated")
+    assert [event["step"] for event in evaluated] == lab.ran()
+    assert all(event["data"] == {"allow": True} for event in evaluated)
+
+
+def test_routing_is_evaluated_after_every_terminal_step_event() -> None:
+    """PLAYBOOK §5.2: always recorded, for leaves and failures too; final_step's next is not followed."""
+    lab = Lab("""
+    executor: {spec: {final_step: last}}
+    workflow:
+      - {step: a, tool: {kind: echo, fail: schema}, next: {spec: {mode: inclusive}, arcs: [{step: leaf}, {step: each}]}}
+      - {step: leaf, tool: {kind: echo}}
+      - {step: each, loop: {in: [1, 2], iterator: n}, tool: {kind: echo}, next: {arcs: [{step: a, when: "{{ false }}"}]}}
+      - {step: last, tool: {kind: echo}}
+    """).run()
+    assert {e["step"]: e["data"] for e in lab.events("next.evaluated")} == {
+        "a": {"mode": "inclusive", "matched": ["leaf", "each"], "selected": ["leaf", "each"]},
+        "leaf": {"mode": "exclusive", "matched": [], "selected": []},
+        "each": {"mode": "exclusive", "matched": [], "selected": []},
+    }
+    assert len(lab.events("next.evaluated")) == 3
 
 
 def test_a4_a5_a_denied_token_stays_pending_and_no_worker_sees_it() -> None:
@@ -97,7 +119,7 @@ def test_a4_a5_a_denied_token_stays_pending_and_no_worker_sees_it() -> None:
     assert not [
         e for e in lab.driver.events if e.get("step") == "gated" and e["type"].startswith(("step.", "task."))
     ]
-    assert lab.events("policy.admit.evaluated")[0]["data"]["allow"] is False
+    assert lab.events("policy.admit.evaluated", step="gated")[0]["data"]["allow"] is False
 
 
 def test_a5_on_deny_discard() -> None:
@@ -188,7 +210,7 @@ def test_r4_r5_exclusive_is_the_default_and_first_match_wins() -> None:
     lab = Lab(ROUTES.format(spec="", fail="")).run().replays()
     assert lab.ran() == ["a", "y"]
     assert lab.result == 6
-    (evaluated,) = lab.events("next.evaluated")
+    (evaluated,) = lab.events("next.evaluated", step="a")
     assert evaluated["data"] == {"mode": "exclusive", "matched": ["y"], "selected": ["y"]}
 
 

@@ -208,14 +208,17 @@ class Pipeline:
         ok = outcome["status"] == "ok"
         # No policy: an error fails. A policy without a match: continue, whatever the outcome.
         do = rule.do if rule is not None else "continue" if ok or task.rules is not None else "fail"
-        if do == "retry":
-            if delay is not None:
-                self._retry(task, outcome, delay)
-                return
+        if do == "retry" and delay is None:
             do = "fail"
             if ok:
                 error = failure("unknown", f"{task.where}: retries exhausted", code="RETRIES_EXHAUSTED")
                 outcome = {**outcome, "error": error}
+        if task.rules is not None:
+            decided = {"matched_rule_index": index, "action": do}
+            self.emit("policy.task.evaluated", task=task.name, attempt=self.frame["attempt"], data=decided)
+        if delay is not None:
+            self._retry(task, outcome, delay)
+            return
         self._report(task, outcome, None if index is None else {"rule": index, "do": do})
         self._remember(task, outcome)
         if do == "fail":

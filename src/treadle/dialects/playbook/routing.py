@@ -6,7 +6,7 @@ Seed 000 §3-§5. Both are decided here, by the machine, never by a worker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
@@ -17,10 +17,15 @@ from .model import Arc, Step
 from .needs import gather
 from .pipeline import output_view
 
+# What is recorded of a step without rules. Events are never changed, so one value serves all.
+_ADMITTED: Final = {"allow": True}
+
 
 def admitted(turn: Turn, step: Step, token: Token) -> bool:
-    """Evaluates a step's admission rules, first match wins; none matches: denied."""
+    """Evaluates a step's admission rules, first match wins; none matches: denied. Recorded for every
+    token; for a parked one again only when the answer changes."""
     if step.admit is None:
+        turn.emit("policy.admit.evaluated", step=step.name, data=_ADMITTED)
         return True
     scope = turn.scope(token["args"], event=token.get("event") or {})
     allow, matched = False, None
@@ -59,9 +64,6 @@ def route(boundary: Boundary) -> bool:
     """Evaluates the arcs and places tokens. True where a matched arc was guarded, so that a failure
     counts as handled. Raises ExpressionError from guards, before anything is placed."""
     turn, step = boundary.turn, boundary.step
-    if not step.routed:
-        turn.state["branches"] += 1
-        return False
     matched: list[Arc] = []
     for arc in step.arcs:
         when = arc.when
