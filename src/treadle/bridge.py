@@ -128,6 +128,8 @@ class Bridge:
             lambda: open_sqlite(self.path), self._make_core, self, lock, on_stop=self._stopped
         )
         self._thread = thread
+        if self.worker is not None:
+            self.worker.turn_with = thread.turn_with
         thread.start()
         failure = await asyncio.to_thread(thread.opened.get)
         if failure is not None:

@@ -65,7 +65,8 @@ class Core:
         self.next_run_no = store.last_run_no() + 1
         self.next_task_no = store.last_task_no() + 1
         self._port = port
-        self._incoming: SimpleQueue[Command] = SimpleQueue()
+        # None only wakes whoever waits.
+        self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self._mail = Mail()
         self._writes: deque[Write] = deque()
         self._progress: deque[Progress] = deque()
@@ -78,6 +79,16 @@ class Core:
 
     def submit(self, command: Command) -> None:
         self._incoming.put(command)
+
+    def wake(self) -> None:
+        self._incoming.put(None)
+
+    def wait(self, timeout_s: float | None) -> Command | None:
+        """Waits for a command; the core thread's way to sleep. None if none came."""
+        try:
+            return self._incoming.get_nowait() if timeout_s == 0 else self._incoming.get(timeout=timeout_s)
+        except Empty:
+            return None
 
     # --- the loop ---
 
@@ -93,17 +104,6 @@ class Core:
         """How long a failed commit still holds us back; a clock that was set back does not."""
         left = self._retry_at_ns - now
         return left if 0 < left <= RETRY_AFTER_NS else 0
-
-    def take(self, timeout_s: float | None) -> bool:
-        """Waits for a command; the core thread's way to sleep. False if none came."""
-        try:
-            if timeout_s == 0:
-                self._accept(self._incoming.get_nowait())
-            else:
-                self._accept(self._incoming.get(timeout=timeout_s))
-        except Empty:
-            return False
-        return True
 
     def poll(self) -> None:
         """Looks whether another process has written messages for us."""
@@ -134,11 +134,14 @@ class Core:
     def _drain(self) -> None:
         try:
             while True:
-                self._accept(self._incoming.get_nowait())
+                self.accept(self._incoming.get_nowait())
         except Empty:
             return
 
-    def _accept(self, command: Command) -> None:
+    def accept(self, command: Command | None) -> None:
+        """Takes a command in; on the thread that turns the core."""
+        if command is None:
+            return
         if type(command) is Item:
             if (error := unusable(command)) is None:
                 self.post(command)

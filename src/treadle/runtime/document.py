@@ -20,6 +20,13 @@ from .payloads import MARK, refers, whole
 from .registry import Loaded, Registry
 
 PAGE = 500
+# Kinds of waits as the run document names them.
+SHOWN = {
+    **{kind: kind for kind in ("task", "timer", "signal", "child", "call", "step", "model", "gate")},
+    "start": "child",
+    "route": "model",
+    "ask": "model",
+}
 
 
 def row_of(reads: Reads, id: str) -> RunRow:
@@ -123,7 +130,8 @@ def _child_name(reads: Reads, run: str, intent: OpenIntent) -> str:
 
 
 def kind_shown(kind: str) -> str:
-    return "child" if kind == "start" else kind
+    """One of the kinds that people know: what a worker does by any other name is a call."""
+    return SHOWN.get(kind, "call")
 
 
 def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) -> dict[str, Any]:

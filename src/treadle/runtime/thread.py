@@ -46,6 +46,9 @@ class CoreThread(threading.Thread):
         self._stopping = threading.Event()
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
+        # Held by whoever turns the core: this thread, or a worker's for one turn.
+        self._turning = threading.Lock()
+        self._failure: BaseException | None = None
         # Answers owed for messages that wait in the inbox of another owner.
         self._handed: dict[str, Ack] = {}
 
@@ -65,7 +68,8 @@ class CoreThread(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        self.submit(Item("", None))
+        if self.core is not None:
+            self.core.wake()
 
     def run(self) -> None:
         failure: BaseException | None = None
@@ -102,25 +106,51 @@ class CoreThread(threading.Thread):
             except Empty:
                 return
 
+    def turn_with(self, item: Item) -> bool:
+        """Takes an event in and turns the core right here, on a worker's thread, if nobody else does.
+        A run that goes step by step is then spared two changes of threads a step. False if the core
+        is busy: then the event has to be submitted."""
+        core = self.core
+        if core is None or self._stopping.is_set() or not self._turning.acquire(blocking=False):
+            return False
+        try:
+            core.accept(item)
+            core.turn()
+            if core.wait_ns() is not None:
+                # There is more to do, or a time to wait for: the core's own thread must know.
+                core.wake()
+        except BaseException as error:
+            self._failure = error
+            core.wake()
+        finally:
+            self._turning.release()
+        return True
+
     def _turn(self, core: Core) -> None:
         idle, polled = 0, 0.0
         poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
         while not self._stopping.is_set():
-            if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
-                core.poll()
-                polled = now
-            if core.turn():
-                idle = 0
-                continue
-            wait_ns = core.wait_ns()
+            with self._turning:
+                if self._failure is not None:
+                    raise self._failure
+                if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
+                    core.poll()
+                    polled = now
+                if core.turn():
+                    idle = 0
+                    continue
+                wait_ns = core.wait_ns()
             wait_s = None if wait_ns is None else wait_ns / 1e9
-            if not core.take(poll_s if wait_s is None else min(wait_s, poll_s or wait_s)):
-                idle += 1
+            command = core.wait(poll_s if wait_s is None else min(wait_s, poll_s or wait_s))
+            with self._turning:
+                core.accept(command)
+                idle = 0 if command is not None else idle + 1
                 if idle == _IDLE_CHECKPOINT_TURNS:
                     core.store.idle()
-        while core.turn(intake=False):
-            # What was handed in is finished; what time or a crash would bring waits for the next start.
-            continue
+        with self._turning:
+            while core.turn(intake=False):
+                # What was handed in is finished; what time or a crash would bring waits for the next start.
+                continue
 
     def _visit(self, store: Store) -> None:
         """Guest of another owner: hand commands over, watch for the owner's death."""

@@ -160,6 +160,9 @@ class Worker:
         self._coroutines = LocalBus(clock)
         self._functions = LocalBus(clock)
         self._tokens: SimpleQueue[bool] = SimpleQueue()
+        self._here = threading.local()
+        # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
+        self.turn_with: Callable[[Item], bool] = lambda item: False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._threads: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -228,6 +231,8 @@ class Worker:
             (plain if self._is_threaded(work) else awaiting).append(work)
         if plain:
             self._functions.put(plain)
+            if len(plain) == 1 and getattr(self._here, "turning", False):
+                plain = []  # the thread that turned the core takes it itself
             while len(self._threads) < min(self._thread_count, self._functions.waiting):
                 self._add_thread()
             for _ in plain:
@@ -296,15 +301,29 @@ class Worker:
 
     def _serve(self) -> None:
         while self._tokens.get():
-            for work in self._functions.take(threading.current_thread().name, 1):
+            works = self._functions.take(threading.current_thread().name, 1)
+            while works:
+                (work,) = works
                 job = WorkerJob(self, work, threaded=True)
                 try:
                     item = _drive(self._perform(job))
                 except BaseException as error:  # whatever a tool raises must not cost the thread
                     item = _failed(job, error)
-                if item is not None and not self._stopping:
-                    self.submit(item)
                 self._functions.done(work.intent.id)
+                works = self._hand_in(item) if item is not None and not self._stopping else []
+
+    def _hand_in(self, item: Item) -> list[Work]:
+        """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
+        and the work that follows is done by this thread too."""
+        alone = not self._functions.leased and not self._functions.waiting and not self._tasks
+        if alone:
+            self._here.turning = True
+            turned = self.turn_with(item)
+            self._here.turning = False
+            if turned:
+                return self._functions.take(threading.current_thread().name, 1)
+        self.submit(item)
+        return []
 
     # --- both ---
 
