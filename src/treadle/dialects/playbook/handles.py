@@ -62,7 +62,8 @@ def payload_of(value: Value) -> Value:
     if value.get("kind") == "manifest":
         out: list[Value] = []
         for part in value["parts"]:
-            out.extend(payload_of(part) if isinstance(part, dict) else part)
+            # A part is a chunk of items, or (in a long loop) again a manifest of chunks.
+            out.extend(payload_of(payload_of(part)))
         return out
     found = loader.get()(value)
     for name in value.get("path") or ():

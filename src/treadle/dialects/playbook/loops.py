@@ -2,7 +2,8 @@
 
 A million items with `max_in_flight: 10` keep ten iterations. Results stay in item order: finished
 ones are held until all before them are finished (iterations run ahead by at most `AHEAD_MAX`), and
-leave in chunks for the blob store, so neither the marking nor the journal grows with the loop.
+leave in chunks for the blob store, so neither the marking nor the journal grows with the loop. The
+references of many chunks are stored as a chunk of their own, and so on, level by level.
 
 `exec: distributed` opens one intent per iteration. `exec: local` hands a lease of many iterations to
 one worker, which reports how each of them ended and gives back those it did not begin.
@@ -25,6 +26,8 @@ from .pipeline import NotACollection, failure, template_failure
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
 CHUNK_BYTES_MAX: Final = 32 * 1024
+# So many chunks of one level become one of the next.
+FOLD_PARTS: Final = 256
 # So many iterations at most are in one lease of a local loop: their events fit into one decision.
 LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
@@ -191,31 +194,50 @@ def is_over(token: Token) -> bool:
     return ended and not tracker["running"] and not tracker.get(LEASE)
 
 
-def kept(tracker: Tracker, part: int, reference: Value) -> None:
-    """A chunk of results is in the blob store."""
-    tracker["parts"][part] = reference
+def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -> None:
+    """A chunk of results is in the blob store. The oldest of a level that has enough of them are
+    folded into one of the next, so levels stand in falling order and items in theirs."""
+    parts = tracker["parts"]
+    next(entry for entry in reversed(parts) if entry["id"] == part)["stored"] = reference
     tracker["keeping"] -= 1
+    for start in range(len(parts) - FOLD_PARTS + 1):
+        level = parts[start]["level"]
+        first_of_level = start == 0 or parts[start - 1]["level"] != level
+        group = parts[start : start + FOLD_PARTS]
+        if first_of_level and all(e["stored"] and e["level"] == level for e in group):
+            del parts[start : start + FOLD_PARTS]
+            _keep(turn, name, tracker, _manifest([e["stored"] for e in group]), level + 1, at=start)
+            return
 
 
 def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
     """Hands a full chunk of results to a worker, which stores it and answers with its reference."""
     if len(tracker["chunk"]) < CHUNK_ITEMS_MAX and tracker["chunk_bytes"] < CHUNK_BYTES_MAX:
         return
-    part = len(tracker["parts"])
-    step = turn.state["tokens"][name]["step"]
-    params = {"name": step, "step": step, "keep": tracker["chunk"]}
-    turn.open(Intent(kind="step", params=params, ref=f"{name}!keep{part}"))
-    tracker["parts"].append(None)
-    tracker["keeping"] += 1
+    _keep(turn, name, tracker, tracker["chunk"], 0, at=len(tracker["parts"]))
     tracker["chunk"], tracker["chunk_bytes"] = [], 0
+
+
+def _keep(turn: Turn, name: str, tracker: Tracker, chunk: Value, level: int, *, at: int) -> None:
+    tracker["chunks"] = part = tracker.get("chunks", 0) + 1
+    step = turn.state["tokens"][name]["step"]
+    params = {"name": step, "step": step, "keep": chunk}
+    turn.open(Intent(kind="step", params=params, ref=f"{name}!keep{part}"))
+    tracker["parts"].insert(at, {"id": part, "level": level, "stored": None})
+    tracker["keeping"] += 1
+
+
+def _manifest(parts: list[Value]) -> dict[str, Any]:
+    return {"kind": "manifest", "strategy": "concat", "parts": parts}
 
 
 def result_of(step: Step, token: Token) -> dict[str, Any]:
     tracker = token["loop"]
     results: Value = tracker["chunk"]
     if tracker["parts"]:
-        parts = [*tracker["parts"], *([tracker["chunk"]] if tracker["chunk"] else [])]
-        results = {"kind": "manifest", "strategy": "concat", "parts": parts, "count": tracker["low"]}
+        parts = [entry["stored"] for entry in tracker["parts"]]
+        rest = [tracker["chunk"]] if tracker["chunk"] else []
+        results = {**_manifest(parts + rest), "count": tracker["low"]}
     stats = {"total": tracker["total"], "success": tracker["success"], "failed": tracker["failed"]}
     out: dict[str, Any] = {"results": results, "stats": stats}
     reduce = step.loop.reduce if step.loop is not None else None

@@ -221,7 +221,7 @@ def _chunk_kept(
         tracker.setdefault("error", wrong)
         _loop_ended(turn, name, step, token, wrong)
         return
-    loops.kept(tracker, part, value)
+    loops.kept(turn, name, tracker, part, value)
     advance_loop(turn, name, step, token)
 
 
