@@ -185,3 +185,15 @@ def test_graph_of_a_definition_and_of_a_run() -> None:
     lab.run()
     states = {n.id: n.status for n in DIALECT.graph(lab.driver.definition, lab.driver.view()).nodes}
     assert states == {"(start)": "done", "a": "done", "b": "pending", "c": "idle"}
+
+
+def test_the_fan_out_profile_is_an_ordinary_loop_and_says_so() -> None:
+    loop = "loop: {in: [1], iterator: n}, tool: {kind: noop}"
+    for text in (
+        f"executor: {{spec: {{loop_mode: fanout}}}}\nworkflow: [{{step: a, {loop}}}]",
+        f"workflow: [{{step: a, spec: {{loop_mode: fanout}}, {loop}}}]",
+    ):
+        assert [(p.severity, p.code) for p in problems_of(text)] == [("warning", "loop_fanout")]
+    assert (
+        problems_of("executor: {spec: {loop_mode: fanout}}\nworkflow: [{step: a, tool: {kind: noop}}]") == []
+    )

@@ -33,6 +33,19 @@ def analyse(reader: Reader, body: dict[str, Any]) -> None:
     _parallel_writes(reader, net)
     _names(reader, net)
     _stores(reader, body, ())
+    _fan_out(reader, net)
+
+
+def _fan_out(reader: Reader, net: _Net) -> None:
+    for name, step in net.steps.items():
+        own = (step.get("spec") or {}).get("loop_mode")
+        if "loop" in step and (own or net.executor.get("loop_mode")) == "fanout":
+            reader.warning(
+                "loop_fanout",
+                net.path(name, "spec", "loop_mode") if own else ("executor", "spec", "loop_mode"),
+                f"the loop of {name!r} runs as its loop.spec says; there are no shards and no fanin in guards",
+                hint="mode: parallel spreads iterations over workers; guards read event.total, .success, .failed",
+            )
 
 
 def _stores(reader: Reader, value: Value, path: Path) -> None:

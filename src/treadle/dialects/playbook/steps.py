@@ -234,7 +234,14 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     loop = reader.mapping(value, "loop_invalid", path, "loop")
     if loop is None:
         return {"in": [], "iterator": "item"}
-    if loop.get("in") is None and "in" not in loop:
+    if "cursor" in loop:
+        reader.error(
+            "loop_cursor",
+            (*path, "cursor"),
+            "loops that claim rows through a cursor are not supported",
+            hint='read the rows in a step before, and loop over its result: in: "{{ read.rows }}"',
+        )
+    elif "in" not in loop:
         reader.error("loop_in_missing", path, "a loop needs in: <collection>", rule="004 §12")
     iterator = loop.get("iterator")
     if not isinstance(iterator, str) or not iterator.isidentifier():
@@ -292,7 +299,7 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
                 policy[key], allowed, f"loop_{key}_invalid", (*place, "policy", key), f"loop policy {key}"
             )
     for key in loop:
-        if key not in ("in", "iterator", "spec", "mode", "max_in_flight"):
+        if key not in ("in", "iterator", "spec", "mode", "max_in_flight", "cursor"):
             reader.unknown_key("loop_unknown_key", path, key, ("in", "iterator", "spec"), "a loop")
     out = {"in": loop.get("in"), "iterator": iterator}
     return {**out, "spec": spec} if spec else out
