@@ -68,7 +68,8 @@ def readable(body: dict[str, Any]) -> dict[str, Value]:
         del value["tasks"]
     value["steps"] = _block(body["steps"])
     if "start" in body:
-        value["start"] = _template(body["start"])
+        # A schema is data: a key "$" in it is not an expression.
+        value["start"] = _sorted(body["start"])
     return {key: value[key] for key in _TOP if key in value}
 
 
@@ -98,7 +99,11 @@ def _step_fields(value: dict[str, Any]) -> dict[str, Value]:
     last = sorted(key for key in value if key.startswith("on_") or key == "do")
     middle = sorted(key for key in value if key not in _FIRST and key not in last)
     keys = [key for key in _FIRST if key in value] + middle + last
-    return {key: _block(value[key]) if key in last else _template(value[key]) for key in keys}
+    return {key: _block(value[key]) if key in last else _field(key, value[key]) for key in keys}
+
+
+def _field(key: str, value: Value) -> Value:
+    return _sorted(value) if key == "schema" else _template(value)
 
 
 def _sorted(value: Value) -> Value:

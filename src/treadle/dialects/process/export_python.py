@@ -112,7 +112,7 @@ class _Writer:
         if body["retention"] != RETENTION_DEFAULT:
             arguments.append(f"retention={body['retention']!r}")
         if "start" in body:
-            arguments.append(f"start={self.template(body['start']['schema'])}")
+            arguments.append(f"start={_data(body['start']['schema'])}")
         if unasked := [self.tasks[task] for task in self.tasks if task not in self.asked]:
             arguments.append(f"tasks=[{', '.join(unasked)}]")
         return ["", f"@process({', '.join(arguments)})"]
@@ -122,7 +122,11 @@ class _Writer:
         self.imports["task"] = None
         self.in_task = True
         handler = self.functions(value, ("on_timeout",))
-        fields = [f"{key}={self.template(value[key])}" for key in sorted(value) if key != "on_timeout"]
+        fields = [
+            f"{key}={_data(value[key]) if key == 'schema' else self.template(value[key])}"
+            for key in sorted(value)
+            if key != "on_timeout"
+        ]
         self.statement(f"{self.tasks[name]} = task", [repr(name), *fields, *handler])
         self.in_task = False
 
@@ -320,3 +324,12 @@ class _Writer:
             )
             out += f".{key}" if plain else f"[{key!r}]"
         return out
+
+
+def _data(value: Value) -> str:
+    """A value that holds no expressions (a schema), whatever its keys are called."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_data(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_data(part) for part in value) + "]"
+    return repr(value)
