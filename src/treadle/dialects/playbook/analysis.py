@@ -323,28 +323,20 @@ def _sibling_writes(reader: Reader, net: _Net, name: str) -> None:
 
 
 def _ctx_writes(value: Value) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key == "set_ctx" and isinstance(item, dict):
-                for path in item:
-                    yield str(path).partition(".")[0]
-            else:
-                yield from _ctx_writes(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _ctx_writes(item)
+    return _writes(value, "set_ctx")
 
 
-def _iter_writes(value: Value) -> Iterator[str]:
+def _writes(value: Value, setter: str) -> Iterator[str]:
+    """The keys that every `set_ctx` or `set_iter` in a value writes to."""
     if isinstance(value, dict):
         for key, item in value.items():
-            if key == "set_iter" and isinstance(item, dict):
+            if key == setter and isinstance(item, dict):
                 yield from (str(path).partition(".")[0] for path in item)
             else:
-                yield from _iter_writes(item)
+                yield from _writes(item, setter)
     elif isinstance(value, list):
         for item in value:
-            yield from _iter_writes(item)
+            yield from _writes(item, setter)
 
 
 # What every step-run may read by its bare name besides: the arguments of final_step and of a join.
@@ -360,7 +352,7 @@ def _names(reader: Reader, net: _Net) -> None:
         shared.update(step.get("args") or {})
     for name, step in net.steps.items():
         tasks = step.get("tool") or []
-        own = {*_iter_writes(step)}
+        own = {*_writes(step, "set_iter")}
         for looped in (step, *tasks):
             if "loop" in looped:
                 own.add(looped["loop"]["iterator"])

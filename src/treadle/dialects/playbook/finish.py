@@ -131,21 +131,22 @@ def conclude(turn: Turn) -> None:
     if state["phase"] == "flow":
         state["phase"] = "failure"
         if state.get("hard") and playbook.on_failure is not None:
-            _special(turn, playbook.on_failure, "on_failure", {"name": "workflow.failed"})
+            special(turn, playbook.on_failure, "on_failure", {"name": "workflow.failed"})
             return
     if state["phase"] == "failure":
         state["phase"] = "final"
         final = playbook.final
         if final is not None and not state["steps"].get(final, {}).get("runs"):
             state["closing"] = final
-            _special(turn, final, "final_step", {"name": "workflow.finished"})
+            special(turn, final, "final_step", {"name": "workflow.finished"})
             return
     _end(turn, _status(state))
 
 
-def _special(turn: Turn, step: str, what: str, event: dict[str, Any]) -> None:
-    turn.place(step, summary(turn), event, None)
-    turn.state["tokens"][str(turn.state["n"])]["special"] = what
+def special(turn: Turn, step: str, what: str, event: dict[str, Any]) -> None:
+    """Places the token of a step that closes the run, with the summary as its arguments."""
+    name = turn.place(step, summary(turn), event, None)
+    turn.state["tokens"][name]["special"] = what
 
 
 def summary(turn: Turn) -> dict[str, Any]:

@@ -106,8 +106,7 @@ class PlaybookMachine(Machine):
             return turn.decision()
         finish.halt(turn, "cancel")
         state["phase"], state["cancelled"], state["halted"] = "cancel", error, []
-        turn.place(definition.on_cancel, finish.summary(turn), {"name": "execution.cancelled"}, None)
-        state["tokens"][str(state["n"])]["special"] = "on_cancel"
+        finish.special(turn, definition.on_cancel, "on_cancel", {"name": "execution.cancelled"})
         return self._drive(turn)
 
     def view(self, definition: Playbook, state: State) -> dict[str, Any]:
@@ -251,7 +250,7 @@ class PlaybookMachine(Machine):
                 return
             allow = admitted(turn, step, token)
         except ExpressionError as problem:
-            self._refuse(turn, name, template_failure(problem))
+            stepruns.refuse(turn, name, step, token, template_failure(problem))
             return
         if allow:
             stepruns.begin(turn, name, step, token)
@@ -261,15 +260,6 @@ class PlaybookMachine(Machine):
         else:
             token["status"] = "pending"
             state["parked"].append(name)
-
-    def _refuse(self, turn: Turn, name: str, error: dict[str, Any]) -> None:
-        """Admission itself failed: the step-run fails before it starts."""
-        token = turn.state["tokens"][name]
-        step = turn.playbook.steps[token["step"]]
-        entry = turn.entry(step)
-        entry["runs"] += 1
-        entry["active"] += 1
-        stepruns.end(turn, name, step, token, error=error)
 
 
 def _blobs(ctx: Context) -> Loader:

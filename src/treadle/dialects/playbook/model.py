@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value, decode_trusted, encode
 
+from .handles import Scope
 from .layers import effective_spec, merge
 from .lifetimes import declared
 from .needs import Needs, needs_of
@@ -27,6 +28,11 @@ PREVIEW_BYTES_MAX: Final = 1024
 _VERBATIM: Final = {"python": ("code", "code_b64")}
 # Keys of a task that the pipeline reads itself.
 _OWN_KEYS: Final = frozenset({"name", "kind", "set_ctx", "set_iter", "loop"})
+
+
+def holds(when: Field | bool | None, scope: Scope) -> bool:
+    """Whether a guard lets through; one that is left out (None) does, as else does."""
+    return when is None or when is True or (when is not False and when.truth(scope))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, digest
 
 from .handles import Handle, Scope, StepResults
-from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task
+from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
 from .tasks import PREVIOUS
 from .templates import Tree
@@ -197,8 +197,7 @@ class Pipeline:
 
     def _match(self, task: Task) -> tuple[int | None, Rule | None]:
         for index, rule in enumerate(task.rules or ()):
-            when = rule.when
-            if when is None or when is True or (when is not False and when.truth(self.scope)):
+            if holds(rule.when, self.scope):
                 return index, rule
         return None, None
 

@@ -13,7 +13,7 @@ from treadle.kernel.values import Value, encode
 
 from .handles import Scope, StepResults
 from .marking import Token, Turn, canonical
-from .model import Arc, Step
+from .model import Arc, Step, holds
 from .needs import gather
 from .pipeline import output_view
 
@@ -30,8 +30,7 @@ def admitted(turn: Turn, step: Step, token: Token) -> bool:
     scope = turn.scope(token["args"], event=token.get("event") or {})
     allow, matched = False, None
     for index, rule in enumerate(step.admit):
-        when = rule.when
-        if when is None or when is True or (when is not False and when.truth(scope)):
+        if holds(rule.when, scope):
             allow, matched = bool(rule.then["allow"]), index
             break
     if token.get("denied") != matched or "denied" not in token or allow:
@@ -66,8 +65,7 @@ def route(boundary: Boundary) -> bool:
     turn, step = boundary.turn, boundary.step
     matched: list[Arc] = []
     for arc in step.arcs:
-        when = arc.when
-        if when is None or when is True or (when is not False and when.truth(boundary.scope)):
+        if holds(arc.when, boundary.scope):
             matched.append(arc)
             if not step.inclusive:
                 break

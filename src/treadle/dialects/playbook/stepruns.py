@@ -140,11 +140,15 @@ def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: V
         token["args"], token["status"] = canonical(value), "ready"
         turn.state["ready"].append(name)
         return
-    step = turn.playbook.steps[token["step"]]
+    refuse(turn, name, turn.playbook.steps[token["step"]], token, _report(receipt, value)["error"])
+
+
+def refuse(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any]) -> None:
+    """A step-run fails before it starts: its admission or its arguments could not be evaluated."""
     entry = turn.entry(step)
     entry["runs"] += 1
     entry["active"] += 1
-    end(turn, name, step, token, error=_report(receipt, value)["error"])
+    end(turn, name, step, token, error=error)
 
 
 def _report(receipt: Receipt, value: Value) -> dict[str, Any]:

@@ -234,32 +234,7 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     loop = reader.mapping(value, "loop_invalid", path, "loop")
     if loop is None:
         return {"in": [], "iterator": "item"}
-    if "cursor" in loop:
-        reader.error(
-            "loop_cursor",
-            (*path, "cursor"),
-            "loops that claim rows through a cursor are not supported",
-            hint='read the rows in a step before, and loop over its result: in: "{{ read.rows }}"',
-        )
-    elif "in" not in loop:
-        reader.error("loop_in_missing", path, "a loop needs in: <collection>", rule="004 §12")
-    iterator = loop.get("iterator")
-    if not isinstance(iterator, str) or not iterator.isidentifier():
-        reader.error(
-            "loop_iterator_missing",
-            path,
-            "a loop needs iterator: <name>",
-            hint="iterator: item",
-            rule="004 §12",
-        )
-        iterator = "item"
-    if iterator in ("parent", "index"):
-        reader.error(
-            "loop_iterator_reserved",
-            (*path, "iterator"),
-            f"iter.{iterator} has a meaning of its own",
-            hint="choose another name",
-        )
+    iterator = _read_iteration(reader, loop, path)
     spec = dict(reader.mapping(loop.get("spec"), "spec_invalid", (*path, "spec"), "loop.spec") or {})
     for key in ("mode", "max_in_flight"):
         if key in loop:
@@ -303,6 +278,37 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
             reader.unknown_key("loop_unknown_key", path, key, ("in", "iterator", "spec"), "a loop")
     out = {"in": loop.get("in"), "iterator": iterator}
     return {**out, "spec": spec} if spec else out
+
+
+def _read_iteration(reader: Reader, loop: dict[str, Any], path: Path) -> str:
+    """Checks what a loop goes over; gives the name of its item."""
+    if "cursor" in loop:
+        reader.error(
+            "loop_cursor",
+            (*path, "cursor"),
+            "loops that claim rows through a cursor are not supported",
+            hint='read the rows in a step before, and loop over its result: in: "{{ read.rows }}"',
+        )
+    elif "in" not in loop:
+        reader.error("loop_in_missing", path, "a loop needs in: <collection>", rule="004 §12")
+    iterator = loop.get("iterator")
+    if not isinstance(iterator, str) or not iterator.isidentifier():
+        reader.error(
+            "loop_iterator_missing",
+            path,
+            "a loop needs iterator: <name>",
+            hint="iterator: item",
+            rule="004 §12",
+        )
+        iterator = "item"
+    if iterator in ("parent", "index"):
+        reader.error(
+            "loop_iterator_reserved",
+            (*path, "iterator"),
+            f"iter.{iterator} has a meaning of its own",
+            hint="choose another name",
+        )
+    return iterator
 
 
 def _check_in_flight(reader: Reader, value: Any, path: Path) -> None:
