@@ -1,4 +1,8 @@
-"""Servers that more than one area needs, real ones, started by the tests themselves."""
+"""What all tests share: how examples are generated, and servers that more than one area needs.
+
+Servers are real ones, started by the tests themselves. Generated examples are the same on every
+machine, so that a red build is red for everybody; `HYPOTHESIS_PROFILE=explore` looks for new ones.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session")
