@@ -16,9 +16,7 @@ HERE = Path(__file__).resolve().parent
 FUNCTION_LINES_MAX = 80
 MODULE_LINES_MAX = 500
 # Exceptions may only shrink: a number here is the most a thing may have, and leaves when it fits.
-GRANDFATHERED: dict[str, int] = {
-    "src/treadle/kernel/run.py:admit": 92,
-}
+GRANDFATHERED: dict[str, int] = {}
 
 NAMES_THAT_SAY_NOTHING = {
     "utils.py",

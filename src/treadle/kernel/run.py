@@ -324,14 +324,8 @@ def admit(
     """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
     kernel's own (a fault, a fork), which no limit may refuse."""
     seq = run.seq + 1
-    # Messages are bounded by the events they carry, not by the room for open work.
-    opening = sum(intent.kind not in DETACHED_KINDS for intent in decision.intents)
-    if opening > STEP_INTENTS_MAX and bytes_max is not None:
-        raise LimitExceeded(f"{opening} intents in one step; at most {STEP_INTENTS_MAX} are allowed")
-    if len(decision.events) > STEP_EVENTS_MAX:
-        raise LimitExceeded(
-            f"{len(decision.events)} events in one step; at most {STEP_EVENTS_MAX} are allowed"
-        )
+    if bytes_max is not None:
+        _check_limits(decision)
     opened = [
         _identify(run, intent, seq, index, at_ns, allowed) for index, intent in enumerate(decision.intents)
     ]
@@ -351,21 +345,7 @@ def admit(
 
     status = decision.status or _derived_status(run)
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
-    if decision.events:
-        record["events"] = decision.events
-    if opened:
-        record["opened"] = [intent.to_value() for intent in opened]
-    if cancelled:
-        record["cancelled"] = [intent.id for intent in cancelled]
-    if decision.more is not None:
-        record["more"] = decision.more
-    if decision.log is not None:
-        record["log"] = decision.log
-    if decision.reference is not UNSET:
-        record["reference"] = decision.reference
-        run.reference = decision.reference
-    if status in TERMINAL or decision.error is not None:
-        record["result"], record["error"] = decision.result, decision.error
+    _describe(record, decision, opened, cancelled)
     body = encode(record)
     if bytes_max is not None and len(body) > bytes_max:
         raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
@@ -374,6 +354,8 @@ def admit(
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
     run.digest = hashlib.sha256(run.digest + body).digest()
     run.result, run.error = decision.result, decision.error
+    if decision.reference is not UNSET:
+        run.reference = decision.reference
     run.ended_ns = at_ns if status in TERMINAL else None
     run.intents += len(opened)
     if isinstance(event, Receipt):
@@ -400,6 +382,36 @@ def admit(
         status_changed=status != was or seq == 1,
         ended=status in TERMINAL,
     )
+
+
+def _check_limits(decision: Decision) -> None:
+    # Messages are bounded by the events they carry, not by the room for open work.
+    opening = sum(intent.kind not in DETACHED_KINDS for intent in decision.intents)
+    if opening > STEP_INTENTS_MAX:
+        raise LimitExceeded(f"{opening} intents in one step; at most {STEP_INTENTS_MAX} are allowed")
+    events = len(decision.events)
+    if events > STEP_EVENTS_MAX:
+        raise LimitExceeded(f"{events} events in one step; at most {STEP_EVENTS_MAX} are allowed")
+
+
+def _describe(
+    record: dict[str, Any], decision: Decision, opened: list[OpenIntent], cancelled: list[OpenIntent]
+) -> None:
+    """What was decided, as the journal holds it; nothing is written for what there is not."""
+    if decision.events:
+        record["events"] = decision.events
+    if opened:
+        record["opened"] = [intent.to_value() for intent in opened]
+    if cancelled:
+        record["cancelled"] = [intent.id for intent in cancelled]
+    if decision.more is not None:
+        record["more"] = decision.more
+    if decision.log is not None:
+        record["log"] = decision.log
+    if decision.reference is not UNSET:
+        record["reference"] = decision.reference
+    if record["status"] in TERMINAL or decision.error is not None:
+        record["result"], record["error"] = decision.result, decision.error
 
 
 def _identify(

@@ -26,33 +26,19 @@ from treadle.work.agent_api import (
 
 from . import prompt
 from .prices import usage as priced
+from .remote import RemoteModel
 
 SUBMIT: Final = "submit_result"
 MAX_TOKENS: Final = 16_000
 # Thinking counts too, and is on by default with current models.
 ANSWER_TOKENS: Final = 8_000
-TIMEOUT_S: Final = 600.0
 PROGRESS_CHARS: Final = 400
 
 
-class AnthropicModel:
+class AnthropicModel(RemoteModel[AsyncAnthropic]):
+    key_name = "ANTHROPIC_API_KEY"
     default_model: str | None = "claude-sonnet-5-5"
     small_model: str | None = "claude-haiku-4-5"
-    keeps_history = True
-
-    def __init__(
-        self,
-        key: Callable[[str], Awaitable[str | None]],
-        *,
-        model: str | None = None,
-        base_url: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self._key = key
-        self._base_url = base_url
-        self._timeout_s = timeout_s
-        self._client: AsyncAnthropic | None = None
-        self.default_model = model or self.default_model
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         tools: list[dict[str, Any]] = [
@@ -94,10 +80,6 @@ class AnthropicModel:
             request.model, ANSWER_TOKENS, [{"role": "user", "content": request.instruction}]
         )
         return AskReply(text=_text(answer), usage=_usage(answer))
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
 
     async def _send(
         self,
@@ -150,18 +132,8 @@ class AnthropicModel:
                 f"the provider's answer cannot be read: {type(error).__name__}: {error}", code="REPLY_INVALID"
             ) from error
 
-    async def _connected(self) -> AsyncAnthropic:
-        if self._client is None:
-            key = await self._key("ANTHROPIC_API_KEY")
-            if not key:
-                raise ProviderError(
-                    "there is no ANTHROPIC_API_KEY; set it, or `treadle secret set ANTHROPIC_API_KEY`",
-                    code="PROVIDER_AUTH",
-                )
-            self._client = AsyncAnthropic(
-                api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s
-            )
-        return self._client
+    def _make(self, key: str) -> AsyncAnthropic:
+        return AsyncAnthropic(api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s)
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

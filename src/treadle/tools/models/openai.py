@@ -28,8 +28,8 @@ from treadle.work.agent_api import (
 
 from . import prompt
 from .prices import usage as priced
+from .remote import RemoteModel
 
-TIMEOUT_S: Final = 600.0
 PROGRESS_CHARS: Final = 400
 
 
@@ -77,24 +77,10 @@ class _Answer:
         )
 
 
-class OpenAIModel:
+class OpenAIModel(RemoteModel[AsyncOpenAI]):
+    key_name = "OPENAI_API_KEY"
     default_model: str | None = "gpt-5.4"
     small_model: str | None = "gpt-5.4-mini"
-    keeps_history = True
-
-    def __init__(
-        self,
-        key: Callable[[str], Awaitable[str | None]],
-        *,
-        model: str | None = None,
-        base_url: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self._key = key
-        self._base_url = base_url
-        self._timeout_s = timeout_s
-        self._client: AsyncOpenAI | None = None
-        self.default_model = model or self.default_model
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         messages: list[dict[str, Any]] = []
@@ -129,10 +115,6 @@ class OpenAIModel:
     async def ask(self, request: AskRequest) -> AskReply:
         answer = await self._send(request.model, [{"role": "user", "content": request.instruction}])
         return AskReply(text=answer.text, usage=answer.usage)
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
 
     async def _send(
         self,
@@ -173,18 +155,8 @@ class OpenAIModel:
             raise ProviderError("the answer broke off", code="PROVIDER_CONNECTION", retryable=True)
         return answer
 
-    async def _connected(self) -> AsyncOpenAI:
-        if self._client is None:
-            key = await self._key("OPENAI_API_KEY")
-            if not key:
-                raise ProviderError(
-                    "there is no OPENAI_API_KEY; set it, or `treadle secret set OPENAI_API_KEY`",
-                    code="PROVIDER_AUTH",
-                )
-            self._client = AsyncOpenAI(
-                api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s
-            )
-        return self._client
+    def _make(self, key: str) -> AsyncOpenAI:
+        return AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s)
 
 
 def _messages(message: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,60 @@
+"""What providers behind an SDK share: a key that is asked for late, one client, its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from treadle.work.agent_api import ProviderError
+
+TIMEOUT_S: Final = 600.0
+
+
+class Client(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class RemoteModel(ABC, Generic[C]):
+    """A provider whose client is made with the first request that needs it."""
+
+    key_name: ClassVar[str]
+    default_model: str | None = None
+    small_model: str | None = None
+    keeps_history = True
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[str | None]],
+        *,
+        model: str | None = None,
+        base_url: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key = key
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._client: C | None = None
+        self.default_model = model or self.default_model
+
+    @abstractmethod
+    def _make(self, key: str) -> C:
+        """A client of the SDK, without retries of its own: those are the engine's business."""
+
+    async def _connected(self) -> C:
+        if self._client is None:
+            key = await self._key(self.key_name)
+            if not key:
+                raise ProviderError(
+                    f"there is no {self.key_name}; set it, or `treadle secret set {self.key_name}`",
+                    code="PROVIDER_AUTH",
+                )
+            self._client = self._make(key)
+        return self._client
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
