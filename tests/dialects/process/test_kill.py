@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -127,8 +128,19 @@ async def answer(outside: Outside, engine: Engine, wait: dict[str, Any], run: st
             raise AssertionError(kind)
 
 
+def left_behind(store: str) -> str:
+    """A copy of a store in use, write-ahead log and all, as a killed process would leave it."""
+    source = Path(store.removeprefix("sqlite:///"))
+    target = source.with_name(f"x{source.name}")
+    for ending in ("", "-wal", "-key"):
+        shutil.copyfile(f"{source}{ending}", f"{target}{ending}")
+    assert Path(f"{target}-wal").stat().st_size > 0, "the log was not there: nothing was lost with the engine"
+    return f"sqlite:///{target}"
+
+
 async def drive(store: str, *, kill_at: Any = ()) -> tuple[Any, Any, Any, int]:
-    """Drives one run to its end; the engine is replaced at the boundaries in `kill_at`."""
+    """Drives one run to its end; at the boundaries in `kill_at` the engine is lost. Its successor gets
+    the files as they lay there at that instant: what SIGKILL leaves, with nothing closed or tidied."""
     outside, count, seen, started = Outside(), 0, "", False
     while True:
         async with outside.engine(store) as engine:
@@ -155,6 +167,7 @@ async def drive(store: str, *, kill_at: Any = ()) -> tuple[Any, Any, Any, int]:
                     seen = ""
                     kill_at = [k for k in kill_at if k != count]
                     count -= 1
+                    store = left_behind(store)
                     break
                 await answer(outside, engine, *waits[0])
 
