@@ -31,6 +31,8 @@ class Machine(ABC):
     # The most bytes one record may have. A dialect that counts its own output exactly raises it.
     record_bytes_max: ClassVar[int] = STEP_BYTES_MAX
 
+    # Whether an ended run's last event stays its last: what comes late is seen in the diagnostics only.
+    last_event_closes: ClassVar[bool] = False
     # Whether `start` takes a reference for an input that is too large for the journal.
     large_input: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.

@@ -290,9 +290,10 @@ class Core:
         self.staged.batch.diagnostics.append((run, self.clock.now_ns(), code, encode(body)))
 
     def note_stale(self, hot: Hot, item: Item, code: str, body: dict[str, Any]) -> None:
-        self.diagnose(item.run, code, body)
-        self.show(hot, {"type": "stale", "code": code, **body})
         state = hot.state
+        self.diagnose(item.run, code, body)
+        if not (state.ended and hot.machine.last_event_closes):
+            self.show(hot, {"type": "stale", "code": code, **body})
         self.answer(item, {"run": item.run, "seq": state.seq, "status": state.status, "stale": True})
 
     def quarantine(self, item: Item, error: TreadleError) -> None:

@@ -281,7 +281,7 @@ class AgentWork:
             whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
             return routing_view(workflow, whole)
 
-        choices = routing.choices(workflow, params["edges"])
+        choices = routing.choices(workflow.edges[index] for index in params["edges"])
         reply = await provider.choose(
             ChooseRequest(
                 node=params["node"],

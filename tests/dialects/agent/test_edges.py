@@ -229,6 +229,46 @@ def test_counts_are_per_run_not_per_branch(play, flow):
     assert run.path().count("s") == 1, "s is the join"
 
 
+FORKED = ("a b", "a c", ("b", "d", {"when": "x"}), "d j", "c j")
+
+
+def test_a_dry_run_stops_one_branch_and_lets_the_other_finish(play, flow):
+    run = play(flow("a b c d j", *FORKED, parallel=True), script("a b c"), {"dryRun": True})
+    assert sorted(run.path()) == ["a", "b", "c"], "what lies behind the decision, the join too, is not run"
+    assert run.of("workflow:halted") == [{"node": "b", "reason": "dry run"}]
+    assert run.status == "completed"
+    assert run.events[-1]["type"] == "workflow:end"
+
+
+@pytest.mark.parametrize("halted_by", ["failure", "budget", "max_steps", "route"])
+def test_a_run_that_stops_leaves_every_node_it_entered(prepared, flow, halted_by):
+    more = {
+        "failure": {"on_failure": "halt"},
+        "budget": {"budget": {"tokens": 5}},
+        "max_steps": {"max_steps": 3},
+        "route": {},
+    }[halted_by]
+    edges = FORKED if halted_by != "max_steps" else ("a b", "a c", "b d", "d j", "c j")
+    failed = {"status": "failed", "data": {"error": "no"}, "usage": {"input_tokens": 9}}
+    fine = {"data": {}, "usage": {"input_tokens": 9}}
+    answers = {
+        "run": {"a": [{"data": {}}], "b": [failed if halted_by == "failure" else fine]},
+        "evaluate": {"b": [{"throw": "no answer"}]},
+    }
+    run = prepared(flow("a b c d j", *edges, parallel=True, **more), answers).start()
+    while (intent := run.next()) is not None and run.status == "running":
+        if intent.params.get("node") == "c":
+            (intent,) = [i for i in run.driver.open() if i.params.get("node") != "c"]
+        run.perform(intent)
+    run.driver.assert_replays()
+    entered = [event["node"] for event in run.of("node:enter")]
+    assert sorted(entered) == sorted(event["node"] for event in run.of("node:exit")) == ["a", "b", "c"]
+    assert run.results["c"]["status"] == "failed"
+    assert run.results["c"]["data"]["error"].startswith("stopped: ")
+    assert run.events[-1]["type"] == "workflow:end"
+    assert run.status == "failed"
+
+
 def test_parallel_edges_need_parallel_true(problems, flow):
     assert [p.code for p in problems(flow("a b c", "a b", "a c")).errors] == ["AMBIGUOUS_EDGES"]
     assert not problems(flow("a b c", "a b", "a c", parallel=True)).errors

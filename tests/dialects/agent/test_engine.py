@@ -14,6 +14,7 @@ import pytest
 
 from treadle import Engine, RunFailed
 from treadle.agent import Skill
+from treadle.kernel.model import Receipt
 from treadle.testing.scripted import ScriptedModel
 
 SECRET = "tr0ub4dor-and-3-horses"
@@ -92,6 +93,30 @@ async def test_observers_may_raise_and_still_see_everything_in_order(tmp_path, f
     assert [event["type"] for event in later] == types
     assert [event["type"] for event in stored] == types
     assert seen[-1]["results"] == result["results"]
+
+
+async def test_nothing_follows_the_end_of_a_run_not_even_a_late_answer(tmp_path, flow):
+    wf = flow("a b c", "a b", "a c", parallel=True, on_failure="halt")
+    script = {
+        "run": {
+            "a": [{"data": {}}],
+            "b": [{"status": "failed", "data": {"error": "no"}}],
+            "c": [{"data": {}, "delay": 20}],
+        }
+    }
+    async with engine_on(tmp_path, wf, script) as engine:
+        run = await engine.start("wf", id="r", model="fake")
+        with pytest.raises(RunFailed):
+            await run.result(timeout=30)
+        opened = [intent for record in await run.journal() for intent in record.get("opened", [])]
+        (cut,) = [intent["id"] for intent in opened if intent["params"].get("node") == "c"]
+        answer = await engine.submit("r", Receipt(intent=cut, status="ok", value={"data": {}}))
+        found = [event["type"] async for event in run.events()]
+        late = [line["code"] for line in await engine.diagnostics("r")]
+    assert answer["stale"] is True
+    assert late == ["receipt.stale"]
+    assert found.count("node:exit") == 3
+    assert found[-1] == "workflow:end"
 
 
 async def test_a_failed_run_raises_with_its_result(tmp_path, flow):

@@ -283,6 +283,53 @@ def test_a_judge_that_cannot_be_paid_fails_the_node(play, flow):
     assert run.path() == ["a", "b"]
 
 
+def spent(tokens: int, **more: Any) -> dict[str, Any]:
+    return {"data": {"n": 1}, "usage": {"input_tokens": tokens}, **more}
+
+
+@pytest.mark.parametrize("tokens", [5, 6])
+def test_a_route_beyond_the_nodes_own_budget_is_not_asked(play, flow, tokens):
+    wf = flow({"a": {"budget": {"tokens": 5}}, "b": {}, "c": {}}, ("a", "b", {"when": "x"}), "a c")
+    run = play(wf, {"run": {"a": [spent(tokens)], "c": data()}, "evaluate": {"a": ["b"]}})
+    assert run.asked("evaluate") == []
+    assert run.results["a"]["status"] == "failed"
+    assert run.results["a"]["data"] == {"n": 1, "error": f"budget exceeded: {tokens} of 5 tokens"}
+    assert run.path() == ["a", "c"], "the node only: the default edge is followed"
+    assert run.error["where"] == "a"
+
+
+def test_without_a_default_edge_an_unpaid_route_ends_there(play, flow):
+    wf = flow({"a": {"budget": {"tokens": 5}}, "b": {}}, ("a", "b", {"when": "x"}))
+    run = play(wf, {"run": {"a": [spent(5)]}, "evaluate": {"a": ["b"]}})
+    assert run.of("workflow:halted") == [{"node": "a", "reason": "budget exceeded"}]
+    assert run.of("route") == []
+    assert run.results["a"]["status"] == "failed"
+
+
+def test_below_the_nodes_budget_the_route_is_asked(play, flow):
+    wf = flow({"a": {"budget": {"tokens": 5}}, "b": {}}, ("a", "b", {"when": "x"}))
+    run = play(wf, {"run": {"a": [spent(4)], "b": data()}, "evaluate": {"a": ["b"]}})
+    assert run.path() == ["a", "b"]
+    assert run.status == "completed"
+
+
+def test_an_unpaid_route_softens_only_what_fail_soft_softens(play, flow):
+    soft = {"budget": {"tokens": 5}, "fail_soft": True}
+    script = {"run": {"a": [spent(5)]}, "evaluate": {"a": ["b"]}}
+    run = play(flow({"a": soft, "b": {}}, ("a", "b", {"when": "x"})), script)
+    assert run.results["a"]["status"] == "success"
+    assert run.results["a"]["data"] == {
+        "n": 1,
+        "error": "budget exceeded: 5 of 5 tokens",
+        "fail_soft": True,
+    }
+    check = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
+    run = play(flow({"a": {**soft, "eval": check}, "b": {}}, ("a", "b", {"when": "x"})), script)
+    assert run.results["a"]["status"] == "failed", "a failed evaluation is never softened"
+    assert run.results["a"]["data"]["error"].startswith("eval failed: has (value)")
+    assert run.asked("evaluate") == []
+
+
 # --- requires -----------------------------------------------------------------------------------
 
 

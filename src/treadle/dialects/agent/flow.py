@@ -87,6 +87,14 @@ class Flow:
             here = self.state["branches"][self.state["groups"][group]["parent"]] if group else None
         return None
 
+    def over_budget(self, branch: Branch) -> tuple[str | None, bool]:
+        """Why nothing more may be asked for this visit, or None; and whether that ends the run: the
+        workflow's cap does, the node's own fails that node only."""
+        over = exceeded(self.workflow.budget, self.state["usage"])
+        if over is not None:
+            return over, True
+        return exceeded(self.node(branch).budget, branch["visit"]["usage"]), False
+
     def charge(self, branch: Branch | None, usage: Value) -> None:
         """Counts what an answer cost, for the run and for the visit that asked."""
         if not isinstance(usage, dict):

@@ -22,7 +22,7 @@ from .evals import (
     with_aliases,
 )
 from .evals import evaluate as verdict_of
-from .flow import Branch, Flow, exceeded
+from .flow import Branch, Flow
 from .leaving import add_step, leave
 from .model import Evaluator
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -93,12 +93,10 @@ def ask_again(flow: Flow, branch: Branch) -> None:
 
 
 def _stopped(flow: Flow, branch: Branch) -> bool:
-    over, stop = exceeded(flow.workflow.budget, flow.state["usage"]), "budget exceeded"
-    if over is None:
-        over, stop = exceeded(flow.node(branch).budget, branch["visit"]["usage"]), ""
+    over, ends_run = flow.over_budget(branch)
     if over is None:
         return False
-    _failed(flow, branch, over, stop=stop or None)
+    _failed(flow, branch, over, stop="budget exceeded" if ends_run else None)
     return True
 
 

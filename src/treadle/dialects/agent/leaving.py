@@ -7,6 +7,7 @@ goes on at the join with everything its branches left, in edge order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
@@ -15,10 +16,10 @@ from treadle.kernel.values import Value, encode
 
 from . import context
 from .ending import finish
-from .flow import Branch, Flow, exceeded, new_branch, no_usage
+from .flow import Branch, Flow, new_branch, no_usage
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .routing import choices, chosen, is_decision, join_of, ways
+from .routing import Ways, choices, chosen, is_decision, join_of, ways
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -50,13 +51,11 @@ def leave(
     state, visit = flow.state, branch["visit"]
     node = visit["node"]
     possible = ways(flow.workflow, node, state["counts"])
-    if stop is None and state["dry"] and is_decision(flow.workflow, node):
-        stop = "dry run"
-    if stop is None and possible.ask:
-        over = exceeded(flow.workflow.budget, state["usage"])
-        if over is not None:
-            # The question where to go cannot be paid for, and that is this node's failure.
-            status, data, stop = "failed", {**_object(flow.load(data)), "error": over}, "budget exceeded"
+    dry = stop is None and state["dry"] and is_decision(flow.workflow, node)
+    over, ends_run = flow.over_budget(branch) if possible.ask and not dry and stop is None else (None, False)
+    if over is not None:
+        status, data = _unpaid(flow, branch, status, data, over, ends_run)
+        stop = "budget exceeded" if ends_run else None
     if stop is None and status == "failed" and flow.workflow.halt_on_failure:
         stop = "node failed"
     result = {"status": status, "data": data, "toolCalls": visit["calls"]}
@@ -67,22 +66,75 @@ def leave(
     flow.emit("node:exit", node=node, result=result)
     if stop is not None:
         flow.emit("workflow:halted", node=node, reason=stop)
-        finish(flow, error)
-    elif possible.follow is not None:
         branch["visit"] = None
-        follow(flow, branch, possible.follow, ONLY_PATH, ONLY_PATH)
-    elif possible.fork:
+        stop_run(flow, f"{stop} at {node}", error)
+    elif dry:
+        flow.emit("workflow:halted", node=node, reason="dry run")
         branch["visit"] = None
-        _fork(flow, branch, possible.fork)
-    elif possible.ask:
+        end_branch(flow, branch, stopped=True)
+    elif over is not None:
+        branch["visit"] = None
+        _go_unasked(flow, branch, possible.ask, "budget exceeded")
+    else:
+        _go_on(flow, branch, possible)
+
+
+def _unpaid(
+    flow: Flow, branch: Branch, status: str, data: Value, over: str, ends_run: bool
+) -> tuple[str, Value]:
+    """The question where to go cannot be paid for: that is this node's failure, unless it has failed
+    (or failed softly) already and says why."""
+    found = _object(flow.load(data))
+    if status == "failed" or found.get("fail_soft") is True:
+        return status, data
+    if flow.node(branch).fail_soft and not ends_run:
+        return "success", {**found, "error": over, "fail_soft": True}
+    return "failed", {**found, "error": over}
+
+
+def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
+    if possible.ask:
+        visit, routes = branch["visit"], flow.state["routes"]
         visit["stage"], visit["asked"] = "route", [edge.index for edge in possible.ask]
         visit["tries"] = 0
-        state["routes"][node] = state["routes"].get(node, 0) + 1
+        routes[visit["node"]] = routes.get(visit["node"], 0) + 1
         _warn_missing(flow)
         ask_route(flow, branch)
+        return
+    branch["visit"] = None
+    if possible.follow is not None:
+        follow(flow, branch, possible.follow, ONLY_PATH, ONLY_PATH)
+    elif possible.fork:
+        _fork(flow, branch, possible.fork)
     else:
-        branch["visit"] = None
         end_branch(flow, branch)
+
+
+def _go_unasked(flow: Flow, branch: Branch, asked: Iterable[Edge], why_not: str) -> None:
+    """No condition was chosen: the default edge, if there is one, else the branch ends here."""
+    default = next((edge for edge in asked if edge.when is None), None)
+    if default is None:
+        flow.emit("workflow:halted", node=next(iter(asked)).source, reason=why_not)
+        end_branch(flow, branch)
+    else:
+        follow(flow, branch, default, DEFAULT_PATH, ONLY_PATH)
+
+
+def stop_run(flow: Flow, why: str, error: dict[str, Any] | None) -> None:
+    """The run ends although other branches may be inside a node: each of these nodes fails here, its
+    tool calls kept, so that every node that was entered is left and nothing follows the run's end."""
+    for branch in flow.state["branches"].values():
+        visit = branch["visit"]
+        if visit is None:
+            continue
+        if visit["stage"] != "route":
+            data = {"error": f"stopped: {why}"}
+            result = {"status": "failed", "data": data, "toolCalls": visit["calls"]}
+            _record(flow, branch, visit["node"], result)
+            add_step(flow, branch, "failed")
+            flow.emit("node:exit", node=visit["node"], result=result)
+        branch["visit"] = None
+    finish(flow, error)
 
 
 def _object(value: Value) -> dict[str, Any]:
@@ -162,26 +214,19 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
             code=code if code in FATAL else "ROUTE_FAILED",
             where=node,
         )
-        finish(flow, error.to_value())
+        stop_run(flow, f"no route from {node}", error.to_value())
         return
     value = _object(flow.load(receipt.value))
     flow.charge(None, value.get("usage"))
     if value.get("own") is not None:
         branch["own"] = [value["own"]]
-    asked = visit["asked"]
-    position = chosen(choices(flow.workflow, asked), value.get("choice"))
-    edge = flow.workflow.edges[asked[position]] if position is not None else None
-    if edge is None:
-        plain = [flow.workflow.edges[index] for index in asked if flow.workflow.edges[index].when is None]
-        edge = plain[0] if plain else None
+    asked = [flow.workflow.edges[index] for index in visit["asked"]]
+    position = chosen(choices(asked), value.get("choice"))
     branch["visit"] = None
-    if edge is None:
-        flow.emit("workflow:halted", node=node, reason="no condition applies")
-        end_branch(flow, branch)
-    elif edge.when is None:
-        follow(flow, branch, edge, DEFAULT_PATH, ONLY_PATH)
+    if position is not None and (when := asked[position].when) is not None:
+        follow(flow, branch, asked[position], when, when)
     else:
-        follow(flow, branch, edge, edge.when, edge.when)
+        _go_unasked(flow, branch, asked, "no condition applies")
 
 
 # --- forks and joins ----------------------------------------------------------------------------
@@ -199,9 +244,10 @@ def go(flow: Flow, branch: Branch, target: str) -> None:
     flow.ready.append([branch["id"], target])
 
 
-def end_branch(flow: Flow, branch: Branch) -> None:
+def end_branch(flow: Flow, branch: Branch, *, stopped: bool = False) -> None:
+    """`stopped`: a dry run does not pass here, so nothing behind this branch's join runs either."""
     if branch["parent"]:
-        _arrive(flow, branch, None)
+        _arrive(flow, branch, None, stopped=stopped)
     else:
         finish(flow)
 
@@ -219,6 +265,7 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
         "own": {},
         "data": {},
         "goal": None,
+        "stopped": False,
     }
     base = [*branch["base"], *branch["own"]]
     for id, edge in zip(ids, edges, strict=True):
@@ -228,13 +275,14 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
         go(flow, state["branches"][id], edge.target)
 
 
-def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:
+def _arrive(flow: Flow, branch: Branch, target: str | None, *, stopped: bool = False) -> None:
     """A branch has come to a join, its own or an outer one, or (without a target) has ended."""
     state = flow.state
     group = state["groups"][branch["parent"]]
     del state["branches"][branch["id"]]
     group["left"] -= 1
     group["own"][branch["id"]], group["data"][branch["id"]] = branch["own"], branch["data"]
+    group["stopped"] = group["stopped"] or stopped
     if target is not None and group["goal"] != group["join"]:
         group["goal"] = target
     if group["left"]:
@@ -244,7 +292,7 @@ def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:
         parent["own"] += group["own"][id]
         parent["data"].update(group["data"][id])
     del state["groups"][branch["parent"]]
-    if group["goal"] is None:
-        end_branch(flow, parent)
+    if group["goal"] is None or group["stopped"]:
+        end_branch(flow, parent, stopped=group["stopped"])
     else:
         go(flow, parent, group["goal"])

@@ -24,6 +24,8 @@ KINDS = frozenset({"source", "model", "call", "route", "ask"})
 class AgentMachine(Machine):
     dialect: ClassVar[str] = "agent"
     version: ClassVar[int] = 1
+    # `workflow:end` is the last event an observer sees.
+    last_event_closes: ClassVar[bool] = True
 
     def load(self, body: Value) -> Workflow:
         return load(body)

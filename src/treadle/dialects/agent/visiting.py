@@ -14,10 +14,9 @@ from treadle.kernel.run import intent_id
 from treadle.kernel.values import Value, encode
 
 from .child import render
-from .ending import finish
-from .flow import Branch, Flow, exceeded, no_usage
+from .flow import Branch, Flow, no_usage
 from .judging import evaluate
-from .leaving import leave
+from .leaving import leave, stop_run
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -42,7 +41,8 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
     state["visits"] += 1
     if state["visits"] > flow.workflow.max_steps:
         message = f"more than {flow.workflow.max_steps} node visits; raise max_steps if that is meant"
-        finish(flow, TreadleError(message, cls="user", code="MAX_STEPS", where=node_id).to_value())
+        error = TreadleError(message, cls="user", code="MAX_STEPS", where=node_id)
+        stop_run(flow, f"max_steps at {node_id}", error.to_value())
         return
     iteration = state["iterations"].get(node_id, 0) + 1
     state["iterations"][node_id] = iteration
@@ -166,7 +166,9 @@ def turn(flow: Flow, branch: Branch) -> None:
     if visit["turn"] >= node.max_turns:
         fail(flow, branch, f"max_turns: no result within {node.max_turns} turns")
         return
-    if stops_for_budget(flow, branch):
+    over, ends_run = flow.over_budget(branch)
+    if over is not None:
+        fail(flow, branch, over, stop="budget exceeded" if ends_run else None)
         return
     params = {
         "name": node.id,
@@ -185,19 +187,6 @@ def turn(flow: Flow, branch: Branch) -> None:
         if visit.get(name):
             params[name] = visit[name]
     flow.open("model", branch["id"], params)
-
-
-def stops_for_budget(flow: Flow, branch: Branch) -> bool:
-    """Fails the node if its cap, or the run's, is used up; the run's cap ends the run."""
-    over = exceeded(flow.workflow.budget, flow.state["usage"])
-    if over is not None:
-        fail(flow, branch, over, stop="budget exceeded")
-        return True
-    over = exceeded(flow.node(branch).budget, branch["visit"]["usage"])
-    if over is not None:
-        fail(flow, branch, over)
-        return True
-    return False
 
 
 def fail(
@@ -322,11 +311,7 @@ def open_call(flow: Flow, branch: Branch, *, key: str | None) -> None:
 
 def _is_last_turn(flow: Flow, branch: Branch) -> bool:
     node, visit = flow.node(branch), branch["visit"]
-    return (
-        visit["turn"] >= node.max_turns
-        or exceeded(flow.workflow.budget, flow.state["usage"]) is not None
-        or exceeded(node.budget, visit["usage"]) is not None
-    )
+    return visit["turn"] >= node.max_turns or flow.over_budget(branch)[0] is not None
 
 
 def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
