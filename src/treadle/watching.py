@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
@@ -25,6 +26,8 @@ EventsAfter = Callable[[str, int], Awaitable[list[dict[str, Any]]]]
 
 # For guests of another process, whose commits send no news here.
 POLL_S = 0.1
+# Ended runs whose last event an observer remembers.
+ENDED_KEPT = 10_000
 
 
 class Watch:
@@ -110,14 +113,17 @@ class Watching:
 
 
 class _Observing:
-    """One observer: its events in order, even if it is slow or asynchronous. A run's first news is
-    completed from the store, so that an observer that comes back with `after` misses nothing."""
+    """One observer: its events in order, even if it is slow or asynchronous. What is missing between
+    the last event it saw and the news is read from the store, so that an observer that comes back
+    with `after`, or comes late, misses nothing."""
 
     def __init__(self, observer: Observer, after: int, events_after: EventsAfter) -> None:
         self._observer = observer
         self._after = after
         self._events_after = events_after
         self._seen: dict[str, int] = {}
+        # Something may still come for a run that has ended; then it is not told all over again.
+        self._ended: OrderedDict[str, int] = OrderedDict()
         self._queue: asyncio.Queue[News] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
@@ -135,18 +141,17 @@ class _Observing:
         while not self._queue.empty():
             news = self._queue.get_nowait()
             events = news.events
-            if news.run not in self._seen:
-                self._seen[news.run] = self._after
-                if events and events[0]["seq"] > self._after + 1:
-                    events = await self._stored(news.run, self._after, events[-1]["seq"])
-            if refers(events):
-                events = await self._stored(news.run, events[0]["seq"] - 1, events[-1]["seq"])
+            seen = self._seen.setdefault(news.run, self._ended.pop(news.run, self._after))
+            if events and (events[0]["seq"] > seen + 1 or refers(events)):
+                events = await self._stored(news.run, min(seen, events[0]["seq"] - 1), events[-1]["seq"])
             for event in events:
                 if event["seq"] > self._seen[news.run]:
                     self._seen[news.run] = event["seq"]
                     await self._call({"run": news.run, **event})
             if news.ended:
-                self._seen.pop(news.run, None)
+                self._ended[news.run] = self._seen.pop(news.run)
+                if len(self._ended) > ENDED_KEPT:
+                    self._ended.popitem(last=False)
 
     async def _stored(self, run: str, after: int, last: int) -> list[dict[str, Any]]:
         return [event for event in await self._events_after(run, after) if event["seq"] <= last]
