@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
+from treadle.runtime import document
 from treadle.runtime.commands import Command, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, News, Work
@@ -84,7 +85,7 @@ class Bridge:
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
         self.worker: Worker | None = None
-        self.watching = Watching(self._no_events)
+        self.watching = Watching(self)
         self._clock = clock
         self._hot_runs = hot_runs
         self._registry_of = registry_of
@@ -118,6 +119,7 @@ class Bridge:
         self._failure = None
         self._readers = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="treadle-reader")
         if self.readonly:
+            self.watching.begin()
             return
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
@@ -136,6 +138,7 @@ class Bridge:
             await self.stop()
             raise failure
         self._started = True
+        self.watching.begin()
 
     async def stop(self) -> None:
         if self.worker is not None:
@@ -283,8 +286,17 @@ class Bridge:
             found = self.ask_blocking(lambda ack: Write(lambda core: core.store.blob(digest), ack))
         return found
 
-    async def _no_events(self, run: str, after: int) -> list[dict[str, Any]]:
-        return []
+    # --- events, for those who watch ---
+
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
+        def ask(reads: Reads) -> list[dict[str, Any]]:
+            row = reads.run(run)
+            return [] if row is None else [*document.events(reads, row, after=after, record=record)]
+
+        return await self.read(ask)
+
+    async def runs_beyond(self, event_no: int) -> list[str]:
+        return await self.read(lambda reads: reads.runs_beyond(event_no))
 
 
 def operation(name: str, body: dict[str, Any], ack: Ack | None) -> Item:

@@ -95,7 +95,6 @@ class Engine:
             operations=self._operate,
             readonly=readonly,
         )
-        self._bridge.watching.events_after = self.events_after
         self.worker = Worker(
             self._bridge.submit,
             self.secrets,
@@ -442,9 +441,12 @@ class Engine:
 
     # --- watching, house-keeping, plug-ins ---
 
-    def observe(self, observer: Callable[[dict[str, Any]], Any], *, after: int = 0) -> None:
+    def observe(
+        self, observer: Callable[[dict[str, Any]], Any], *, after: int | Mapping[str, int] = 0
+    ) -> None:
         """Calls `observer(event)` for every event of every run, after its commit, in order. What it
-        raises is logged and swallowed."""
+        raises is logged and swallowed. An observer that comes back says how far it had got, for the
+        runs that are there (`after=17`) or for each (`after={"run-id": 17}`), and misses nothing."""
         self._bridge.watching.observe(observer, after=after)
 
     def watch(self, run: str, *, end: bool = False) -> Watch:
@@ -453,12 +455,7 @@ class Engine:
 
     async def events_after(self, run: str, after: int, record: int = 1) -> Rows:
         """A run's events with a higher number than `after`, none of which is in a record before `record`."""
-
-        def ask(reads: Reads) -> Rows:
-            row = reads.run(run)
-            return [] if row is None else [*document.events(reads, row, after=after, record=record)]
-
-        return await self.read(ask)
+        return await self._bridge.events_after(run, after, record)
 
     async def gc(self, *, now_ns: int | None = None, dry_run: bool = False) -> dict[str, int]:
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""

@@ -11,10 +11,10 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from treadle.runtime.payloads import refers
 from treadle.runtime.ports import News
@@ -22,12 +22,27 @@ from treadle.runtime.ports import News
 log = logging.getLogger("treadle.observer")
 
 Observer = Callable[[dict[str, Any]], Any]
-EventsAfter = Callable[[str, int], Awaitable[list[dict[str, Any]]]]
 
 # For guests of another process, whose commits send no news here.
 POLL_S = 0.1
+# How long the end of an engine waits for an observer.
+DRAIN_S = 30
 # Ended runs whose last event an observer remembers.
 ENDED_KEPT = 10_000
+
+
+class EventSource(Protocol):
+    """Where events are read that news did not carry."""
+
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
+    async def runs_beyond(self, event_no: int) -> list[str]: ...
+
+
+class _Mark(NamedTuple):
+    """The last event an observer saw of a run, and a record that no later one comes before."""
+
+    seq: int
+    record: int
 
 
 class Watch:
@@ -63,8 +78,9 @@ class Watch:
 
 
 class Watching:
-    def __init__(self, events_after: EventsAfter) -> None:
-        self.events_after = events_after
+    def __init__(self, source: EventSource) -> None:
+        self.source = source
+        self._begun = False
         self._watches: dict[str, list[Watch]] = {}
         self._observers: list[_Observing] = []
 
@@ -88,8 +104,17 @@ class Watching:
         else:
             del self._watches[watch.run]
 
-    def observe(self, observer: Observer, *, after: int) -> None:
-        self._observers.append(_Observing(observer, after, self.events_after))
+    def observe(self, observer: Observer, *, after: int | Mapping[str, int]) -> None:
+        observing = _Observing(observer, after, self.source)
+        self._observers.append(observing)
+        if self._begun:
+            observing.catch_up()
+
+    def begin(self) -> None:
+        """The store is open: observers that come back are told what they have missed."""
+        self._begun = True
+        for observing in self._observers:
+            observing.catch_up()
 
     def tell(self, news: list[News]) -> None:
         for observing in self._observers:
@@ -107,6 +132,7 @@ class Watching:
             await observing.drain()
 
     def close(self, failure: BaseException | None) -> None:
+        self._begun = False
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake(failure)
@@ -117,49 +143,89 @@ class _Observing:
     the last event it saw and the news is read from the store, so that an observer that comes back
     with `after`, or comes late, misses nothing."""
 
-    def __init__(self, observer: Observer, after: int, events_after: EventsAfter) -> None:
+    def __init__(self, observer: Observer, after: int | Mapping[str, int], source: EventSource) -> None:
         self._observer = observer
         self._after = after
-        self._events_after = events_after
-        self._seen: dict[str, int] = {}
+        self._source = source
+        self._seen: dict[str, _Mark] = {}
         # Something may still come for a run that has ended; then it is not told all over again.
-        self._ended: OrderedDict[str, int] = OrderedDict()
-        self._queue: asyncio.Queue[News] = asyncio.Queue()
+        self._ended: OrderedDict[str, _Mark] = OrderedDict()
+        # None: look for what was missed.
+        self._queue: asyncio.Queue[News | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
+    def catch_up(self) -> None:
+        if self._after:
+            self._put(None)
+
     def tell(self, news: list[News]) -> None:
-        for item in news:
+        self._put(*news)
+
+    def _put(self, *items: News | None) -> None:
+        for item in items:
             self._queue.put_nowait(item)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def drain(self) -> None:
-        if self._task is not None:
-            await self._task
+        if self._task is None:
+            return
+        _, late = await asyncio.wait([self._task], timeout=DRAIN_S)
+        if late:
+            log.error("an observer did not return within %d s; it misses what is left", DRAIN_S)
+            self._task.cancel()
 
     async def _work(self) -> None:
         while not self._queue.empty():
             news = self._queue.get_nowait()
-            events = news.events
-            seen = self._seen.setdefault(news.run, self._ended.pop(news.run, self._after))
-            if events and (events[0]["seq"] > seen + 1 or refers(events)):
-                events = await self._stored(news.run, min(seen, events[0]["seq"] - 1), events[-1]["seq"])
-            for event in events:
-                if event["seq"] > self._seen[news.run]:
-                    self._seen[news.run] = event["seq"]
-                    await self._call({"run": news.run, **event})
-            if news.ended:
+            if news is None:
+                await self._catch_up()
+                continue
+            if news.events:
+                await self._pass_on(news.run, news.events)
+            if news.ended and news.run in self._seen:
                 self._ended[news.run] = self._seen.pop(news.run)
                 if len(self._ended) > ENDED_KEPT:
                     self._ended.popitem(last=False)
 
-    async def _stored(self, run: str, after: int, last: int) -> list[dict[str, Any]]:
-        return [event for event in await self._events_after(run, after) if event["seq"] <= last]
+    async def _catch_up(self) -> None:
+        """Told after a crash: what was committed, but not delivered, before it."""
+        after = self._after
+        runs = list(after) if isinstance(after, Mapping) else await self._source.runs_beyond(after)
+        for run in runs:
+            mark = self._mark(run)
+            await self._pass_on(run, await self._source.events_after(run, *mark))
+
+    def _mark(self, run: str, *, new: bool = False) -> _Mark:
+        """Where this observer is in a run; `after` does not speak of runs that are new."""
+        if run not in self._seen:
+            after = self._after if isinstance(self._after, int) else self._after.get(run, 0)
+            self._seen[run] = self._ended.pop(run, _Mark(0 if new else after, 1))
+        return self._seen[run]
+
+    async def _pass_on(self, run: str, events: list[dict[str, Any]]) -> None:
+        if not events:
+            return
+        mark = self._mark(run, new=events[0]["seq"] == 1)
+        if events[0]["seq"] > mark.seq + 1 or refers(events):
+            last = events[-1]["seq"]
+            found = await self._source.events_after(run, *mark)
+            events = [event for event in found if event["seq"] <= last]
+        for event in events:
+            if event["seq"] > self._seen[run].seq:
+                self._seen[run] = _Mark(event["seq"], event["record"] or self._seen[run].record)
+                await self._call({"run": run, **event})
 
     async def _call(self, event: dict[str, Any]) -> None:
         try:
             answer = self._observer(event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # Also a cancelled task that the observer waited for; only our own cancellation counts.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             log.exception("an observer failed on %s", event.get("type"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from treadle.runtime.ports import News
@@ -14,18 +15,28 @@ class Stored:
     def __init__(self, last: int) -> None:
         self.last = last
 
-    async def after(self, run: str, after: int) -> list[dict[str, Any]]:
-        return [{"seq": seq} for seq in range(after + 1, self.last + 1)]
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
+        return [{"seq": seq, "record": seq} for seq in range(max(after + 1, record), self.last + 1)]
+
+    async def runs_beyond(self, event_no: int) -> list[str]:
+        return ["r"] if self.last > event_no else []
 
 
 def news(*seqs: int, ended: bool = False) -> News:
-    return News("r", "completed" if ended else "running", ended, [{"seq": seq} for seq in seqs])
+    return News(
+        "r", "completed" if ended else "running", ended, [{"seq": seq, "record": seq} for seq in seqs]
+    )
 
 
-async def told(*found: News, after: int = 0, last: int = 99) -> list[int]:
+async def told(*found: News, after: Any = 0, last: int = 0) -> list[int]:
     seen: list[int] = []
-    watching = Watching(Stored(last).after)
+    watching = Watching(
+        Stored(last or max((event["seq"] for item in found for event in item.events), default=0))
+    )
     watching.observe(lambda event: seen.append(event["seq"]), after=after)
+    if last:
+        watching.begin()
+        await watching.drain()
     for item in found:
         watching.tell([item])
         await watching.drain()
@@ -35,7 +46,7 @@ async def told(*found: News, after: int = 0, last: int = 99) -> list[int]:
 async def test_the_first_news_is_completed_from_the_store() -> None:
     assert await told(news(4, 5), news(6)) == [1, 2, 3, 4, 5, 6]
     assert await told(news(4, 5), after=2) == [3, 4, 5]
-    assert await told(news(1, 2, 3), after=2) == [3]
+    assert await told(news(2, 3), after=2) == [3]
 
 
 async def test_news_without_events_do_not_hide_a_gap() -> None:
@@ -48,3 +59,30 @@ async def test_a_gap_later_on_is_filled_too() -> None:
 
 async def test_what_comes_after_the_end_does_not_repeat_the_run() -> None:
     assert await told(news(1, 2), news(3, ended=True), news(4, ended=True)) == [1, 2, 3, 4]
+
+
+async def test_who_comes_back_is_told_what_was_committed_and_not_delivered() -> None:
+    assert await told(after=3, last=5) == [4, 5]
+    assert await told(news(5, 6), after=3, last=6) == [4, 5, 6]
+    assert await told(after={"r": 4}, last=5) == [5]
+    assert await told(after=5, last=5) == []
+
+
+async def test_after_does_not_speak_of_runs_that_begin_later() -> None:
+    assert await told(news(1, 2), news(3), after=40) == [1, 2, 3]
+
+
+async def test_an_observer_may_raise_anything() -> None:
+    seen: list[int] = []
+
+    async def cancelled(event: dict[str, Any]) -> None:
+        seen.append(event["seq"])
+        task = asyncio.ensure_future(asyncio.sleep(9))
+        task.cancel()
+        await task
+
+    watching = Watching(Stored(0))
+    watching.observe(cancelled, after=0)
+    watching.tell([news(1, 2), news(3)])
+    await watching.drain()
+    assert seen == [1, 2, 3]

@@ -204,6 +204,10 @@ class SqlReads:
                               coalesce((SELECT max(event_no) FROM frames WHERE run = ?), 0))"""
         return int(self._one(query, run, run)[0])
 
+    def runs_beyond(self, event_no: int) -> list[str]:
+        last = "SELECT event_no FROM journal WHERE run = runs.no ORDER BY seq DESC LIMIT 1"
+        return [id for (id,) in self._all(f"SELECT id FROM runs WHERE ({last}) > ? ORDER BY no", event_no)]
+
     def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
         until = 2**62 if until_seq is None else until_seq
         query = "SELECT seq, body, digest FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
