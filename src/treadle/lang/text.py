@@ -1,9 +1,9 @@
 """YAML and JSON text to values, with the position of every value.
 
 YAML 1.2 core schema: `yes`, `on`, `NO`, `012`, `1e3` without a dot, dates and `12:30` stay what
-they look like; only true/false, null, decimal, 0x and 0o integers and floats are converted.
-Duplicate keys, anchors that expand without bound, tags and documents that are too large or too
-deep are errors that name the line.
+they look like; only true/false, null, decimal, 0x and 0o integers and floats are converted. The
+tags of that schema (`!!str 5`) are honoured. Duplicate keys, anchors that expand without bound, any
+other tag and documents that are too large or too deep are errors that name the line.
 """
 
 from __future__ import annotations
@@ -34,10 +34,24 @@ _WORDS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 
-try:
-    _Loader: Any = yaml.CSafeLoader
-except AttributeError:  # PyYAML without libyaml
-    _Loader = yaml.SafeLoader
+# PyYAML resolves plain scalars as YAML 1.1 has it. Here all of them get one tag of our own, so that
+# what they mean is decided below, and a tag that the author wrote can be told from none.
+_PLAIN: Final = "tag:treadle,2026:plain"
+_CORE: Final = "tag:yaml.org,2002:"
+_KINDS: Final = {"null": type(None), "bool": bool, "int": int, "float": float}
+_Loader: Any = type(
+    "_Loader",
+    (getattr(yaml, "CSafeLoader", yaml.SafeLoader),),  # PyYAML may come without libyaml
+    {"yaml_implicit_resolvers": {None: [(_PLAIN, re.compile(""))]}},
+)
+
+# The tag `!` makes text of anything. libyaml keeps it to itself, so it is looked for in the text.
+_AS_TEXT: Final = re.compile(r"(?:&\S+\s+)?!(?:\s|\Z)")
+
+# JSON writes what is beyond 16 bits as two escapes, YAML as one.
+_SURROGATES: Final = re.compile(
+    r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+)
 
 
 @dataclass(slots=True)
@@ -70,18 +84,21 @@ def parse(text: str, *, file: str | None = None) -> Document:
         raise _bad(
             f"the text is larger than {TEXT_BYTES_MAX // 1024 // 1024} MiB", file, 1, 1, "TEXT_TOO_LARGE"
         )
+    if text.lstrip().startswith(("{", "[")):
+        text = _SURROGATES.sub(_joined, text)
     try:
+        _check_depth(text, file)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         message = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise _bad(f"not valid YAML: {message}", file, line, column, "YAML_SYNTAX") from error
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeError) as error:
         raise _bad(f"not valid YAML: {error}", file, 1, 1, "YAML_SYNTAX") from error
     document = Document(None, file)
     if node is not None:
-        builder = _Builder(document)
+        builder = _Builder(document, text)
         document.value = builder.build(node, (), 0)
         if builder.problems:  # all of them at once: nobody mends a file one key at a time
             first = builder.problems[0]
@@ -94,9 +111,30 @@ def parse(text: str, *, file: str | None = None) -> Document:
     return document
 
 
+def _check_depth(text: str, file: str | None) -> None:
+    """Before anything recurses: libyaml composes on the C stack, and a stack that overflows takes
+    the process with it. Its events come from a loop."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > VALUE_DEPTH_MAX + 1:
+                mark = event.start_mark
+                assert mark is not None
+                raise _bad("nested too deeply", file, mark.line + 1, mark.column + 1, "TEXT_TOO_DEEP")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _joined(match: re.Match[str]) -> str:
+    high, low = int(match[2], 16), int(match[3], 16)
+    return f"{match[1]}\\U{0x10000 + ((high - 0xD800) << 10) + low - 0xDC00:08x}"
+
+
 class _Builder:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, text: str) -> None:
         self.document = document
+        self.text = text
         self.nodes = 0
         self.problems: list[dict[str, Any]] = []
 
@@ -115,6 +153,10 @@ class _Builder:
             raise _bad("nested too deeply", self.document.file, line, column, "TEXT_TOO_DEEP")
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, line, column)
+        own = "seq" if isinstance(node, yaml.SequenceNode) else "map"
+        if node.tag != _CORE + own:
+            self.unknown_tag(node.tag, line, column)
+            return None
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
         assert isinstance(node, yaml.MappingNode)
@@ -126,6 +168,9 @@ class _Builder:
             line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problem("a key must be text", line, column, "YAML_KEY")
+                continue
+            if not _is_core(key_node.tag):
+                self.unknown_tag(key_node.tag, line, column)
                 continue
             key = str(key_node.value)
             if key in out:
@@ -143,16 +188,32 @@ class _Builder:
         self.problem(f"{digits[:64]} does not fit into 64 bits", line, column, "YAML_NUMBER")
         return None
 
+    def unknown_tag(self, tag: str, line: int, column: int) -> None:
+        written = "!!" + tag.removeprefix(_CORE) if tag.startswith(_CORE) else tag
+        self.problem(f"the tag {written[:80]} is not supported here", line, column, "YAML_TAG")
+
     def scalar(self, node: yaml.ScalarNode, line: int, column: int) -> Any:
         text = str(node.value)
-        # The style of a plain scalar is None to PyYAML and '' to libyaml.
-        if node.style or (node.tag == "tag:yaml.org,2002:str" and text not in _WORDS and not _plain(text)):
+        if node.tag == _PLAIN and not node.style and not _AS_TEXT.match(self.text, node.start_mark.index):
+            return self.plain(text, line, column)
+        if node.tag in (_PLAIN, _CORE + "str"):
             return text
-        if node.tag.startswith("!") or (
-            node.tag.startswith("tag:") and not node.tag.startswith("tag:yaml.org,2002:")
-        ):
-            self.problem(f"the tag {node.tag} is not supported", line, column, "YAML_TAG")
+        if not _is_core(node.tag):
+            self.unknown_tag(node.tag, line, column)
             return None
+        return self.tagged(node.tag.removeprefix(_CORE), text, line, column)
+
+    def tagged(self, kind: str, text: str, line: int, column: int) -> Any:
+        """`!!int "5"`: read as if it were plain; it must then be of the kind that the tag says."""
+        before = len(self.problems)
+        value = self.plain(text, line, column)
+        if kind == "float" and type(value) is int:
+            return float(value)
+        if type(value) is not _KINDS[kind] and len(self.problems) == before:
+            self.problem(f"{text[:64]!r} is not a !!{kind}", line, column, "YAML_TAG")
+        return value
+
+    def plain(self, text: str, line: int, column: int) -> Any:
         if text in _WORDS:
             return _WORDS[text]
         if _INT.match(text):
@@ -164,7 +225,7 @@ class _Builder:
         if _FLOAT.match(text):
             value = float(text)
             if not math.isfinite(value):
-                self.problem(f"{text} is too large a number", line, column, "YAML_NUMBER")
+                self.problem(f"{text[:64]} is too large a number", line, column, "YAML_NUMBER")
                 return None
             return value
         if _NOT_FINITE.match(text):
@@ -173,19 +234,14 @@ class _Builder:
         return text
 
 
-def _plain(text: str) -> bool:
-    return bool(
-        _INT.match(text)
-        or _OCT.match(text)
-        or _HEX.match(text)
-        or _FLOAT.match(text)
-        or _NOT_FINITE.match(text)
-    )
+def _is_core(tag: str) -> bool:
+    """Whether a scalar may have this tag."""
+    return tag in (_PLAIN, _CORE + "str") or (tag.startswith(_CORE) and tag.removeprefix(_CORE) in _KINDS)
 
 
 _HINTS = {
     "DUPLICATE_KEY": "remove one of the two, or give it another name",
-    "YAML_TAG": "write the value without a tag",
+    "YAML_TAG": "write the value without a tag; !!str, !!int, !!float, !!bool and !!null are known",
     "YAML_NUMBER": "quote it if it is text",
     "YAML_KEY": 'write the key as a word; quote templates: "{{ x }}"',
 }

@@ -1,0 +1,135 @@
+"""Text to values: YAML 1.2 core with its tags, and limits that hold before anything recurses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.limits import VALUE_DEPTH_MAX
+from treadle.lang.text import parse
+
+
+def codes(text: str) -> list[str]:
+    with pytest.raises(DefinitionError) as caught:
+        parse(text)
+    return [problem["code"] for problem in caught.value.details["problems"]]
+
+
+DEEP = {
+    "flow sequences": "x: " + "[" * 100_000 + "]" * 100_000,
+    "flow mappings": "x: " + "{a: " * 100_000 + "}" * 100_000,
+    "never closed": "x: " + "[" * 100_000,
+    "block sequences": "- " * 100_000 + "x",
+    "keys": "? " * 100_000 + "x",
+    "json": '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_no_nesting_overflows_the_stack(text):
+    """In a thread, whose stack is smaller; a stack that overflows would end this process."""
+    found: list[list[str]] = []
+    thread = threading.Thread(target=lambda: found.append(codes(text)))
+    thread.start()
+    thread.join()
+    assert found == [["TEXT_TOO_DEEP"]]
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_check_refuses_a_deep_file(tmp_path, suffix):
+    file = tmp_path / f"deep.{suffix}"
+    file.write_text('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle.cli", "check", str(file), "--json"], capture_output=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["TEXT_TOO_DEEP"]
+
+
+def test_the_depth_that_is_allowed_is_read():
+    deepest = "[" * VALUE_DEPTH_MAX + "1" + "]" * VALUE_DEPTH_MAX
+    assert parse(deepest).value == json.loads(deepest)
+    assert codes(f"[{deepest}]") == ["TEXT_TOO_DEEP"]
+
+
+def test_an_anchor_that_holds_itself_is_too_deep():
+    assert codes("a: &x [*x]") == ["TEXT_TOO_DEEP"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("!!str 5", "5"),
+        ("!!str true", "true"),
+        ("!!str", ""),
+        ("! 5", "5"),
+        ('! "5"', "5"),
+        ("[1, &a ! 5, *a]", [1, "5", "5"]),
+        ("[&a 5, '! 5', \"! 5\"]", [5, "! 5", "! 5"]),
+        ('!!int "5"', 5),
+        ("!!int 0x10", 16),
+        ("!!float 5", 5.0),
+        ('!!float "1.5"', 1.5),
+        ('!!bool "true"', True),
+        ('!!null ""', None),
+        ("!!null ~", None),
+        ("!!seq [1]", [1]),
+        ("!!map {a: 1}", {"a": 1}),
+        ("!<tag:yaml.org,2002:str> 5", "5"),
+        ("{!!str 5: x}", {"5": "x"}),
+    ],
+)
+def test_the_tags_of_the_core_schema_are_honoured(text, value):
+    found = parse(text).value
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!foo x",
+        "!foo 'x'",
+        "!foo [x]",
+        "!foo {x: 1}",
+        "{!foo x: 1}",
+        "!!python/object/apply:os.system [true]",
+        "!!python/name:os.system x",
+        "!!binary aGk=",
+        "!!timestamp 2026-11-15",
+        "!!set {a, b}",
+        "!!map [1]",
+        "!!str [1]",
+        "!!seq x",
+        "!!int x",
+        "!!int 1.5",
+        "!!bool yes",
+        "!!null x",
+    ],
+)
+def test_any_other_tag_is_refused(text):
+    assert codes(text) == ["YAML_TAG"]
+
+
+@pytest.mark.parametrize("text", ["!!int 99999999999999999999999", "!!float .inf", "!!float 1e999"])
+def test_a_tag_makes_no_number_fit(text):
+    assert codes(text) == ["YAML_NUMBER"]
+
+
+def test_all_wrong_tags_are_told_at_once():
+    assert codes("a: !x 1\nb: !y [2]\nc: !!int z") == ["YAML_TAG"] * 3
+
+
+@pytest.mark.parametrize(
+    "text", ["\U0001f600", "\\ud83d", "\\\\U0001f600", '"\U0001f600\U0001f601"', "tab\t/"]
+)
+def test_json_text_is_read_as_json_means_it(text):
+    value = {"a": text, text: [text]}
+    assert parse(json.dumps(value)).value == value
+    assert parse(json.dumps(value, indent="\t")).value == value
+    assert parse(json.dumps(value, ensure_ascii=False)).value == value
