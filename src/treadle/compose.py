@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
@@ -118,6 +118,24 @@ def run_options(
     if row.file is not None:
         options["base"] = str(Path(row.file).resolve().parent)
     return options
+
+
+def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:
+    """The input a run starts with. What an agent workflow declares is told before anything else,
+    all of it at once: also where a value is one that could not be stored."""
+    try:
+        return dialect.check_input(loaded, to_value(input), options)
+    except ValueRefused:
+        if dialect.name == "agent" and isinstance(input, dict):
+            dialect.check_input(loaded, {key: _as_far_as(item) for key, item in input.items()}, options)
+        raise
+
+
+def _as_far_as(value: object) -> object:
+    try:
+        return to_value(value)
+    except ValueRefused:
+        return value
 
 
 def externalised(value: Value) -> tuple[Value, dict[str, bytes]]:

@@ -251,7 +251,7 @@ class Engine:
             row, model=model, secrets=secrets, offline=offline, dry_run=dry_run, templates=templates
         )
         loaded = self.library.loaded(row)
-        given = self.dialects[row.dialect].check_input(loaded, to_value(input), options)
+        given = compose.checked_input(self.dialects[row.dialect], loaded, input, options)
         if row.dialect == "agent" and model and self.owns:
             self.agents.providers.check(options)
         run = id or new_id()

@@ -18,9 +18,16 @@ from .output import Usage
 def loose(text: str) -> Any:
     """JSON if it parses, else the text itself."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return _json(text)
     except ValueError:
         return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise Usage("the JSON is nested too deeply; flatten it") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -40,7 +47,7 @@ def value(text: str | None, option: str) -> Any:
         except (OSError, UnicodeError) as error:
             raise Usage(f"{option} cannot read {path}: {error}") from error
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return _json(text)
     except ValueError as error:
         raise Usage(
             f"{option} is not JSON ({error}). Quote it as in {option} '{{\"key\": 1}}', or give @file"

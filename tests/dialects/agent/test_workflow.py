@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle import Engine
 from treadle.dialects.agent import DIALECT, inputs
-from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
 from treadle.lang.problems import Problems
 from treadle.lang.text import parse
 
@@ -162,9 +164,38 @@ def test_all_input_errors_come_at_once():
     assert (caught.value.cls, caught.value.code) == ("user", "INPUT_INVALID")
 
 
-@pytest.mark.parametrize("value", [True, "1", float("inf"), [1], None])
+@pytest.mark.parametrize(
+    "value", [True, "1", float("inf"), float("nan"), 2**64, -(2**63) - 1, 10**400, [1], None]
+)
 def test_numbers_are_numbers(value):
     assert not inputs.fits(value, "number")
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), 10**30, 10**400])
+async def test_a_number_that_cannot_be_stored_hides_no_other_error(tmp_path, flow, number):
+    """W3, §8.10: `number` rejects NaN/Inf; all errors at once; no run."""
+    file = tmp_path / "flow.json"
+    declared = {
+        "s": {"type": "string", "required": True},
+        "n": {"type": "number"},
+        "b": {"type": "boolean"},
+        "t": {"type": "string[]"},
+    }
+    file.write_text(json.dumps(flow("a", inputs=declared)))
+    async with Engine("memory:") as engine:
+        engine.deploy(str(file))
+        with pytest.raises(InputInvalid) as caught:
+            await engine.start("wf", {"s": 5, "n": number, "b": "q", "t": ("x", "y")})
+        assert [error["field"] for error in caught.value.details["errors"]] == ["s", "n", "b"]
+        assert await engine.list() == []
+        with pytest.raises(ValueRefused, match="other"):
+            await engine.start("wf", {"s": "x", "other": float("inf")})
+
+
+def test_text_that_cannot_be_stored_is_an_input_error():
+    with pytest.raises(InputInvalid) as caught:
+        inputs.apply(DECLARED, {"host": "\ud800", "loud": 1})
+    assert [error["field"] for error in caught.value.details["errors"]] == ["host", "loud"]
 
 
 def test_telemetry_carries_shapes_only():

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from treadle.kernel.errors import InputInvalid
-from treadle.kernel.values import Value
+from treadle.kernel.errors import InputInvalid, ValueRefused
+from treadle.kernel.limits import INT_MAX, INT_MIN
+from treadle.kernel.values import Value, encode
 from treadle.lang.problems import Problems
 
 from .paths import brief, same
@@ -21,7 +22,9 @@ def fits(value: Value, kind: str) -> bool:
         case "string":
             return isinstance(value, str)
         case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if isinstance(value, float):
+                return math.isfinite(value)
+            return isinstance(value, int) and not isinstance(value, bool) and INT_MIN <= value <= INT_MAX
         case "boolean":
             return isinstance(value, bool)
         case _:
@@ -83,7 +86,13 @@ def apply(declared: dict[str, Any], given: Value, *, dry_run: bool = False) -> d
 def _problem(value: Value, spec: dict[str, Any]) -> str | None:
     kind = spec["type"]
     if not fits(value, kind):
+        if kind == "number" and isinstance(value, int | float) and not isinstance(value, bool):
+            return f"must be a finite number that fits into 64 bits, not {brief(value)}"
         return f"must be a {kind}, not {brief(value)}"
+    try:
+        encode(value)
+    except ValueRefused as refused:
+        return f"cannot be stored: {refused.message}"
     choices = spec.get("enum")
     if choices is None:
         return None

@@ -154,7 +154,10 @@ def js_text(value: Value) -> str:
 
 def brief(value: Value, limit: int = 120) -> str:
     """A value in a message: short, on one line."""
-    text = repr(value) if not isinstance(value, str) else f"'{value}'"
+    try:
+        text = repr(value) if not isinstance(value, str) else f"'{value}'"
+    except (ValueError, RecursionError):  # Python writes no number of that many digits
+        text = f"such a {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
