@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from treadle.agent import AskRequest, ChooseRequest, ProviderError, ToolSpec, TurnRequest
+from treadle.kernel.errors import TreadleError
 from treadle.tools.models import Providers
 from treadle.tools.models.anthropic import AnthropicModel
 from treadle.tools.models.openai import OpenAIModel
@@ -216,6 +218,38 @@ async def test_claude_streams_progress(wire):
     await model.close()
 
 
+async def test_claude_says_something_beside_declared_output(wire):
+    model = AnthropicModel(key, base_url=wire.url)
+    wire.answers = [claude(text("Three it is."), use("submit_result", {"n": 3}), stop="tool_use")] * 2
+    reply = await model.turn(request(output_schema={"properties": {"n": {}}}))
+    assert reply.data == {"summary": "Three it is.", "n": 3}
+    reply = await model.turn(request(output_schema={"additionalProperties": False, "properties": {"n": {}}}))
+    assert reply.data == {"n": 3}, "a closed schema takes no summary"
+    await model.close()
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "refusal", "model_context_window_exceeded"])
+async def test_claude_hands_in_no_result_that_was_cut_off(wire, stop):
+    model = AnthropicModel(key, base_url=wire.url)
+    cut = use("submit_result", '{"items": [1, 2], "note": "this was cut o')
+    wire.answers = [claude(cut, stop=stop)]
+    reply = await model.turn(request(output_schema={"properties": {"items": {"type": "array"}}}))
+    assert reply.status == "failed"
+    assert "items" not in reply.data
+    await model.close()
+
+
+async def test_claude_calls_tools_beside_handing_in(wire):
+    """The call is made and its result told; the history holds no call without an answer."""
+    model = AnthropicModel(key, base_url=wire.url)
+    both = use("ping", {"host": "x"}), use("submit_result", {"n": 1}, id="toolu_2")
+    wire.answers = [claude(text("Both."), *both, stop="tool_use")]
+    reply = await model.turn(request(tools=[PING], output_schema={"properties": {"n": {}}}))
+    assert reply.calls == [{"id": "toolu_1", "tool": "ping", "input": {"host": "x"}}]
+    assert [block.get("name") for block in reply.native] == [None, "ping"]
+    await model.close()
+
+
 @pytest.mark.parametrize(
     ("stop", "error"),
     [("max_tokens", "cut off"), ("refusal", "refused"), ("model_context_window_exceeded", "too long")],
@@ -303,7 +337,7 @@ async def test_gpt_calls_tools_and_is_told_their_results(wire):
     assert messages[2]["tool_calls"][0]["id"] == "call_1"
     assert messages[3]["role"] == "tool"
     assert json.loads(messages[3]["content"]) == {"up": True}
-    assert reply.data == {"up": True}
+    assert reply.data == {"summary": '{"up": true}', "up": True}
     await model.close()
 
 
@@ -347,7 +381,9 @@ def failed(status: int, **headers: str) -> Any:
         (500, True),
         (503, True),
         (408, True),
+        (504, True),
         (400, False),
+        (409, False),
         (401, False),
         (404, False),
         (422, False),
@@ -362,6 +398,106 @@ async def test_statuses(wire, kind, status, retryable):
     assert caught.value.details.get("retry_after_s") == (7.0 if retryable else None)
     assert "the server says no" in caught.value.message
     assert len(wire.requests) == 1, "the SDK itself must not retry"
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        ({"type": "overloaded_error"}, True),
+        ({"type": "rate_limit_error"}, True),
+        ({"type": "api_error"}, True),
+        ({"type": "server_error", "code": None}, True),
+        ({"type": "requests", "code": "rate_limit_exceeded"}, True),
+        ({"type": "BadGateway", "code": 502}, True),
+        ({"type": "invalid_request_error"}, False),
+        ({"type": "something_else"}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("begun", [0, 2])
+@BOTH
+async def test_errors_in_the_middle_of_an_answer(wire, kind, begun, error, retryable):
+    """The status has been sent by then: the error's own kind says whether asking again may help."""
+    model = kind(key, base_url=wire.url)
+    whole = claude(text("half")) if kind is AnthropicModel else gpt({"content": "ha"}, {"content": "lf"})
+    body = json.dumps({"type": "error", "error": {"message": "the server says no", **error}})
+    named = "event: error\n" if kind is AnthropicModel else ""
+    broken = f"{named}data: {body}\n\n".encode()
+    wire.answers = [(200, {"content-type": "text/event-stream"}, [*whole[2][:begun], broken])]
+    with pytest.raises(ProviderError, match="the server says no") as caught:
+        await model.turn(request())
+    assert caught.value.details["retryable"] is retryable
+    await model.close()
+
+
+@BOTH
+async def test_a_question_that_was_cut_off_or_refused_has_no_answer(wire, kind):
+    model = kind(key, base_url=wire.url)
+    asked = ChooseRequest(
+        node="a", iteration=1, nth=1, question="?", choices=[{"id": "go", "description": ""}]
+    )
+    if kind is AnthropicModel:
+        short = [claude(text("go"), stop=stop) for stop in ("max_tokens", "refusal")]
+    else:
+        refused = gpt({"refusal": "I would rather not"})
+        short = [gpt({"content": "go"}, finish="length"), refused]
+    for answer in short:
+        wire.answers = [answer, answer]
+        for ask in (model.choose(asked), model.ask(AskRequest(instruction="Good?"))):
+            with pytest.raises(ProviderError, match="no answer") as caught:
+                await ask
+            assert caught.value.details["retryable"] is False
+    await model.close()
+
+
+@BOTH
+async def test_names_of_tools_fit_and_come_back(wire, kind):
+    model = kind(key, base_url=wire.url)
+    long = "server__" + "x" * 80
+    names = ["ping", "git.hub/list issues", "git_hub_list issues", long, long + "y", "submit_result", "größe"]
+    tools = [ToolSpec(name, "", {"type": "object"}) for name in names]
+    answer = claude(text("no")) if kind is AnthropicModel else gpt({"content": "no"})
+    wire.answers = [answer]
+    more = {"output_schema": {"type": "object"}}
+    await model.turn(request(tools=tools, **more))
+    listed = wire.requests[0]["body"]["tools"]
+    sent = [tool["name"] if kind is AnthropicModel else tool["function"]["name"] for tool in listed]
+    assert len(set(sent)) == len(sent), "no two tools share a name"
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in sent)
+    assert sent[0] == "ping"
+    for name, fitted in zip(names, sent, strict=False):
+        if kind is AnthropicModel:
+            wire.answers = [claude(use(fitted, {}), stop="tool_use")]
+        else:
+            part = {
+                "index": 0,
+                "id": "c",
+                "type": "function",
+                "function": {"name": fitted, "arguments": "{}"},
+            }
+            wire.answers = [gpt({"tool_calls": [part]}, finish="tool_calls")]
+        reply = await model.turn(request(tools=tools, **more))
+        assert [call["tool"] for call in reply.calls] == [name]
+    await model.close()
+
+
+@BOTH
+async def test_a_key_that_was_exchanged_needs_no_restart(wire, kind):
+    keys = ["sk-old-1234567890", "sk-new-1234567890"]
+
+    async def current(name: str) -> str:
+        return keys.pop(0)
+
+    model = kind(current, base_url=wire.url)
+    good = claude(text("hi")) if kind is AnthropicModel else gpt({"content": "hi"})
+    wire.answers = [failed(401), good, good]
+    with pytest.raises(ProviderError):
+        await model.turn(request())
+    for _ in range(2):
+        assert (await model.turn(request())).text == "hi"
+    used = [sent["headers"].get("x-api-key") or sent["headers"]["authorization"] for sent in wire.requests]
+    assert [key.rpartition(" ")[2] for key in used] == ["sk-old-1234567890", *["sk-new-1234567890"] * 2]
     await model.close()
 
 
@@ -487,7 +623,13 @@ def test_retry_after_in_all_its_forms():
 
 def test_data_is_found_in_text():
     assert data_of("plain", None) == {"summary": "plain"}
-    assert data_of('{"a": 1}', None) == {"a": 1}
+    assert data_of('{"a": 1}', None) == {"summary": '{"a": 1}', "a": 1}
+    assert data_of('{"a": 1}', {"properties": {"a": {}}}) == {"a": 1}, "declared output, and nothing else"
+    assert data_of('So: {"a": 1}', {"properties": {"a": {}}}) == {"summary": 'So: {"a": 1}', "a": 1}
+    assert data_of('So: {"a": 1}', {"properties": {"summary": {"type": "object"}}}) == {"a": 1}
+    assert data_of('{"summary": "s"}', None) == {"summary": "s"}
+    assert data_of('```json\n{"a": 1}\n``` or ```\n{"b": 2}\n```', None)["a"] == 1
+    assert data_of("```python\n{}\n``` {", None) == {"summary": "```python\n{}\n``` {"}
     assert data_of('So: {"a": 1} ok', None) == {"summary": 'So: {"a": 1} ok', "a": 1}
     assert data_of('So: {"a": 1}', {"additionalProperties": False}) == {"a": 1}
     assert data_of("{broken", None) == {"summary": "{broken"}
@@ -505,6 +647,17 @@ def test_choices_are_found_in_answers():
     assert choice_of("I would go there.", asked) == "go"
     assert choice_of("none", asked) is None
     assert choice_of("go or stop", asked) == "go or stop"
+    assert choice_of("Do not take go.", asked) == "Do not take go"
+    assert choice_of("I wouldn't go.", asked) == "I wouldn't go"
+    assert choice_of("Not go, because nobody waits.\n\n**stop**", asked) == "stop"
+    assert choice_of("Answer: `stop`", asked) == "stop"
+    assert choice_of("Neither go nor stop fits.\nnone", asked) is None
+
+
+def test_an_answer_without_end_is_read_in_one_pass():
+    """Before, each newline behind a fence was tried as the end of it: minutes for this one."""
+    text = "```" + "\n" * 200_000
+    assert data_of(text, None) == {"summary": text}
 
 
 def test_prices_may_be_overridden(tmp_path, monkeypatch):
@@ -537,3 +690,21 @@ def test_providers_are_chosen_by_spec(monkeypatch):
         providers.get({})
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert isinstance(providers.get({}), OpenAIModel)
+
+
+async def test_folders_do_not_share_their_keys(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+    async def resolve(name: str, options: Any) -> str:
+        raise TreadleError("there is none")
+
+    providers = Providers({}, resolve=resolve, learn=lambda n, v: None)
+    found = []
+    for team in ("one", "two"):
+        (tmp_path / team).mkdir()
+        (tmp_path / team / ".env").write_text(f"ANTHROPIC_API_KEY=key-of-team-{team}\n")
+        model = providers.get({"model": "anthropic", "base": str(tmp_path / team)})
+        assert isinstance(model, AnthropicModel)
+        found.append((await model._connected()).api_key)
+    assert found == ["key-of-team-one", "key-of-team-two"]
+    await providers.close()

@@ -7,8 +7,8 @@ A run names its provider as `PROVIDER[:ARG]` (`--model anthropic`, `openai:gpt-5
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from treadle.kernel.errors import TreadleError
 from treadle.work.agent_api import Provider, ProviderError
@@ -27,6 +27,13 @@ def _written(spec: str) -> int | None:
         return None
 
 
+@runtime_checkable
+class Scripted(Provider, Protocol):
+    """A provider whose answers depend on which node of which run called the run that asks."""
+
+    def within(self, calls: Sequence[Sequence[Any]]) -> Provider: ...
+
+
 class Providers:
     """The providers of one engine: what was registered, then those that are shipped."""
 
@@ -37,13 +44,21 @@ class Providers:
         self._made: dict[tuple[Any, ...], Provider] = {}
 
     def get(self, options: Mapping[str, Any]) -> Provider:
-        """The provider of a run, by its recorded options."""
+        """The provider of a run, by its recorded options. A script knows the calls of workflows apart."""
+        found = self._find(options)
+        calls = options.get("within")
+        return found.within(calls) if calls and isinstance(found, Scripted) else found
+
+    def _find(self, options: Mapping[str, Any]) -> Provider:
         spec = str(options.get("model") or self._default(options.get("base")))
         name, _, argument = spec.partition(":")
         found = self._registered.get(spec) or self._registered.get(name)
         if found is not None:
-            return found if hasattr(found, "turn") else self._kept(spec, options, lambda: found(argument))
-        return self._kept(spec, options, lambda: self._make(name, argument, options))
+            return found if hasattr(found, "turn") else self._kept((spec,), lambda: found(argument))
+        # Keys come from a run's secrets and from `.env` beside its workflow: folders do not share them.
+        given = {name: options.get(name) for name in ("secrets", "base")}
+        key = (spec, *given.values(), _written(spec))
+        return self._kept(key, lambda: self._make(name, argument, given))
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Refuses a run whose provider cannot be made here, before there is one."""
@@ -52,8 +67,7 @@ class Providers:
         except ProviderError as error:
             raise TreadleError(error.message, code=error.code, cls="user") from error
 
-    def _kept(self, spec: str, options: Mapping[str, Any], make: Callable[[], Any]) -> Provider:
-        key = (spec, options.get("secrets"), _written(spec))
+    def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Provider:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]

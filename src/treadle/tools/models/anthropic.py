@@ -1,7 +1,8 @@
 """Claude, through Anthropic's own SDK: streamed, with tool use and structured results.
 
 A node with declared output is given one more tool, `submit_result`, whose input schema is the
-output; calling it is the result. That takes any JSON Schema, and leaves the other tools usable.
+output; calling it is the result. That takes any JSON Schema, and leaves the other tools usable; if
+it is called beside others, those are called first, and the result is asked for once more.
 Retries are the engine's business, so the SDK's own are off.
 """
 
@@ -25,6 +26,7 @@ from treadle.work.agent_api import (
 )
 
 from . import prompt
+from .names import Names
 from .prices import usage as priced
 from .remote import RemoteModel
 
@@ -41,8 +43,9 @@ class AnthropicModel(RemoteModel[AsyncAnthropic]):
     small_model: str | None = "claude-haiku-4-5"
 
     async def turn(self, request: TurnRequest) -> TurnReply:
+        names = Names((tool.name for tool in request.tools), reserved=(SUBMIT,))
         tools: list[dict[str, Any]] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            {"name": names.fit(tool.name), "description": tool.description, "input_schema": tool.input_schema}
             for tool in request.tools
         ]
         if request.output_schema is not None:
@@ -68,18 +71,22 @@ class AnthropicModel(RemoteModel[AsyncAnthropic]):
             progress=request.progress,
             **more,
         )
-        return _reply(answer, request)
+        return _reply(answer, request, names)
 
     async def choose(self, request: ChooseRequest) -> ChooseReply:
         text = prompt.question(request, await request.context())
-        answer = await self._send(request.model, ANSWER_TOKENS, [{"role": "user", "content": text}])
+        answer = await self._answer(request.model, text)
         return ChooseReply(choice=prompt.choice_of(_text(answer), request), usage=_usage(answer))
 
     async def ask(self, request: AskRequest) -> AskReply:
-        answer = await self._send(
-            request.model, ANSWER_TOKENS, [{"role": "user", "content": request.instruction}]
-        )
+        answer = await self._answer(request.model, request.instruction)
         return AskReply(text=_text(answer), usage=_usage(answer))
+
+    async def _answer(self, model: str | None, question: str) -> Any:
+        answer = await self._send(model, ANSWER_TOKENS, [{"role": "user", "content": question}])
+        if (reason := _stopped_short(answer, ANSWER_TOKENS)) is not None:
+            raise prompt.no_answer(reason)
+        return answer
 
     async def _send(
         self,
@@ -110,7 +117,9 @@ class AnthropicModel(RemoteModel[AsyncAnthropic]):
                     raise ProviderError("the answer broke off", code="PROVIDER_CONNECTION", retryable=True)
                 return await stream.get_final_message()
         except anthropic.APIStatusError as error:
-            raise prompt.status_error(error.status_code, error.message, error.response.headers) from error
+            if error.status_code < 400:
+                raise prompt.stream_error(error.body, error.message, error.response.headers) from error
+            raise self._refused(error.status_code, error.message, error.response.headers) from error
         except anthropic.APITimeoutError as error:
             raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
         except (anthropic.APIConnectionError, httpx2.TransportError) as error:
@@ -163,20 +172,33 @@ def _usage(answer: Any) -> dict[str, Any]:
     return priced(answer.model, input_tokens=total, output_tokens=used.output_tokens, weighed=weighed)
 
 
-def _reply(answer: Any, request: TurnRequest) -> TurnReply:
+def _stopped_short(answer: Any, limit: int) -> str | None:
+    """Why an answer is not whole, or None."""
+    return {
+        "max_tokens": f"the answer was cut off after {limit} tokens",
+        "refusal": "the model refused",
+        "model_context_window_exceeded": "the context is too long for the model",
+    }.get(answer.stop_reason)
+
+
+def _reply(answer: Any, request: TurnRequest, names: Names) -> TurnReply:
     text, usage = _text(answer), _usage(answer)
-    uses = [block for block in answer.content if block.type == "tool_use"]
-    for block in uses:
-        if block.name == SUBMIT and request.output_schema is not None:
-            return TurnReply(data=block.input, text=text, usage=usage)
-    if uses and answer.stop_reason != "max_tokens":
-        native = [block.model_dump(mode="json", exclude_none=True) for block in answer.content]
-        calls = [{"id": block.id, "tool": block.name, "input": block.input} for block in uses]
-        return TurnReply(calls=calls, text=text, usage=usage, native=native)
-    if answer.stop_reason in ("max_tokens", "refusal", "model_context_window_exceeded"):
-        error = {
-            "max_tokens": f"the answer was cut off after {MAX_TOKENS} tokens",
-            "refusal": "the model refused",
-        }.get(answer.stop_reason, "the context is too long for the model")
+    error = _stopped_short(answer, MAX_TOKENS)
+    if error is not None:
+        # Calls are no better than the text: their input is cut off too, and looks whole.
         return TurnReply(status="failed", data={"summary": text, "error": error}, text=text, usage=usage)
+    uses = [block for block in answer.content if block.type == "tool_use"]
+    handed_in = [block for block in uses if block.name == SUBMIT and request.output_schema is not None]
+    others = [block for block in uses if block not in handed_in]
+    if others:
+        # A result that came before theirs is left out of the history: every call there has an answer.
+        kept = [block for block in answer.content if block not in handed_in]
+        native = [block.model_dump(mode="json", exclude_none=True) for block in kept]
+        calls = [{"id": block.id, "tool": names.own(block.name), "input": block.input} for block in others]
+        return TurnReply(calls=calls, text=text, usage=usage, native=native)
+    if handed_in:
+        found = handed_in[-1].input
+        if isinstance(found, dict):
+            found = prompt.with_summary(found, text, request.output_schema)
+        return TurnReply(data=found, text=text, usage=usage)
     return TurnReply(data=prompt.data_of(text, request.output_schema), text=text, usage=usage)

@@ -27,6 +27,7 @@ from treadle.work.agent_api import (
 )
 
 from . import prompt
+from .names import Names
 from .prices import usage as priced
 from .remote import RemoteModel
 
@@ -68,6 +69,16 @@ class _Answer:
         return added
 
     @property
+    def stopped_short(self) -> str | None:
+        """Why the answer is not whole, or None."""
+        if self.refusal:
+            return f"the model refused: {self.refusal}"
+        return {
+            "length": "the answer was cut off at the model's limit",
+            "content_filter": "the provider's filter stopped the answer",
+        }.get(self.finish or "")
+
+    @property
     def usage(self) -> dict[str, Any]:
         return priced(
             self.model,
@@ -89,13 +100,14 @@ class OpenAIModel(RemoteModel[AsyncOpenAI]):
         messages.append({"role": "user", "content": prompt.first_message(await request.context())})
         for message in await request.history():
             messages += _messages(message)
+        names = Names(tool.name for tool in request.tools)
         more: dict[str, Any] = {}
         if request.tools:
             more["tools"] = [
                 {
                     "type": "function",
                     "function": {
-                        "name": tool.name,
+                        "name": names.fit(tool.name),
                         "description": tool.description,
                         "parameters": tool.input_schema,
                     },
@@ -105,16 +117,23 @@ class OpenAIModel(RemoteModel[AsyncOpenAI]):
         if request.output_schema is not None:
             form = {"name": "result", "schema": request.output_schema, "strict": False}
             more["response_format"] = {"type": "json_schema", "json_schema": form}
-        return _reply(await self._send(request.model, messages, progress=request.progress, **more), request)
+        answer = await self._send(request.model, messages, progress=request.progress, **more)
+        return _reply(answer, request, names)
 
     async def choose(self, request: ChooseRequest) -> ChooseReply:
         text = prompt.question(request, await request.context())
-        answer = await self._send(request.model, [{"role": "user", "content": text}])
+        answer = await self._answer(request.model, text)
         return ChooseReply(choice=prompt.choice_of(answer.text, request), usage=answer.usage)
 
     async def ask(self, request: AskRequest) -> AskReply:
-        answer = await self._send(request.model, [{"role": "user", "content": request.instruction}])
+        answer = await self._answer(request.model, request.instruction)
         return AskReply(text=answer.text, usage=answer.usage)
+
+    async def _answer(self, model: str | None, question: str) -> _Answer:
+        answer = await self._send(model, [{"role": "user", "content": question}])
+        if (reason := answer.stopped_short) is not None:
+            raise prompt.no_answer(reason)
+        return answer
 
     async def _send(
         self,
@@ -140,17 +159,19 @@ class OpenAIModel(RemoteModel[AsyncOpenAI]):
                             await progress(said.strip())
                         said = ""
         except openai.APIStatusError as error:
-            raise prompt.status_error(error.status_code, error.message, error.response.headers) from error
+            raise self._refused(error.status_code, error.message, error.response.headers) from error
         except openai.APITimeoutError as error:
             raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
         except (openai.APIConnectionError, httpx2.TransportError) as error:
             raise ProviderError(
                 f"the provider cannot be reached: {error}", code="PROVIDER_CONNECTION", retryable=True
             ) from error
+        except openai.APIError as error:
+            if error.body is None or isinstance(error, openai.APIResponseValidationError):
+                raise _unreadable(error) from error
+            raise prompt.stream_error(error.body, error.message, {}) from error
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
-            raise ProviderError(
-                f"the provider's answer cannot be read: {type(error).__name__}: {error}", code="REPLY_INVALID"
-            ) from error
+            raise _unreadable(error) from error
         if answer.finish is None:
             raise ProviderError("the answer broke off", code="PROVIDER_CONNECTION", retryable=True)
         return answer
@@ -174,9 +195,18 @@ def _messages(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [message["native"]]
 
 
-def _reply(answer: _Answer, request: TurnRequest) -> TurnReply:
-    text, usage = answer.text, answer.usage
-    if answer.calls and answer.finish != "length":
+def _unreadable(error: Exception) -> ProviderError:
+    return ProviderError(
+        f"the provider's answer cannot be read: {type(error).__name__}: {error}", code="REPLY_INVALID"
+    )
+
+
+def _reply(answer: _Answer, request: TurnRequest, names: Names) -> TurnReply:
+    text, usage, error = answer.text, answer.usage, answer.stopped_short
+    if error is not None:
+        # Calls are no better than the text: their arguments are cut off too.
+        return TurnReply(status="failed", data={"summary": text, "error": error}, text=text, usage=usage)
+    if answer.calls:
         parts = [answer.calls[index] for index in sorted(answer.calls)]
         native = {
             "role": "assistant",
@@ -191,17 +221,10 @@ def _reply(answer: _Answer, request: TurnRequest) -> TurnReply:
             ],
         }
         calls = [
-            {"id": part["id"], "tool": part["name"], "input": _input(part["arguments"])} for part in parts
+            {"id": part["id"], "tool": names.own(part["name"]), "input": _input(part["arguments"])}
+            for part in parts
         ]
         return TurnReply(calls=calls, text=text, usage=usage, native=native)
-    error = {
-        "length": "the answer was cut off at the model's limit",
-        "content_filter": "the provider's filter stopped the answer",
-    }.get(answer.finish or "")
-    if answer.refusal:
-        error = f"the model refused: {answer.refusal}"
-    if error is not None:
-        return TurnReply(status="failed", data={"summary": text, "error": error}, text=text, usage=usage)
     return TurnReply(data=prompt.data_of(text, request.output_schema), text=text, usage=usage)
 
 

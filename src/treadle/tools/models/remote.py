@@ -1,12 +1,18 @@
-"""What providers behind an SDK share: a key that is asked for late, one client, its end."""
+"""What providers behind an SDK share: a key that is asked for late, one client, its end.
+
+A client whose key was refused is given up: the next request asks for the key anew, so that one that
+was exchanged needs no restart.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from treadle.work.agent_api import ProviderError
+
+from .prompt import status_error
 
 TIMEOUT_S: Final = 600.0
 
@@ -38,6 +44,7 @@ class RemoteModel(ABC, Generic[C]):
         self._base_url = base_url
         self._timeout_s = timeout_s
         self._client: C | None = None
+        self._is_refused = False
         self.default_model = model or self.default_model
 
     @abstractmethod
@@ -45,6 +52,8 @@ class RemoteModel(ABC, Generic[C]):
         """A client of the SDK, without retries of its own: those are the engine's business."""
 
     async def _connected(self) -> C:
+        if self._is_refused:
+            await self.close()
         if self._client is None:
             key = await self._key(self.key_name)
             if not key:
@@ -55,6 +64,11 @@ class RemoteModel(ABC, Generic[C]):
             self._client = self._make(key)
         return self._client
 
+    def _refused(self, status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
+        self._is_refused = self._is_refused or status == 401
+        return status_error(status, message, headers)
+
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        client, self._client, self._is_refused = self._client, None, False
+        if client is not None:
+            await client.close()
