@@ -16,8 +16,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from treadle.kernel.values import to_value
 from treadle.runtime.payloads import refers
 from treadle.runtime.ports import News
+from treadle.work.job import is_revoked
 
 log = logging.getLogger("treadle.observer")
 
@@ -214,7 +216,8 @@ class _Observing:
         for event in events:
             if event["seq"] > self._seen[run].seq:
                 self._seen[run] = _Mark(event["seq"], event["record"] or self._seen[run].record)
-                await self._call({"run": run, **event})
+                # A copy: what an observer changes is its own.
+                await self._call({"run": run, **to_value(event)})
 
     async def _call(self, event: dict[str, Any]) -> None:
         try:
@@ -224,8 +227,6 @@ class _Observing:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # Also a cancelled task that the observer waited for; only our own cancellation counts.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if is_revoked(error):
                 raise
             log.exception("an observer failed on %s", event.get("type"))

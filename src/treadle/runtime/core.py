@@ -218,10 +218,11 @@ class Core:
         self._next_batch()
         if staged.revoked:
             self._port.revoke(staged.revoked)
+        if staged.news:
+            # Before the work: an observer hears of a call before it is made.
+            self._port.publish_news(list(staged.news.values()))
         if staged.dispatched:
             self._port.dispatch(staged.dispatched)
-        if staged.news:
-            self._port.publish_news(list(staged.news.values()))
         if staged.answers:
             self._port.answer(staged.answers)
         self.hot.evict()

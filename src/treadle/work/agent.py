@@ -27,6 +27,7 @@ from .agent_api import (
     ToolSpec,
     TurnReply,
     TurnRequest,
+    Visit,
 )
 from .agent_skills import Skills, Values, recorded
 from .agent_sources import Fetch, resolve_all
@@ -171,9 +172,9 @@ class AgentWork:
         provider = self._provider(job)
         tools = node_tools(node, setup.skills)
         servers = await self.tools.servers(job, workflow, node, setup.skills)
-        key = f"{job.run}/{params['session']}"
+        key = Visit(job.run, params["session"])
         if servers:
-            session = await self.mcp.open(key, servers, list(tools.by_name))
+            session = await self.mcp.open(key, servers, list(tools.taken))
             tools.add_mcp(node, session.tools)
         request = self._request(job, workflow, node, setup, tools)
         request.model = node.model or workflow.model or _own(provider, "default_model")
@@ -183,8 +184,11 @@ class AgentWork:
             reply = await provider.turn(request)
             value = await self._turn_value(job, provider, reply)
             goes_on = bool(reply.calls)
+        except ProviderError as error:
+            goes_on = error.details.get("retryable") is True
+            raise
         finally:
-            # The servers outlive a turn only for the calls it asked for.
+            # The servers outlive a turn for the calls it asked for, and for its repetition.
             if servers and not goes_on:
                 await self.mcp.release(key)
         if params["turn"] == 1:
@@ -200,10 +204,10 @@ class AgentWork:
             found = await self.payloads.context(job, setup.input, params["base"], params["own"])
             if "approval" in params:
                 found["approval"] = params["approval"]
-            return found
+            return _copied(found)
 
         async def history() -> list[dict[str, Any]]:
-            return await self._history(job, params.get("history"))
+            return [to_value(message) for message in await self._history(job, params.get("history"))]
 
         async def progress(message: str) -> None:
             await job.progress("node:progress", node=node.id, message=message)
@@ -279,7 +283,7 @@ class AgentWork:
 
         async def context() -> dict[str, Any]:
             whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
-            return routing_view(workflow, whole)
+            return _copied(routing_view(workflow, whole))
 
         choices = routing.choices(workflow.edges[index] for index in params["edges"])
         reply = await provider.choose(
@@ -350,6 +354,11 @@ def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnRepl
 def _own(provider: Provider, name: str) -> Any:
     """An attribute of a provider; one written for a test need not have them all."""
     return getattr(provider, name, None)
+
+
+def _copied(context: Mapping[str, Value]) -> dict[str, Any]:
+    """A provider's own: stored values are shared, and it may change what it is given."""
+    return {name: to_value(value) for name, value in context.items()}
 
 
 def _text(value: object) -> str:

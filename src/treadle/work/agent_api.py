@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
@@ -167,13 +167,20 @@ class McpSession(Protocol):
         ...
 
 
+class Visit(NamedTuple):
+    """One attempt at a node, as its run knows it: the key of its MCP session."""
+
+    run: str
+    session: str
+
+
 class McpSessions(Protocol):
-    async def open(self, key: str, servers: Mapping[str, McpServer], taken: Sequence[str]) -> McpSession:
-        """The session of this key, started if it is not running. `taken` are names of other tools;
+    async def open(self, key: Visit, servers: Mapping[str, McpServer], taken: Sequence[str]) -> McpSession:
+        """The session of this visit, started if it is not running. `taken` are names of other tools;
         a tool of a server that clashes goes by `<server>__<tool>`."""
         ...
 
-    async def release(self, key: str) -> None:
+    async def release(self, key: Visit) -> None:
         """The visit is over: its servers are stopped."""
         ...
 

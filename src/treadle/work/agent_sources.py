@@ -1,20 +1,25 @@
 """Resolving Sources: files are read, URLs fetched, each once per run; hashes and origins kept.
 
 A file is looked for beside the workflow first, then in the current directory. How a URL is fetched
-safely is injected (`Fetch`), so that this module needs no HTTP library.
+safely is injected (`Fetch`), so that this module needs no HTTP library. Whatever goes wrong ends as
+a SourceError that names the field.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.dialects.agent.sources import Source, SourceShape, classify
+from treadle.dialects.agent.paths import brief
+from treadle.dialects.agent.sources import Source, SourceShape, canonical_url, classify
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
+
+from .job import StaysOpen
 
 CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -39,9 +44,10 @@ async def resolve_all(
     for path, value in fields.items():
         try:
             source = classify(value)
-            key = (source.kind, _canonical(source, base))
+            place = await _place(source, base)
+            key = (source.kind, place)
             if key not in cache:
-                cache[key] = await _resolve(source, base=base, offline=offline, fetch=fetch)
+                cache[key] = await _resolve(source, place, offline=offline, fetch=fetch)
             # The same file may be written in several ways; each field keeps what was written there.
             found[path] = {**cache[key], "origin": source.origin}
         except SourceShape as error:
@@ -51,30 +57,32 @@ async def resolve_all(
     return found
 
 
-def _canonical(source: Source, base: str | None) -> str:
+async def _place(source: Source, base: str | None) -> str:
+    """What a Source is known by: the same text, the same file, the same address are resolved once."""
     if source.kind == "file":
-        return str(_candidates(source.origin, base)[0])
-    return source.origin
+        # A few small files; the thread keeps a slow disk from stopping everybody else.
+        return await asyncio.to_thread(_find, source.origin, base)
+    return canonical_url(source.origin) if source.kind == "url" else source.origin
 
 
-def _candidates(origin: str, base: str | None) -> list[Path]:
-    path = Path(origin)
-    roots = [Path(base), Path.cwd()] if base is not None else [Path.cwd()]
-    return [path] if path.is_absolute() else [(root / path).absolute() for root in roots]
-
-
-async def _resolve(source: Source, *, base: str | None, offline: bool, fetch: Fetch) -> dict[str, Any]:
+async def _resolve(source: Source, place: str, *, offline: bool, fetch: Fetch) -> dict[str, Any]:
     if source.kind == "inline":
         return _resolved(source, source.origin)
     if source.kind == "file":
-        # A few small files; the thread keeps a slow disk from stopping everybody else.
-        content, path = await asyncio.to_thread(_read, source.origin, base)
-        return {**_resolved(source, content), "sourcePath": path}
+        return {**_resolved(source, await asyncio.to_thread(_read, place)), "sourcePath": place}
     if offline:
         raise SourceError(
             f"{source.origin} cannot be fetched: this run is offline", code="SOURCE_OFFLINE_REQUIRES_FETCH"
         )
-    content, at = await fetch(source.origin)
+    try:
+        content, at = await fetch(source.origin)
+    except (TreadleError, StaysOpen):
+        raise
+    except Exception as error:  # whatever a library raises: it is this Source that failed
+        reason = str(error) or type(error).__name__
+        raise SourceError(
+            f"{source.origin} cannot be fetched: {reason}", code="SOURCE_URL_UNREACHABLE"
+        ) from error
     return {**_resolved(source, content), "fetchedAt": at}
 
 
@@ -89,25 +97,37 @@ def _resolved(source: Source, content: str) -> dict[str, Any]:
     }
 
 
-def _read(origin: str, base: str | None) -> tuple[str, str]:
-    tried = _candidates(origin, base)
-    path = next((candidate for candidate in tried if candidate.is_file()), None)
-    if path is None:
-        hint = ""
-        if origin.startswith("/"):
-            hint = "; text that starts with / is read as a file: write {inline: …} if it is text"
-        is_other = any(candidate.exists() for candidate in tried)
-        raise SourceError(
-            f"{origin} is not a file ({', '.join(map(str, tried))}){hint}",
-            code="SOURCE_FILE_READ_FAILED" if is_other else None,
-        )
+def _find(origin: str, base: str | None) -> str:
+    """The file that is meant, as an absolute path without links."""
+    path, shown = Path(origin), brief(origin)
     try:
-        data = path.read_bytes()
-        if len(data) > CONTENT_BYTES_MAX:
-            raise SourceError(
-                f"{path} is larger than {CONTENT_BYTES_MAX // 1024 // 1024} MiB",
-                code="SOURCE_FILE_READ_FAILED",
-            )
-        return data.decode("utf-8"), str(path.resolve())
+        tried = list(dict.fromkeys((root / path).absolute() for root in (Path(base or ""), Path.cwd())))
+        for candidate in tried:
+            if candidate.is_file():
+                return str(candidate.resolve())
+        is_other = any(candidate.exists() for candidate in tried)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOENT):
+            raise SourceError(f"{shown}: {error.strerror}", code="SOURCE_FILE_READ_FAILED") from error
+        tried, is_other = [], False
+    places = f" ({', '.join(brief(str(place)) for place in tried)})" if tried else ""
+    hint = ""
+    if origin.startswith(("/", "./", "../")):
+        hint = f"; text that starts with {origin.partition('/')[0]}/ is read as a file: write {{inline: …}} if it is text"
+    raise SourceError(
+        f"{shown} is not a file{places}{hint}", code="SOURCE_FILE_READ_FAILED" if is_other else None
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(CONTENT_BYTES_MAX + 1)
+        text = data.decode("utf-8") if len(data) <= CONTENT_BYTES_MAX else None
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: {error}", code="SOURCE_FILE_READ_FAILED") from error
+    if text is None:
+        raise SourceError(
+            f"{path} is larger than {CONTENT_BYTES_MAX // 1024 // 1024} MiB", code="SOURCE_FILE_READ_FAILED"
+        )
+    return text

@@ -19,11 +19,11 @@ from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 
-from .agent_api import McpServer, McpSessions, McpTool, ProviderError
+from .agent_api import McpServer, McpSessions, McpTool, ProviderError, Visit
 from .agent_skill import CleanLogger, SkillTool, ToolContext
 from .agent_skills import Skills, Values
 from .agent_store import CALL_BYTES_MAX, Payloads
-from .job import Done, Job, StaysOpen
+from .job import Done, Job, StaysOpen, is_revoked
 
 log = logging.getLogger("treadle.agent")
 REFUSED_CHARS_MAX = 1000
@@ -40,20 +40,41 @@ class Offered:
     input_schema: dict[str, Any]
     mcp: McpTool | None = None
 
+    @property
+    def long_name(self) -> str:
+        return f"{self.skill}__{self.own_name}"
+
 
 @dataclass(slots=True)
 class NodeTools:
+    """A tool goes by its own name; one whose name is taken at this node by `<skill>__<tool>`. Calls,
+    allow and deny may name any tool by that long name."""
+
     by_name: dict[str, Offered] = field(default_factory=dict)
+    # Names that are taken, whether or not the node offers the tool.
+    taken: set[str] = field(default_factory=set)
     # Every name that allow and deny could have meant.
-    seen: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, node: Node, tool: Offered) -> None:
+        names = {tool.name, tool.own_name, tool.long_name}
+        self.taken.add(tool.name)
+        self.seen |= names
+        # Where two tools have one name, allowing it means the first; denying it means both.
+        allowed = node.allow is None or tool.name in node.allow or tool.long_name in node.allow
+        if allowed and not names & node.deny:
+            self.by_name[tool.name] = tool
 
     def add_mcp(self, node: Node, tools: Mapping[str, McpTool]) -> None:
         for tool in tools.values():
-            self.seen += [tool.name, tool.own_name]
-            if node.offers(tool.name) and tool.own_name not in node.deny:
-                self.by_name[tool.name] = Offered(
-                    tool.name, tool.server, tool.own_name, tool.description, tool.input_schema, tool
-                )
+            self.add(
+                node,
+                Offered(tool.name, tool.server, tool.own_name, tool.description, tool.input_schema, tool),
+            )
+
+    def find(self, name: str) -> Offered | None:
+        by_long_name = (tool for tool in self.by_name.values() if tool.long_name == name)
+        return self.by_name.get(name) or next(by_long_name, None)
 
     def unmatched(self, node: Node) -> list[str]:
         """N9: entries of allow and deny that name no tool are probably misspelt."""
@@ -66,12 +87,9 @@ def node_tools(node: Node, skills: Mapping[str, Mapping[str, Any]]) -> NodeTools
     found = NodeTools()
     for id in node.skills:
         for tool in (skills.get(id) or {}).get("tools", ()):
-            name = tool["name"] if tool["name"] not in found.by_name else f"{id}__{tool['name']}"
-            found.seen.append(name)
-            if node.offers(name):
-                found.by_name[name] = Offered(
-                    name, id, tool["name"], tool["description"], tool["input_schema"]
-                )
+            own = tool["name"]
+            name = own if own not in found.taken else f"{id}__{own}"
+            found.add(node, Offered(name, id, own, tool["description"], tool["input_schema"]))
     return found
 
 
@@ -102,7 +120,7 @@ class ToolWork:
         return found
 
     async def call(self, job: Job) -> Done:
-        key = f"{job.run}/{job.intent.params['session']}"
+        key = Visit(job.run, job.intent.params["session"])
         try:
             done = await self._call(job, key)
         except asyncio.CancelledError:
@@ -112,23 +130,24 @@ class ToolWork:
             await self.mcp.release(key)
         return done
 
-    async def _call(self, job: Job, key: str) -> Done:
+    async def _call(self, job: Job, key: Visit) -> Done:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
         setup = await self.payloads.load(job, params["setup"])
         skills = await self.payloads.load(job, setup["skills"])
         tools = node_tools(node, skills)
-        input = await self.payloads.load(job, params["input"])
+        # A copy: stored values are shared, and a handler may change what it is given.
+        input = to_value(await self.payloads.load(job, params["input"]))
         servers = await self.servers(job, workflow, node, skills)
-        if params["tool"] not in tools.by_name and servers:
+        if tools.find(params["tool"]) is None and servers:
             try:
-                session = await self.mcp.open(key, servers, list(tools.by_name))
+                session = await self.mcp.open(key, servers, list(tools.taken))
             except ProviderError as error:
                 # Without its server nobody knows whether the tool may be repeated.
                 return _in_doubt() if _was_started(job) else _error(error.message)
             tools.add_mcp(node, session.tools)
-        offered = tools.by_name.get(params["tool"])
+        offered = tools.find(params["tool"])
         if offered is None:
             known = ", ".join(tools.by_name) or "none"
             return _error(f"there is no tool {params['tool']!r} at this node; there are: {known}")
@@ -185,7 +204,9 @@ class ToolWork:
             raise
         except TreadleError as error:
             return _error(error.message)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_revoked(error):
+                raise
             # A tool may raise anything; the model is told, and the run goes on (S32).
             return _error(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         return Done(value={"output": await self.payloads.slim(job, output, CALL_BYTES_MAX)})

@@ -8,6 +8,7 @@ admitted exactly once. It is cancelled like any coroutine.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -15,6 +16,15 @@ import msgspec
 
 from treadle.kernel.model import OpenIntent, ReceiptStatus
 from treadle.kernel.values import Value
+
+
+def is_revoked(error: BaseException) -> bool:
+    """Whether the task at hand is being cancelled from outside. A task that it had started and waits
+    for may have been cancelled too: that is a failure like any other."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Done(msgspec.Struct, kw_only=True):

@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
 
 from .bus import LocalBus
-from .job import Done, Performer, StaysOpen, Threaded
+from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 
 log = logging.getLogger("treadle.worker")
 
@@ -58,7 +59,8 @@ class WorkerJob:
         self.workflow = work.workflow
         self.dialect = work.dialect
         self.definition = work.definition
-        self.intent = work.intent
+        # A copy: what performers and tools are given is theirs to change, the run's own state is not.
+        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
         self.options = work.options
         self.checkpoint = work.checkpoint
         self._loaded = work.loaded
@@ -66,6 +68,9 @@ class WorkerJob:
     @property
     def idempotency_key(self) -> str:
         return self.intent.idempotency_key or self.intent.id
+
+    def clean(self, text: str) -> str:
+        return str(self._worker.vault.redact(text))
 
     async def progress(self, type: str, **data: Value) -> None:
         self._frames += 1
@@ -76,7 +81,7 @@ class WorkerJob:
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
     ) -> None:
         redact = self._worker.vault.redact
-        body, shown, blobs = redact(checkpoint), redact(events or []), dict(self._blobs)
+        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), dict(self._blobs)
         self._worker.saved(self.intent.id, body)
         if not durable:
             self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
@@ -279,9 +284,9 @@ class Worker:
         try:
             try:
                 item = await self._perform(job)
-            except asyncio.CancelledError:
-                raise
             except BaseException as error:
+                if is_revoked(error):
+                    raise
                 item = _failed(job, error)
             if item is not None:
                 self.submit(item)
@@ -350,7 +355,9 @@ class Worker:
 
 
 def _failed(job: WorkerJob, error: BaseException) -> Item:
-    log.error("the performer of %s failed", job.intent.kind, exc_info=error)
+    # Not `exc_info`: a traceback may quote a secret.
+    told = job.clean("".join(traceback.format_exception(error)))
+    log.error("the performer of %s failed\n%s", job.intent.kind, told)
     wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
     return job.finish(Done(status="error", error=wrapped.to_value()))
 

@@ -233,8 +233,9 @@ FORKED = ("a b", "a c", ("b", "d", {"when": "x"}), "d j", "c j")
 
 
 def test_a_dry_run_stops_one_branch_and_lets_the_other_finish(play, flow):
-    run = play(flow("a b c d j", *FORKED, parallel=True), script("a b c"), {"dryRun": True})
-    assert sorted(run.path()) == ["a", "b", "c"], "what lies behind the decision, the join too, is not run"
+    run = play(flow("a b c d j", *FORKED, parallel=True), script("a b c j"), {"dryRun": True})
+    assert sorted(run.path()) == ["a", "b", "c", "j"], "only what lies behind the decision is not run"
+    assert [edge["to"] for edge in run.trace["edges"]] == ["b", "c", "j"]
     assert run.of("workflow:halted") == [{"node": "b", "reason": "dry run"}]
     assert run.status == "completed"
     assert run.events[-1]["type"] == "workflow:end"

@@ -119,6 +119,70 @@ async def test_nothing_follows_the_end_of_a_run_not_even_a_late_answer(tmp_path,
     assert found[-1] == "workflow:end"
 
 
+async def test_what_a_tool_an_observer_or_a_model_changes_is_its_own(tmp_path, flow):
+    skill = Skill("s", name="S")
+
+    @skill.tool("pops", idempotent=True)
+    def pops(input: dict, ctx: Any) -> Any:
+        return input.pop("q")
+
+    class Careless(ScriptedModel):
+        async def turn(self, request: Any) -> Any:
+            (await request.context()).clear()
+            for value in (await request.context()).values():
+                value.clear()
+            return await super().turn(request)
+
+    wf = flow({"a": {"skills": ["s"]}, "b": {}}, "a b")
+    called = {"tool_calls": [{"tool": "pops", "input": {"q": {"w": 1}}}], "data": {"deep": {"x": 1}}}
+    engine = engine_on(tmp_path, wf, None, skill)
+    engine.models["fake"] = Careless({"run": {"a": [called], "b": [{"data": {}}]}})
+    engine.observe(lambda event: [value.clear() for value in event.values() if isinstance(value, dict)])
+    async with engine:
+        run = await engine.start("wf", {"k": {"l": 1}}, id="r", model="fake")
+        result = await run.result(timeout=30)
+        assert (await engine.replay("r"))["equal"]
+    assert result["results"]["a"]["toolCalls"] == [
+        {"tool": "pops", "input": {"q": {"w": 1}}, "output": {"w": 1}}
+    ]
+    assert engine.models["fake"].calls[-1]["context"] == {"input": {"k": {"l": 1}}, "a": {"deep": {"x": 1}}}
+
+
+async def test_a_tool_that_waits_for_a_cancelled_task_has_failed(tmp_path, flow):
+    skill = Skill("s", name="S")
+
+    @skill.tool("gives_up", idempotent=True)
+    async def gives_up(input: dict, ctx: Any) -> Any:
+        task = asyncio.ensure_future(asyncio.sleep(9))
+        task.cancel()
+        await task
+
+    script = {"run": {"a": [{"tool_calls": [{"tool": "gives_up", "input": {}}], "data": {}}]}}
+    async with engine_on(tmp_path, flow({"a": {"skills": ["s"]}}), script, skill) as engine:
+        run = await engine.start("wf", model="fake")
+        result = await run.result(timeout=30)
+    assert result["results"]["a"]["toolCalls"][0]["error"] == "CancelledError"
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_an_observer_hears_of_a_call_before_it_is_made(tmp_path, flow, idempotent):
+    order: list[str] = []
+    skill = Skill("s", name="S")
+
+    @skill.tool("t", idempotent=idempotent)
+    async def t(input: dict, ctx: Any) -> Any:
+        order.append("made")
+
+    calls = [{"tool": "t", "input": {}}] * 3
+    engine = engine_on(
+        tmp_path, flow({"a": {"skills": ["s"]}}), {"run": {"a": [{"tool_calls": calls, "data": {}}]}}, skill
+    )
+    engine.observe(lambda event: order.append(event["type"]) if event["type"].startswith("tool") else None)
+    async with engine:
+        await (await engine.start("wf", model="fake")).result(timeout=30)
+    assert order == ["tool:call", "made", "tool:result"] * 3
+
+
 async def test_a_failed_run_raises_with_its_result(tmp_path, flow):
     async with engine_on(
         tmp_path, flow("a"), {"run": {"a": [{"status": "failed", "data": {"error": "x"}}]}}

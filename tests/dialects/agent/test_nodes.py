@@ -306,6 +306,23 @@ def test_without_a_default_edge_an_unpaid_route_ends_there(play, flow):
     assert run.results["a"]["status"] == "failed"
 
 
+def test_a_budget_used_up_before_a_retry_keeps_the_attempt(play, flow):
+    check = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
+    node = {"budget": {"tokens": 5}, "eval": check, "retry": {"max": 2}, "skills": ["s"]}
+    entry = spent(2, tool_calls=[{"tool": "t", "input": {}}])
+    run = play(
+        flow({"a": {**node, "budget": {"tokens": 2}}, "b": {}}, "a b"),
+        {"run": {"a": [spent(2)], "b": data()}},
+        skills=(make_skill("s", "t"),),
+    )
+    assert run.results["a"]["data"] == {"n": 1, "error": "budget exceeded: 2 of 2 tokens"}
+    assert [e["pass"] for e in run.results["a"]["evals"]] == [False]
+    assert run.of("node:retry") == []
+    assert [step["node"] for step in run.trace["steps"]] == ["a", "b"]
+    run = play(flow({"a": node}), {"run": {"a": [entry, entry, entry]}}, skills=(make_skill("s", "t"),))
+    assert len(run.of("node:retry")) == 2, "below the cap it goes on"
+
+
 def test_below_the_nodes_budget_the_route_is_asked(play, flow):
     wf = flow({"a": {"budget": {"tokens": 5}}, "b": {}}, ("a", "b", {"when": "x"}))
     run = play(wf, {"run": {"a": [spent(4)], "b": data()}, "evaluate": {"a": ["b"]}})
@@ -328,6 +345,25 @@ def test_an_unpaid_route_softens_only_what_fail_soft_softens(play, flow):
     assert run.results["a"]["status"] == "failed", "a failed evaluation is never softened"
     assert run.results["a"]["data"]["error"].startswith("eval failed: has (value)")
     assert run.asked("evaluate") == []
+
+
+def test_two_tools_of_one_name_are_told_apart(play, flow):
+    skills = (make_skill("one", "t"), make_skill("two", "t", "u"))
+    both = {"skills": ["one", "two", "one"]}
+    calls = [{"tool": name, "input": {}} for name in ("t", "one__t", "two__t", "two__u", "three__t")]
+    run = play(flow({"a": both}), {"run": {"a": [{"tool_calls": calls, "data": {}}]}}, skills=skills)
+    assert run.asked("run")[0]["tools"] == ["t", "two__t", "u"]
+    assert ["error" in call for call in run.results["a"]["toolCalls"]] == [False] * 4 + [True]
+    for filter, left in [
+        ({"allow": ["two__t"]}, ["two__t"]),
+        ({"allow": ["t"]}, ["t"]),
+        ({"deny": ["two__t"]}, ["t", "u"]),
+        ({"deny": ["one__t"]}, ["two__t", "u"]),
+        ({"deny": ["t"]}, ["u"]),
+    ]:
+        run = play(flow({"a": {**both, "tools": filter}}), {"run": {"a": data()}}, skills=skills)
+        assert run.asked("run")[0]["tools"] == left, filter
+        assert run.of("node:warning") == []
 
 
 # --- requires -----------------------------------------------------------------------------------
@@ -455,6 +491,12 @@ def test_no_evaluation_after_the_model_failed(play, flow):
         ("good", "good", True),
         ('{"verdict": "yes", "reasoning": "ok"}', "yes", True),
         ('{"pass": false}', "yes", False),
+        ("VERDICT: yes\nREASONING: looks great", "yes", True),
+        ("Verdict: **no**", "yes", False),
+        ("VERDICT: rejected\nREASONING: too short", "approved", False),
+        ("rejected", "approved", False),
+        ("5/5 great", "5/5", True),
+        ("**ok!**", "ok!", True),
     ],
 )
 def test_judges(play, flow, reply, pass_when, passed):
@@ -478,6 +520,14 @@ def test_a_judge_that_cannot_be_read_is_asked_once_more(play, flow):
     run = play(wf, {"run": {"a": data()}, "ask": ["Well, it depends", "... ???"]})
     assert run.results["a"]["evals"][0]["reasoning"].startswith("judge parse failure")
     assert len(run.asked("ask")) == 2
+
+
+@pytest.mark.parametrize("said", ["garbage", "maybe", "yesterday", "5", "", "not approved"])
+def test_a_word_that_decides_nothing_is_no_verdict(play, flow, said):
+    judge = {"name": "j", "kind": "judge", "rubric": "r"}
+    run = play(flow({"a": {"eval": [judge]}}), {"run": {"a": data()}, "ask": [said, "yes"]})
+    assert len(run.asked("ask")) == 2
+    assert run.results["a"]["status"] == "success"
 
 
 def test_the_judge_model_is_the_nearest_one(play, flow):

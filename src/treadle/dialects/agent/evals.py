@@ -20,7 +20,9 @@ REASONING_CHARS_MAX: Final = 500
 PARSE_FAILURE: Final = "judge parse failure"
 OUTPUT_CHECK: Final = "output_required"
 _WORDS: Final = frozenset({"yes", "no", "pass", "fail", "passed", "failed", "true", "false"})
-_FIRST_WORD: Final = re.compile(r"\W*([\w-]+)\W*")
+_VERDICT: Final = re.compile(r"\A\W*verdict\W*(?=\S)", re.IGNORECASE)
+_REASONING: Final = re.compile(r"\A\W*(?:reasoning|reason)\W*:\s*|\A[\s.,:;!*_-]+", re.IGNORECASE)
+_MARKS: Final = "*_`\"'.,:;!?()[]{}<>#-–—"
 
 
 def verdict(name: str, kind: str, passed: bool, reasoning: str) -> dict[str, Any]:
@@ -90,15 +92,26 @@ def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Any] | None:
     text, expected = reply.strip(), evaluator.pass_when.lower()
     word, reasoning = _from_json(text)
     if word is None:
-        match = _FIRST_WORD.match(text)
-        if match is None:
-            return None
-        word, rest = match[1], text[match.end() :].strip()
-        whole = not rest
-        if not (whole or word.lower() == expected or word.lower() in _WORDS):
-            return None
-        reasoning = rest or text
-    return verdict(evaluator.name, "judge", word.lower() == expected, reasoning or text)
+        word, reasoning = _from_text(text, expected)
+    if word is None:
+        return None
+    return verdict(evaluator.name, "judge", word == expected, reasoning or text)
+
+
+def _from_text(text: str, expected: str) -> tuple[str | None, str]:
+    """The word a reply begins with, if it is one that decides, and what comes behind it. `VERDICT: no`
+    and `REASONING: …` are read as such. A word of the author's own has opposites of its own: then any
+    single word is an answer."""
+    text, labels = _VERDICT.subn("", text)
+    first, rest, *_ = *text.split(maxsplit=1), "", ""
+    rest = _REASONING.sub("", rest)
+    clear = labels > 0 or (not rest and expected not in _WORDS)
+    written = first.lower()
+    forms = (written, written.strip("*_`\"'"), written.strip(_MARKS))
+    word = expected if expected in forms else forms[-1]
+    if word and (clear or word == expected or word in _WORDS):
+        return word, rest
+    return None, ""
 
 
 def _from_json(text: str) -> tuple[str | None, str]:
@@ -113,7 +126,7 @@ def _from_json(text: str) -> tuple[str | None, str]:
         if isinstance(found, bool):
             found = "yes" if found else "no"
         if isinstance(found, str) and found.strip():
-            return found.strip(), str(value.get("reasoning") or value.get("reason") or "")
+            return found.strip().lower(), str(value.get("reasoning") or value.get("reason") or "")
     return None, ""
 
 

@@ -154,10 +154,10 @@ def _conclude(flow: Flow, branch: Branch) -> None:
     if node.retry is None or visit["attempt"] >= node.retry.max:
         _failed(flow, branch, f"eval failed: {failures(visit['evals'])}")
         return
+    if _stopped(flow, branch):
+        return
     if node.retry.reflect is None:
         again(flow, branch, None)
-        return
-    if _stopped(flow, branch):
         return
     visit["stage"], visit["tries"] = "reflect", 0
     flow.state["asks"] += 1

@@ -71,7 +71,7 @@ def leave(
     elif dry:
         flow.emit("workflow:halted", node=node, reason="dry run")
         branch["visit"] = None
-        end_branch(flow, branch, stopped=True)
+        end_branch(flow, branch)
     elif over is not None:
         branch["visit"] = None
         _go_unasked(flow, branch, possible.ask, "budget exceeded")
@@ -244,10 +244,9 @@ def go(flow: Flow, branch: Branch, target: str) -> None:
     flow.ready.append([branch["id"], target])
 
 
-def end_branch(flow: Flow, branch: Branch, *, stopped: bool = False) -> None:
-    """`stopped`: a dry run does not pass here, so nothing behind this branch's join runs either."""
+def end_branch(flow: Flow, branch: Branch) -> None:
     if branch["parent"]:
-        _arrive(flow, branch, None, stopped=stopped)
+        _arrive(flow, branch, None)
     else:
         finish(flow)
 
@@ -265,7 +264,6 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
         "own": {},
         "data": {},
         "goal": None,
-        "stopped": False,
     }
     base = [*branch["base"], *branch["own"]]
     for id, edge in zip(ids, edges, strict=True):
@@ -275,14 +273,13 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
         go(flow, state["branches"][id], edge.target)
 
 
-def _arrive(flow: Flow, branch: Branch, target: str | None, *, stopped: bool = False) -> None:
+def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:
     """A branch has come to a join, its own or an outer one, or (without a target) has ended."""
     state = flow.state
     group = state["groups"][branch["parent"]]
     del state["branches"][branch["id"]]
     group["left"] -= 1
     group["own"][branch["id"]], group["data"][branch["id"]] = branch["own"], branch["data"]
-    group["stopped"] = group["stopped"] or stopped
     if target is not None and group["goal"] != group["join"]:
         group["goal"] = target
     if group["left"]:
@@ -292,7 +289,7 @@ def _arrive(flow: Flow, branch: Branch, target: str | None, *, stopped: bool = F
         parent["own"] += group["own"][id]
         parent["data"].update(group["data"][id])
     del state["groups"][branch["parent"]]
-    if group["goal"] is None or group["stopped"]:
-        end_branch(flow, parent, stopped=group["stopped"])
+    if group["goal"] is None:
+        end_branch(flow, parent)
     else:
         go(flow, parent, group["goal"])

@@ -117,10 +117,6 @@ class Node:
     in_doubt: str = "ask"
     validator: Any = None
 
-    def offers(self, tool: str) -> bool:
-        """Whether a skill's tool may be registered for this node: allow first, then deny."""
-        return (self.allow is None or tool in self.allow) and tool not in self.deny
-
     @property
     def declared(self) -> tuple[str, ...]:
         """The top-level keys that the router may see of this node's data; empty: all of them."""
@@ -190,7 +186,7 @@ def _node(id: str, spec: dict[str, Any]) -> Node:
         id=id,
         name=spec["name"],
         has_instruction="instruction" in spec,
-        skills=tuple(spec.get("skills") or ()),
+        skills=tuple(dict.fromkeys(spec.get("skills") or ())),
         output=output,
         max_turns=spec.get("max_turns", MAX_TURNS),
         model=spec.get("model"),
