@@ -6,6 +6,7 @@ scripted model needs none.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from treadle.work.agent import AgentWork
 from treadle.work.agent_api import McpServer, McpSession, ProviderError
 from treadle.work.agent_skills import Skills
 from treadle.work.agent_sources import Fetch
-from treadle.work.job import Job
+from treadle.work.job import Done, Job
 from treadle.work.secrets import Secrets
 from treadle.work.worker import Worker
 
@@ -68,10 +69,21 @@ class Agents:
         return fetch
 
     def register(self, worker: Worker) -> None:
-        worker.register("source", self.work.source, dialect="agent", threaded=_all_inline)
+        worker.register("source", self._source, dialect="agent", threaded=_all_inline)
         worker.register("model", self.work.model, dialect="agent", threaded=self._is_instant)
         for kind in ("call", "route", "ask"):
             worker.register(kind, getattr(self.work, kind), dialect="agent")
+
+    async def _source(self, job: Job) -> Done:
+        """Step 0. Whether it waits is decided without the run's options; templates are among them, and
+        may have to be read or fetched all the same. Then a worker's thread gets a loop for it."""
+        if not job.options.get("templates"):
+            return await self.work.source(job)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.work.source(job))
+        return await self.work.source(job)
 
     def _is_instant(self, intent: OpenIntent, workflow: Workflow | None) -> bool:
         """Whether a turn never waits: its provider says so (`instant`), and no server is started."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -106,6 +107,18 @@ class Site:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.seen: list[tuple[str, dict[str, str]]] = []
         self.port = 0
+        # Seconds before each answer and each byte of it.
+        self.pause = 0.0
+        self.closing = asyncio.Event()
+        self.serving: set[asyncio.Task[None]] = set()
+
+    async def rest(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            if self.pause:
+                await asyncio.wait_for(self.closing.wait(), self.pause)
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.add(asyncio.ensure_future(self.serve(reader, writer)))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -114,23 +127,32 @@ class Site:
         self.seen.append((path, headers))
         status, more, body = self.pages.get(path, (404, {}, b"no"))
         fields = {"content-length": str(len(body)), "connection": "close", **more}
+        await self.rest()
         writer.write(
             f"HTTP/1.1 {status} X\r\n".encode()
             + "".join(f"{k}: {v}\r\n" for k, v in fields.items()).encode()
             + b"\r\n"
-            + body
         )
-        await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            for byte in [body[i : i + 1] for i in range(len(body))] if self.pause else [body]:
+                writer.write(byte)
+                await writer.drain()
+                await self.rest()
         writer.close()
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
+async def serving() -> AsyncIterator[Site]:
     found = Site()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(found.accept, "127.0.0.1", 0)
     found.port = server.sockets[0].getsockname()[1]
     yield found
     server.close()
+    found.closing.set()
+    await asyncio.gather(*found.serving)
+
+
+site = pytest.fixture(serving, name="site")
+other = pytest.fixture(serving, name="other")
 
 
 async def token(name: str) -> str:
@@ -160,6 +182,75 @@ async def test_a_token_goes_to_its_own_host_only(site):
     await fetch(f"http://127.0.0.1:{site.port}/r")
     assert "authorization" in site.seen[0][1]
     assert "authorization" not in site.seen[1][1]
+
+
+async def authorized(settings: dict[str, Any], url: str, *sites: Site) -> list[bool]:
+    """Whether each request that came of a URL had a token, in the order of the sites."""
+    fetch = fetcher({"allow": ["127.0.0.1", "localhost"], **settings}, token, lambda n, v: None)
+    await fetch(url)
+    return ["authorization" in headers for site in sites for _, headers in site.seen]
+
+
+async def test_a_token_for_a_port_goes_to_that_port_only(site, other):
+    """§8.5 fetch.auth, R2: a bearer token only to what is configured."""
+    for one in (site, other):
+        one.pages = {"/a": (200, {}, b"x")}
+    auth = {"auth": {f"LocalHost:{site.port}": "TOKEN"}}
+    assert await authorized(auth, f"http://localhost:{site.port}/a", site) == [True]
+    assert await authorized(auth, f"http://localhost:{other.port}/a", other) == [False]
+
+
+@pytest.mark.parametrize("key", ["127.0.0.1", "127.0.0.1:{port}"])
+async def test_no_token_follows_a_redirect_to_another_port(site, other, key):
+    site.pages = {"/r": (302, {"location": f"http://127.0.0.1:{other.port}/a"}, b"")}
+    other.pages = {"/a": (200, {}, b"x")}
+    auth = {"auth": {key.format(port=site.port): "TOKEN"}}
+    assert await authorized(auth, f"http://127.0.0.1:{site.port}/r", site, other) == [True, False]
+
+
+async def test_a_redirect_to_a_port_with_a_token_of_its_own(site, other):
+    site.pages = {"/r": (302, {"location": f"http://127.0.0.1:{other.port}/a"}, b"")}
+    other.pages = {"/a": (200, {}, b"x")}
+    auth = {"auth": {f"127.0.0.1:{other.port}": "TOKEN"}}
+    assert await authorized(auth, f"http://127.0.0.1:{site.port}/r", site, other) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        {"/a": (200, {}, b"x" * 40)},
+        {**{f"/{n}": (302, {"location": f"/{n + 1}"}, b"") for n in range(1, 5)}, "/5": (200, {}, b"x" * 30)},
+    ],
+    ids=["bytes that drip", "redirects too"],
+)
+async def test_the_time_limit_is_for_the_whole_fetch(site, pages):
+    """R2: 10 s timeout. No pause is as long as the limit; only together are they longer."""
+    site.pages, site.pause = pages, 0.05
+    fetch = fetcher({"allow": ["127.0.0.1"]}, token, lambda n, v: None, timeout_s=0.5)
+    with pytest.raises(SourceError, match=r"longer than 0\.5 s") as caught:
+        await fetch(f"http://127.0.0.1:{site.port}{next(iter(pages))}")
+    assert caught.value.code == "SOURCE_URL_UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("http://[::1", "SOURCE_URL_UNREACHABLE"),
+        ("http://localhost:99999/a", "SOURCE_URL_UNREACHABLE"),
+        ("http://localhost:x/a", "SOURCE_URL_UNREACHABLE"),
+        ("http://:80/a", "SOURCE_URL_UNREACHABLE"),
+        ("file:///etc/passwd", "SOURCE_URL_BLOCKED"),
+        ("ftp://localhost/a", "SOURCE_URL_BLOCKED"),
+    ],
+)
+@pytest.mark.parametrize("redirected", [False, True])
+async def test_what_is_no_address_is_not_fetched(site, url, code, redirected):
+    site.pages = {"/r": (302, {"location": url}, b"")}
+    with pytest.raises(SourceError) as caught:
+        await fetcher({"allow": ["127.0.0.1", "localhost"]}, token, lambda n, v: None)(
+            f"http://127.0.0.1:{site.port}/r" if redirected else url
+        )
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -199,6 +290,8 @@ async def test_a_redirect_to_the_inside_is_refused(site):
     [
         (401, "SOURCE_URL_AUTH_REQUIRED"),
         (403, "SOURCE_URL_AUTH_REQUIRED"),
+        (302, "SOURCE_URL_HTTP_ERROR"),
+        (304, "SOURCE_URL_HTTP_ERROR"),
         (404, "SOURCE_URL_HTTP_ERROR"),
         (500, "SOURCE_URL_HTTP_ERROR"),
     ],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from treadle import Engine, RunFailed
 from treadle.agent import Skill
 from treadle.dialects.agent.sources import SourceShape, classify
 from treadle.kernel.errors import TreadleError
+from treadle.testing.scripted import ScriptedModel
+from treadle.work import agent_sources
 from treadle.work.agent_skills import Values, discover
-from treadle.work.agent_sources import SourceError
+from treadle.work.agent_sources import CONTENT_BYTES_MAX, SourceError
 
 ONE = {"run": {"a": [{"data": {}}]}}
 
@@ -123,10 +127,19 @@ def test_the_same_url_is_fetched_once(play, flow):
         ("/review this", {}, "SOURCE_FILE_NOT_FOUND"),
         ("https://x/1", {"offline": True}, "SOURCE_OFFLINE_REQUIRES_FETCH"),
         ("./binary", {}, "SOURCE_FILE_READ_FAILED"),
+        ("./folder", {}, "SOURCE_FILE_READ_FAILED"),
+        ("./large", {}, "SOURCE_FILE_READ_FAILED"),
+        ("/review " + "every line of it " * 20, {}, "SOURCE_FILE_NOT_FOUND"),
+        ("./" + "x" * 300, {}, "SOURCE_FILE_NOT_FOUND"),
+        ("/" + "a/" * 5000, {}, "SOURCE_FILE_NOT_FOUND"),
+        ("./binary/below", {}, "SOURCE_FILE_NOT_FOUND"),
+        ("./nul\0byte", {}, "SOURCE_FILE_NOT_FOUND"),
     ],
 )
 def test_a_source_that_fails_ends_the_run(play, flow, tmp_path, instruction, options, code):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_bytes(b"x" * (CONTENT_BYTES_MAX + 1))
     run = play(flow({"a": {"instruction": instruction}}), ONE, base=str(tmp_path), **options)
     assert run.status == "failed"
     assert run.error["code"] == code
@@ -135,6 +148,7 @@ def test_a_source_that_fails_ends_the_run(play, flow, tmp_path, instruction, opt
     assert run.of("workflow:end") == [{"results": {}}]
     if instruction.startswith("/"):
         assert "inline" in run.error["message"]
+    assert len(run.error["message"]) < 1000
 
 
 def test_a_fetch_that_fails_ends_the_run(play, flow):
@@ -143,6 +157,141 @@ def test_a_fetch_that_fails_ends_the_run(play, flow):
 
     run = play(flow({"a": {"instruction": "https://x"}}), ONE, fetch=fetch)
     assert run.error["code"] == "SOURCE_URL_AUTH_REQUIRED"
+
+
+@pytest.mark.parametrize(
+    "failure", [ValueError("Invalid IPv6 URL"), KeyError("location"), ExceptionGroup("two", [OSError()])]
+)
+def test_whatever_a_fetch_raises_names_its_source(play, flow, failure):
+    """§8.15: error.code is the SOURCE_ code; the error is the Source's, not the performer's."""
+
+    async def fetch(url: str) -> tuple[str, str]:
+        raise failure
+
+    run = play(flow("a"), ONE, {"rules": ["text", "https://x"]}, fetch=fetch)
+    assert (run.error["code"], run.error["where"]) == ("SOURCE_URL_UNREACHABLE", "input.rules[1]")
+    assert run.of("workflow:end") == [{"results": {}}]
+
+
+def test_one_resource_is_fetched_once_however_it_is_written(play, flow):
+    """R3: cached by canonical key."""
+    fetched = []
+
+    async def fetch(url: str) -> tuple[str, str]:
+        fetched.append(url)
+        return url, "2026-11-15T08:00:00Z"
+
+    same = [
+        "http://example.org/same",
+        "http://example.org/same#part",
+        "HTTP://EXAMPLE.org/same",
+        "http://example.org:80/same",
+        "http://example.org/./other/../same",
+    ]
+    other = [
+        "http://example.org:81/same",
+        "https://example.org/same",
+        "http://example.org/same/",
+        "http://example.org/same?q",
+    ]
+    run = play(flow({"a": {"rules": [{"url": url} for url in same + other]}}), ONE, fetch=fetch)
+    assert fetched == [same[0], *other]
+    sources = run.trace["sources"]
+    assert [sources[f"nodes.a.rules[{i}]"]["origin"] for i in range(9)] == same + other, "as written"
+    assert {sources[f"nodes.a.rules[{i}]"]["content"] for i in range(5)} == {same[0]}
+
+
+def test_one_file_is_read_once_however_it_is_written(play, flow, tmp_path, monkeypatch):
+    read: list[str] = []
+    monkeypatch.setattr(agent_sources, "_read", lambda path: read.append(path) or "text")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.md").write_text("text")
+    (tmp_path / "link.md").symlink_to(tmp_path / "a.md")
+    rules = ["./a.md", {"file": "a.md"}, "./sub/../a.md", str(tmp_path / "a.md"), "./link.md"]
+    run = play(flow({"a": {"rules": rules}}), ONE, base=str(tmp_path))
+    assert read == [str(tmp_path / "a.md")]
+    assert run.trace["sources"]["nodes.a.rules[4]"]["origin"] == "./link.md"
+
+
+@pytest.mark.parametrize(
+    ("source", "bad"),
+    [
+        ({"url": "not a uri"}, True),
+        ({"url": "docs/rules.md"}, True),
+        ({"url": "http://[::1"}, True),
+        ({"url": "http://example.org:99999/a"}, True),
+        ({"url": "https://"}, True),
+        ("http://[::1", True),
+        ("https://:80/x", True),
+        ({"url": "https://example.org/a?b=c%20d#e"}, False),
+        ({"url": "http://[::1]:8080/a"}, False),
+        ("https://example.org/grüße", False),
+        ("See https://[ for more", False),
+        ({"inline": "http://[::1"}, False),
+    ],
+)
+def test_an_address_that_is_none_is_found_before_the_run(problems, flow, source, bad):
+    """§2: `url (uri)`, wherever a Source may stand."""
+    wf = flow(
+        {
+            "a": {
+                "instruction": source,
+                "rules": {"sources": [source]},
+                "approve": {"roles": ["r"], "prompt": source},
+            }
+        },
+        context=[source],
+        skills={"s": {"instruction": source}},
+    )
+    found = problems(wf)
+    assert {problem.code for problem in found.errors} == ({"SOURCE_INVALID_SHAPE"} if bad else set())
+    assert len(found.errors) == (5 if bad else 0)
+
+
+def test_fetch_auth_takes_hosts_and_ports(problems, flow):
+    assert not problems(
+        flow("a", fetch={"auth": {"example.org": "T", "example.org:8080": "T", "[::1]:80": "T"}})
+    ).errors
+    assert problems(flow("a", fetch={"auth": {"https://example.org": "T"}})).errors
+
+
+def template_engine(folder: Path, wf: dict[str, Any]) -> Engine:
+    (folder / "flow.json").write_text(json.dumps(wf))
+    engine = Engine("memory:")
+    engine.models["fake"] = ScriptedModel(ONE)
+    engine.deploy(str(folder / "flow.json"))
+    return engine
+
+
+async def test_templates_are_sources_like_others(tmp_path, flow):
+    """S5: every Source, templates too, is resolved in step 0; files are read."""
+    (tmp_path / "pr.md").write_text("Summarise.")
+    templates = {"pr": "./pr.md", "issue": {"file": str(tmp_path / "pr.md")}, "text": "plain"}
+    async with template_engine(tmp_path, flow("a")) as engine:
+        run = await engine.start("wf", {}, model="fake", templates=templates)
+        found = (await run.result(timeout=20))["trace"]["sources"]
+    assert found["templates.pr"]["content"] == found["templates.issue"]["content"] == "Summarise."
+    assert found["templates.pr"]["hash"] == hashlib.sha256(b"Summarise.").hexdigest()[:16]
+    assert found["templates.text"]["kind"] == "inline"
+
+
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        ("./missing.md", "SOURCE_FILE_NOT_FOUND"),
+        ("http://127.0.0.1:9/x", "SOURCE_URL_BLOCKED"),
+        ("http://[::1", "SOURCE_URL_UNREACHABLE"),
+        ({"url": "ftp://example.org"}, "SOURCE_URL_BLOCKED"),
+        ({"file": "a", "url": "b"}, "SOURCE_INVALID_SHAPE"),
+    ],
+)
+async def test_a_template_that_fails_ends_the_run(tmp_path, flow, caplog, template, code):
+    async with template_engine(tmp_path, flow("a")) as engine:
+        run = await engine.start("wf", {}, model="fake", templates={"pr": template})
+        with pytest.raises(RunFailed) as caught:
+            await run.result(timeout=20)
+    assert (caught.value.error["code"], caught.value.error["where"]) == (code, "templates.pr")
+    assert "Traceback" not in caplog.text
 
 
 def test_step_0_is_recorded_and_never_done_again(prepared, flow, tmp_path):

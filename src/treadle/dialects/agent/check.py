@@ -22,6 +22,7 @@ from treadle.lang.text import Path as Where
 from .inputs import check_declarations
 from .paths import Path, PathError, compile_js
 from .schema import SKILL_ID, WORKFLOW
+from .sources import url_problem
 
 _SHAPE: Final = Draft202012Validator(WORKFLOW)
 # Keys of a turn's context that no node may take.
@@ -277,8 +278,10 @@ def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
     approve = node.get("approve")
     if isinstance(approve, dict) and "timeout" in approve:
         _check_duration(approve["timeout"], (*at, "approve", "timeout"), problems)
+    if isinstance(approve, dict):
+        _check_source(approve.get("prompt"), (*at, "approve", "prompt"), problems)
     for field in ("instruction", "rules", "context"):
-        _check_source_types(node.get(field), (*at, field), problems)
+        _check_source(node.get(field), (*at, field), problems)
 
 
 def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
@@ -350,21 +353,36 @@ def _check_duration(value: Any, at: Where, problems: Problems) -> None:
         problems.error("BAD_DURATION", at, f"{value!r} is not a duration")
 
 
-def _check_source_types(value: Any, at: Where, problems: Problems) -> None:
-    """`type` of a URL Source names how to get it; `fetch` is the only way there is."""
+def _check_source(value: Any, at: Where, problems: Problems) -> None:
+    """A Source, or several. `type` of a URL names how to get it; `fetch` is the only way there is."""
     if isinstance(value, dict):
         if "sources" in value:
-            _check_source_types(value["sources"], (*at, "sources"), problems)
-        elif "url" in value and value.get("type", "fetch") != "fetch":
-            problems.error(
-                "SOURCE_INVALID_TYPE",
-                (*at, "type"),
-                f"unknown Source type {value['type']!r}",
-                hint="Use fetch.",
-            )
+            _check_source(value["sources"], (*at, "sources"), problems)
+        elif "url" in value:
+            if value.get("type", "fetch") != "fetch":
+                problems.error(
+                    "SOURCE_INVALID_TYPE",
+                    (*at, "type"),
+                    f"unknown Source type {value['type']!r}",
+                    hint="Use fetch.",
+                )
+            if isinstance(value["url"], str) and value["url"]:
+                _check_url(value["url"], (*at, "url"), problems, strict=True)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _check_source_types(item, (*at, index), problems)
+            _check_source(item, (*at, index), problems)
+    elif isinstance(value, str) and value.strip().startswith(("http://", "https://")):
+        _check_url(value.strip(), at, problems, strict=False)
+
+
+def _check_url(url: str, at: Where, problems: Problems, *, strict: bool) -> None:
+    if problem := url_problem(url, strict=strict):
+        problems.error(
+            "SOURCE_INVALID_SHAPE",
+            at,
+            _short(f"{url!r} {problem}"),
+            hint="Write an address such as https://example.org/rules.md, or {inline: …} if it is text.",
+        )
 
 
 # --- skills and judges --------------------------------------------------------------------------
@@ -382,12 +400,12 @@ def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Proble
                 hint="Use a-z, 0-9 and -.",
             )
         if isinstance(skill, dict):
-            _check_source_types(skill.get("instruction"), ("skills", id, "instruction"), problems)
+            _check_source(skill.get("instruction"), ("skills", id, "instruction"), problems)
             mcp = skill.get("mcp")
             if isinstance(mcp, dict) and "timeout" in mcp:
                 _check_duration(mcp["timeout"], ("skills", id, "mcp", "timeout"), problems)
     for field in ("rules", "context"):
-        _check_source_types(value.get(field), (field,), problems)
+        _check_source(value.get(field), (field,), problems)
     for id, node in nodes.items():
         skills = node.get("skills") if isinstance(node, dict) else None
         for index, skill in enumerate(skills if isinstance(skills, list) else ()):

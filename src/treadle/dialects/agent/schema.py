@@ -208,7 +208,12 @@ WORKFLOW: Final[dict[str, Any]] = {
         "max_steps": COUNT_1,
         "fetch": _closed(
             {
-                "auth": {"type": "object", "additionalProperties": TEXT},
+                # Keys are `host` or `host:port`; anything else would match nothing, silently.
+                "auth": {
+                    "type": "object",
+                    "additionalProperties": TEXT,
+                    "propertyNames": {"pattern": r"^[^/\s]+$"},
+                },
                 "allow": TEXTS,
             }
         ),

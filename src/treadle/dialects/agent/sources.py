@@ -7,15 +7,19 @@ read is the performer's business; here is only what has to be read, and what it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from treadle.kernel.values import Value
 
 from .model import Node
 
 SECTION: Final = "\n\n---\n\n"
+_PORTS: Final = {"http": 80, "https": 443}
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+\Z")
 
 # ResolvedSources by field path.
 Resolved = Mapping[str, Mapping[str, Any]]
@@ -61,6 +65,47 @@ def classify(value: Value) -> Source:
     raise SourceShape(
         "SOURCE_INVALID_SHAPE", "a Source is text, {inline: …}, {file: …} or {url: …}, and nothing else"
     )
+
+
+def url_problem(url: str, *, strict: bool = False) -> str | None:
+    """Why an address cannot be one, or None. `strict` also refuses what is no URI: no scheme, or a
+    space in it."""
+    if strict and not _URI.match(url):
+        return "is not a URI"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"is not an address: {error}"
+    return "names no host" if parts.scheme in _PORTS and not parts.hostname else None
+
+
+def canonical_url(url: str) -> str:
+    """One spelling for one resource: scheme and host in lower case, no default port, no dot
+    segments, no fragment. What is no address stays as it is."""
+    if url_problem(url):
+        return url
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    host = parts.hostname or ""
+    place = f"[{host}]" if ":" in host else host
+    if parts.port is not None and parts.port != _PORTS.get(parts.scheme):
+        place += f":{parts.port}"
+    return urlunsplit((parts.scheme, user + at + place, _without_dots(parts.path) or "/", parts.query, ""))
+
+
+def _without_dots(path: str) -> str:
+    """RFC 3986, 5.2.4."""
+    kept: list[str] = []
+    segments = path.split("/")
+    for segment in segments:
+        if segment == ".." and len(kept) > 1:
+            kept.pop()
+        elif segment not in (".", ".."):
+            kept.append(segment)
+    if segments[-1] in (".", ".."):
+        kept.append("")
+    return "/".join(kept)
 
 
 def fields(body: dict[str, Any], input: Value, templates: Mapping[str, Any]) -> dict[str, Value]:
