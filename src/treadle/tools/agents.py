@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.dialects.agent.model import Workflow
 from treadle.dialects.agent.sources import fields
 from treadle.kernel.model import OpenIntent, is_reference
 from treadle.work.agent import AgentWork
-from treadle.work.agent_api import McpServer, McpSession, ProviderError
+from treadle.work.agent_api import McpServer, McpSession, ProviderError, Visit
 from treadle.work.agent_skills import Skills
 from treadle.work.agent_sources import Fetch
 from treadle.work.job import Done, Job
@@ -25,6 +25,10 @@ from .models import Providers
 
 if TYPE_CHECKING:
     from .skills.workflows import Runs
+    from .visits import VisitSessions, Watched
+
+    class Host(Runs, Watched, Protocol):
+        """What is needed of the engine."""
 
 
 class Agents:
@@ -35,12 +39,12 @@ class Agents:
         models: Mapping[str, Any],
         secrets: Secrets,
         configs: Mapping[str, Mapping[str, Any]],
-        runs: Runs,
+        runs: Host,
     ) -> None:
         self._models = models
         self._secrets = secrets
         self._runs = runs
-        self._mcp = _LazyMcp()
+        self._mcp = _LazyMcp(runs)
         self.skills = Skills(learn=self._learn, built_in=self._built_in)
         self.providers = Providers(models, resolve=secrets.resolve, learn=self._learn)
         self.work = AgentWork(
@@ -112,22 +116,23 @@ def _all_inline(intent: OpenIntent, workflow: Workflow | None) -> bool:
 
 
 class _LazyMcp:
-    def __init__(self) -> None:
-        self._sessions: Any = None
+    def __init__(self, engine: Watched) -> None:
+        self._engine = engine
+        self._sessions: VisitSessions | None = None
 
-    async def open(self, key: str, servers: Mapping[str, McpServer], taken: Sequence[str]) -> McpSession:
+    async def open(self, key: Visit, servers: Mapping[str, McpServer], taken: Sequence[str]) -> McpSession:
         if self._sessions is None:
             try:
                 from .mcp import Sessions
+                from .visits import VisitSessions
             except ModuleNotFoundError as error:
                 raise ProviderError(
                     f"this node uses an MCP server: install treadle[agent] ({error})", code="MCP_START_FAILED"
                 ) from error
-            self._sessions = Sessions()
-        session: McpSession = await self._sessions.open(key, servers, taken)
-        return session
+            self._sessions = VisitSessions(self._engine, Sessions())
+        return await self._sessions.open(key, servers, taken)
 
-    async def release(self, key: str) -> None:
+    async def release(self, key: Visit) -> None:
         if self._sessions is not None:
             await self._sessions.release(key)
 

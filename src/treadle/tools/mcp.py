@@ -1,24 +1,29 @@
 """MCP servers, started for one visit of a node and for no other, with the official SDK.
 
-A session is kept by a task of its own, because the SDK's connections must be closed by the task
-that opened them. It ends when the visit does, when nobody has used it for a while, or with the
-engine. A server that does not start in time, dies, hangs or floods fails the turn or the call that
-needed it, with what it said on its error output, and nothing else.
+A server that does not start in time fails the turn that needed it, with what it said on its error
+output. One that dies, hangs or floods later fails the call that was made to it, and nothing else:
+its tools were listed, so the model is told, and the next call to it starts it again.
+
+A session ends when the visit does (`visits` sees to that), or with the engine. It is held on a
+lease besides: one that nobody has used or renewed for a while ends by itself. Each connection is
+kept by a task of its own, because the SDK's must be closed by the task that opened them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from typing import IO, Any, Final
 
 import httpx2
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CONNECTION_CLOSED, Tool
 
 from treadle.kernel.errors import ToolError
 from treadle.kernel.values import Value
@@ -28,19 +33,21 @@ IDLE_S: Final = 120.0
 TOOLS_MAX: Final = 1_000
 OUTPUT_CHARS_MAX: Final = 4 * 1024 * 1024
 STOP_S: Final = 5.0
+TAIL_BYTES: Final = 2_000
+TAIL_CHARS: Final = 500
 
 
 class Sessions:
     """The MCP sessions of one engine, by visit."""
 
     def __init__(self, *, idle_s: float = IDLE_S) -> None:
-        self._idle_s = idle_s
-        self._live: dict[str, Session] = {}
+        self.idle_s = idle_s
+        self._live: dict[Hashable, Session] = {}
 
-    async def open(self, key: str, servers: Mapping[str, McpServer], taken: Sequence[str]) -> Session:
+    async def open(self, key: Hashable, servers: Mapping[str, McpServer], taken: Sequence[str]) -> Session:
         session = self._live.get(key)
         if session is None or session.ended:
-            session = Session(servers, taken, self._idle_s)
+            session = Session(servers, taken, self.idle_s)
             self._live[key] = session
         try:
             await session.ready()
@@ -52,7 +59,12 @@ class Sessions:
             del self._live[other]
         return session
 
-    async def release(self, key: str) -> None:
+    def renew(self, key: Hashable) -> None:
+        """The visit goes on, and so does its session, if it has one."""
+        if (session := self._live.get(key)) is not None:
+            session.renew()
+
+    async def release(self, key: Hashable) -> None:
         session = self._live.pop(key, None)
         if session is not None:
             await session.stop()
@@ -73,43 +85,44 @@ class Session:
         self._servers = dict(servers)
         self._taken = set(taken)
         self._idle_s = idle_s
-        self._clients: dict[str, Client] = {}
+        self._connections = {name: Connection(server) for name, server in self._servers.items()}
         self._started = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._used = asyncio.get_running_loop().time()
-        self._failure: BaseException | None = None
+        self._used = 0.0
+        self._failure: ProviderError | None = None
         self._task = asyncio.create_task(self._keep())
 
     @property
     def ended(self) -> bool:
         return self._task.done() or self._stopping.is_set()
 
+    def renew(self, more_s: float = 0.0) -> None:
+        self._used = max(self._used, asyncio.get_running_loop().time() + more_s)
+
     async def ready(self) -> None:
-        self._used = asyncio.get_running_loop().time()
+        """Returns when every server has started and said what it can do."""
         await self._started.wait()
+        self.renew()
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
         self._stopping.set()
-        done, _ = await asyncio.wait([self._task], timeout=STOP_S)
-        if not done:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=STOP_S)
+        await asyncio.wait([self._task], timeout=3 * STOP_S)
 
     async def _keep(self) -> None:
         try:
-            async with AsyncExitStack() as stack:
-                for name, server in self._servers.items():
-                    await self._start(stack, name, server)
-                self._started.set()
-                await self._until_idle()
-        except (Exception, asyncio.CancelledError) as error:
-            self._failure = self._failure or ProviderError(
-                f"the MCP servers of this node broke off: {_said(error)}", code="MCP_FAILED"
-            )
+            for name, connection in self._connections.items():
+                await connection.ready()
+                self._offer(name, connection.listed)
+            self.renew()
+            self._started.set()
+            await self._until_idle()
+        except ProviderError as error:
+            self._failure = error
         finally:
             self._stopping.set()
+            await asyncio.gather(*(connection.stop() for connection in self._connections.values()))
             self._started.set()
 
     async def _until_idle(self) -> None:
@@ -118,66 +131,128 @@ class Session:
             left = self._used + self._idle_s - loop.time()
             if left <= 0:
                 return
-            await asyncio.wait([asyncio.ensure_future(self._stopping.wait())], timeout=left)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._stopping.wait()
 
-    async def _start(self, stack: AsyncExitStack, name: str, server: McpServer) -> None:
-        log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, the stack closes it
-        errors = stack.enter_context(log)
-        try:
-            async with asyncio.timeout(server.timeout_s):
-                client = await stack.enter_async_context(await _client(stack, server, errors))
-                self._clients[name] = client
-                await self._list(name, client)
-        except (Exception, asyncio.CancelledError) as error:
-            why = (
-                "did not start in time"
-                if isinstance(error, TimeoutError)
-                else f"did not start: {_said(error)}"
+    def _offer(self, server: str, listed: list[Tool]) -> None:
+        for tool in listed:
+            known = tool.name if tool.name not in self._taken else f"{server}__{tool.name}"
+            self._taken.add(known)
+            hints = tool.annotations
+            self.tools[known] = McpTool(
+                name=known,
+                server=server,
+                own_name=tool.name,
+                description=tool.description or "",
+                input_schema=tool.input_schema,
+                idempotent=bool(hints and (hints.idempotent_hint or hints.read_only_hint)),
             )
-            self._failure = ProviderError(
-                f"the MCP server {name!r} {why}{_tail(errors)}", code="MCP_START_FAILED"
-            )
-            raise
-
-    async def _list(self, name: str, client: Client) -> None:
-        cursor: str | None = None
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                known = tool.name if tool.name not in self._taken else f"{name}__{tool.name}"
-                self._taken.add(known)
-                hints = tool.annotations
-                self.tools[known] = McpTool(
-                    name=known,
-                    server=name,
-                    own_name=tool.name,
-                    description=tool.description or "",
-                    input_schema=tool.input_schema,
-                    idempotent=bool(hints and (hints.idempotent_hint or hints.read_only_hint)),
-                )
-            cursor = page.next_cursor
-            if cursor is None:
-                return
-            if len(self.tools) > TOOLS_MAX:
-                raise ValueError(f"it lists more than {TOOLS_MAX} tools")
 
     async def call(self, tool: McpTool, input: dict[str, Any]) -> Value:
         limit = self._servers[tool.server].timeout_s
-        self._used = asyncio.get_running_loop().time() + limit
+        self.renew(limit)
+        connection = await self._connected(tool.server)
         try:
             async with asyncio.timeout(limit):
-                result = await self._clients[tool.server].call_tool(tool.own_name, input)
+                result = await connection.call(tool.own_name, input)
         except TimeoutError as error:
             raise ToolError(f"the MCP server {tool.server!r} did not answer within {limit:g} s") from error
         except Exception as error:
-            # Whatever broke, the next visit of this session starts its servers anew.
-            if self._task.done() or "closed" in str(error).lower():
-                self._stopping.set()
             raise ToolError(f"the MCP server {tool.server!r}: {_said(error)}") from error
         output = _output(result)
         if result.is_error:
             raise ToolError(output if isinstance(output, str) else str(output))
         return output
+
+    async def _connected(self, name: str) -> Connection:
+        """The connection to a server, which is started again if it broke."""
+        connection = self._connections[name]
+        if connection.broken:
+            await connection.stop()
+            connection = self._connections[name] = Connection(self._servers[name])
+        try:
+            await connection.ready()
+        except ProviderError as error:
+            raise ToolError(error.message) from error
+        return connection
+
+
+class Connection:
+    """One server, from its start to its end."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.listed: list[Tool] = []
+        self._server = server
+        self._client: Client | None = None
+        self._is_lost = False
+        self._started = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._failure: ProviderError | None = None
+        self._task = asyncio.create_task(self._keep())
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing will come of another call."""
+        return self._is_lost or self._task.done()
+
+    async def ready(self) -> None:
+        await self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def call(self, tool: str, input: dict[str, Any]) -> Any:
+        if self._client is None:
+            raise ToolError("it has ended")
+        try:
+            return await self._client.call_tool(tool, input)
+        except MCPError as error:
+            # It answered, unless it says that nobody is there, or that it knows nothing of us any more.
+            self._is_lost = (
+                error.error.code == CONNECTION_CLOSED or error.error.message == "Session terminated"
+            )
+            raise
+        except Exception:
+            self._is_lost = True
+            raise
+
+    async def stop(self) -> None:
+        self._ending.set()
+        done, _ = await asyncio.wait([self._task], timeout=STOP_S)
+        if not done:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=STOP_S)
+
+    async def _keep(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                self._client = await self._start(stack)
+                self._started.set()
+                await self._ending.wait()
+        except (Exception, asyncio.CancelledError) as error:
+            self._failure = self._failure or ProviderError(
+                f"the MCP server {self._server.name!r} broke off: {_said(error)}", code="MCP_FAILED"
+            )
+        finally:
+            self._client = None
+            self._started.set()
+
+    async def _start(self, stack: AsyncExitStack) -> Client:
+        log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, the stack closes it
+        errors = stack.enter_context(log)
+        try:
+            async with asyncio.timeout(self._server.timeout_s):
+                client: Client = await stack.enter_async_context(await _client(stack, self._server, errors))
+                self.listed = await _tools_of(client)
+                return client
+        except (Exception, asyncio.CancelledError) as error:
+            why = "did not start in time"
+            if not isinstance(error, TimeoutError):
+                why = f"did not start: {_said(error)}"
+            self._failure = ProviderError(
+                f"the MCP server {self._server.name!r} {why}{_tail(errors)}", code="MCP_START_FAILED"
+            )
+            raise
 
 
 async def _client(stack: AsyncExitStack, server: McpServer, errors: IO[str]) -> Client:
@@ -191,6 +266,19 @@ async def _client(stack: AsyncExitStack, server: McpServer, errors: IO[str]) -> 
         httpx2.AsyncClient(headers=dict(server.headers), timeout=httpx2.Timeout(server.timeout_s))
     )
     return Client(streamable_http_client(server.url, http_client=http))
+
+
+async def _tools_of(client: Client) -> list[Tool]:
+    found: list[Tool] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        if len(found) > TOOLS_MAX:
+            raise ValueError(f"it lists more than {TOOLS_MAX} tools")
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
 
 
 def _output(result: Any) -> Value:
@@ -213,6 +301,8 @@ def _said(error: BaseException) -> str:
 
 
 def _tail(errors: IO[str]) -> str:
-    errors.seek(0)
-    text = errors.read()[-500:].strip()
+    """The end of what a server said on its error output, however much that is."""
+    size = os.fstat(errors.fileno()).st_size
+    read = os.pread(errors.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
+    text = read.decode("utf-8", "replace")[-TAIL_CHARS:].strip()
     return f"; it said: {text}" if text else ""

@@ -71,8 +71,11 @@ class AgentWork:
     # --- step 0, and the end ---
 
     async def source(self, job: Job) -> Done:
-        if job.intent.params["op"] == "seal":
-            return await self._seal(job)
+        match job.intent.params["op"]:
+            case "seal":
+                return await self._seal(job)
+            case "merge":
+                return await self._merge(job)
         workflow: Workflow = await job.load_definition()
         base = job.options.get("base")
         input = await self.payloads.load(job, job.intent.params["input"])
@@ -130,6 +133,12 @@ class AgentWork:
             for node in workflow.nodes.values()
         }
         return found, {node: messages for node, messages in warnings.items() if messages}
+
+    async def _merge(self, job: Job) -> Done:
+        """Puts a little onto a node's large data; see `leaving.py`."""
+        params = job.intent.params
+        found = await self.payloads.load(job, params["onto"])
+        return Done(value={"stored": await self.payloads.store(job, {**found, **params["extra"]})})
 
     async def _seal(self, job: Job) -> Done:
         """Puts a slice of a long result onto what is stored of it already; see `ending.py`."""

@@ -117,9 +117,13 @@ class ChooseReply:
 
 @dataclass(slots=True, kw_only=True)
 class AskRequest:
+    """`nth` counts the questions of the run, `node_nth` those of the node."""
+
     instruction: str
     model: str | None = None
     nth: int = 1
+    node: str = ""
+    node_nth: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +164,8 @@ class McpTool:
 class McpSession(Protocol):
     """The MCP servers of one visit of a node."""
 
-    tools: Mapping[str, McpTool]
+    @property
+    def tools(self) -> Mapping[str, McpTool]: ...
 
     async def call(self, tool: McpTool, input: dict[str, Any]) -> Value:
         """The tool's output. Raises ToolError with what the server said."""

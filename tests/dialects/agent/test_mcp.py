@@ -8,17 +8,19 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from treadle import Engine
-from treadle.agent import ProviderError, Skill
+from treadle.agent import ProviderError, Skill, TurnReply, TurnRequest
 from treadle.kernel.errors import ToolError
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.mcp import Sessions
+from treadle.tools.mcp import Sessions, _tail
 from treadle.work.agent_api import McpServer
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -108,6 +110,51 @@ async def test_an_idle_session_ends_by_itself():
     await sessions.close()
 
 
+async def test_time_to_start_is_not_idle_time():
+    """A server that takes longer to start than it may be idle is there for its first call."""
+    sessions = Sessions(idle_s=0.1)
+    session = await sessions.open("v1", {"calc": server()}, [])
+    assert await session.call(session.tools["add"], {"a": 1, "b": 1}) == {"result": 2}
+    await sessions.close()
+
+
+async def pid_of(session: Any, tool: str) -> int:
+    said = await session.call(session.tools[tool], {})
+    return int(said["result"].rpartition(" ")[2])
+
+
+async def test_a_server_that_died_is_started_again_and_the_others_keep_their_state(sessions):
+    session = await sessions.open("v1", {"calc": server(), "more": server()}, [])
+    first, other = await pid_of(session, "whoami"), await pid_of(session, "more__whoami")
+    with pytest.raises(ToolError):
+        await session.call(session.tools["die"], {})
+    assert await sessions.open("v1", {"calc": server(), "more": server()}, []) is session
+    assert await pid_of(session, "whoami") != first
+    assert await pid_of(session, "more__whoami") == other
+
+
+async def test_a_server_that_cannot_be_started_again_fails_its_calls_only(sessions):
+    session = await sessions.open("v1", {"calc": server(), "more": server()}, [])
+    session._servers["calc"] = server("dead", timeout_s=20)
+    with pytest.raises(ToolError):
+        await session.call(session.tools["die"], {})
+    again = await sessions.open("v1", {"calc": server(), "more": server()}, [])
+    assert "add" in again.tools, "its tools were listed"
+    with pytest.raises(ToolError, match="cannot find my configuration"):
+        await again.call(again.tools["add"], {"a": 1, "b": 1})
+    assert await again.call(again.tools["more__add"], {"a": 1, "b": 1}) == {"result": 2}
+
+
+def test_only_the_end_of_what_a_server_said_is_read():
+    with tempfile.TemporaryFile("w+") as errors:
+        errors.truncate(1 << 34)
+        errors.seek(0, os.SEEK_END)
+        errors.write("this is why")
+        errors.flush()
+        assert _tail(errors).endswith("this is why")
+        assert len(_tail(errors)) < 1000
+
+
 @pytest.fixture
 async def http_server() -> AsyncIterator[str]:
     with socket.socket() as probe:
@@ -130,7 +177,8 @@ async def http_server() -> AsyncIterator[str]:
             except OSError:
                 await asyncio.sleep(0.02)
     yield f"http://127.0.0.1:{port}/mcp"
-    child.kill()
+    with suppress(ProcessLookupError):  # a test may have ended it
+        child.kill()
     await child.wait()
 
 
@@ -182,6 +230,129 @@ async def test_servers_are_wired_for_the_node_that_lists_them_only(tmp_path, flo
         or "did not start" in results["c"]["data"]["error"]
     )
     assert results["b"]["status"] == "success"
+
+
+class Turns:
+    """A provider that answers with what each of `turns` gives, and remembers what it was told."""
+
+    default_model = small_model = None
+    keeps_history = False
+
+    def __init__(self, *turns: Any) -> None:
+        self._turns = list(turns)
+        self.asked: list[TurnRequest] = []
+
+    async def turn(self, request: TurnRequest) -> TurnReply:
+        self.asked.append(request)
+        turn = self._turns.pop(0)
+        if callable(turn):
+            await turn()
+        elif isinstance(turn, Exception):
+            raise turn
+        elif isinstance(turn, dict):
+            return TurnReply(data=turn)
+        calls = turn if isinstance(turn, list) else ["whoami"]
+        return TurnReply(calls=[{"id": str(n), "tool": tool, "input": {}} for n, tool in enumerate(calls)])
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+def limited(after: float = 0.0) -> ProviderError:
+    return ProviderError("slow down", retryable=True, retry_after_s=after)
+
+
+CALC = {"calc": {"mcp": {"command": sys.executable, "args": [SERVER]}}}
+
+
+@pytest.fixture
+async def play(flow, tmp_path):
+    """Starts a run of one node with a server on the turns given."""
+    engine = Engine("memory:")
+    async with engine:
+
+        async def start(*turns: Any, skills: Any = CALC, **node: Any) -> Any:
+            engine.models["fake"] = Turns(*turns)
+            wf = flow({"a": {"skills": list(skills), **node}}, skills=skills)
+            (tmp_path / "flow.json").write_text(json.dumps(wf))
+            engine.deploy(str(tmp_path / "flow.json"))
+            return await engine.start("wf", model="fake"), engine
+
+        yield start
+
+
+async def pids(run: Any) -> list[int]:
+    calls = (await run.show())["state"]["results"]["a"]["toolCalls"]
+    return [int(call["output"]["result"].rpartition(" ")[2]) for call in calls]
+
+
+async def first_pid(run: Any) -> int:
+    async for event in run.events():
+        if event["type"] == "tool:result":
+            return int(event["output"]["result"].rpartition(" ")[2])
+    raise AssertionError("the run ended without a call")
+
+
+async def test_a_rate_limit_does_not_stop_the_servers(play):
+    run, _ = await play(["whoami"], limited(), ["whoami"], {"done": True})
+    await run.result(timeout=60)
+    first, second = await pids(run)
+    assert first == second
+    await gone(first)
+
+
+async def test_a_long_turn_does_not_stop_the_servers(play, monkeypatch):
+    monkeypatch.setitem(Sessions.__init__.__kwdefaults__, "idle_s", 1.0)
+
+    async def long() -> None:
+        """As long as it takes until the session would have ended by itself, twice."""
+        (session,) = engine.agents._mcp._sessions._sessions._live.values()
+        began = asyncio.get_running_loop().time()
+        session._used = began
+        async with asyncio.timeout(30):
+            while session._used < began + 2:
+                assert not session.ended
+                await asyncio.sleep(0.05)
+
+    run, engine = await play(["whoami"], long, {"done": True})
+    await run.result(timeout=60)
+    first, second = await pids(run)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "turn", [["whoami"] * 129, limited()], ids=["too many calls", "every attempt is refused"]
+)
+async def test_a_node_that_fails_stops_its_servers(play, turn):
+    run, _ = await play(["whoami"], *[turn] * 4)
+    shown = await run.settled(timeout=60)
+    assert shown["status"] == "failed"
+    await gone((await pids(run))[0])
+
+
+async def test_a_run_that_is_cancelled_while_it_pauses_stops_its_servers(play):
+    run, engine = await play(["whoami"], limited(3600))
+    pid = await first_pid(run)
+    async with asyncio.timeout(30):
+        while (await run.show())["waiting_for"][0]["kind"] != "timer":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert alive(pid)
+    await engine.cancel(run.id)
+    await gone(pid)
+
+
+async def test_the_model_is_told_of_a_server_that_is_gone(play, http_server):
+    """Its tools were listed: later calls to it fail, and the model decides what to make of it."""
+    skills = {"web": {"mcp": {"url": http_server}}}
+    run, engine = await play(["die", "add"], ["whoami"], {"done": True}, skills=skills)
+    result = await run.result(timeout=60)
+    node = result["results"]["a"]
+    assert (node["status"], node["data"]) == ("success", {"done": True})
+    assert all("error" in call for call in node["toolCalls"])
+    assert [call["tool"] for call in node["toolCalls"]] == ["die", "add", "whoami"]
+    asked = engine.models["fake"].asked
+    assert [len(request.results) for request in asked] == [0, 2, 1]
+    assert all("add" in {tool.name for tool in request.tools} for request in asked)
 
 
 def test_what_step_0_keeps_of_a_server():
