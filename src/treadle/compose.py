@@ -81,8 +81,15 @@ def register(engine: Engine, plugin: Any) -> None:
 
     if isinstance(plugin, Skill):
         engine.agents.skills.register(plugin)
-    else:
+    elif isinstance(getattr(plugin, "kind", None), str) and callable(getattr(plugin, "run", None)):
         engine.tools.register(plugin)
+    else:
+        raise TreadleError(
+            f"{type(plugin).__name__} is neither a skill (treadle.agent.Skill) nor a tool "
+            "(an object with `kind` and `async run(config, call)`); register one of these",
+            cls="definition",
+            code="PLUGIN_INVALID",
+        )
 
 
 def attach(dialect: Dialect, definition: Definition) -> None:

@@ -12,17 +12,20 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, SchemaError
 
 from treadle.dialects.agent.schema import SKILL
-from treadle.kernel.errors import DefinitionError
+from treadle.kernel.errors import DefinitionError, ValueRefused
+from treadle.kernel.values import encode
+from treadle.lang.duration import parse_duration
 
 Handler = Callable[[dict[str, Any], "ToolContext"], Any]
 _SHAPE = Draft202012Validator(SKILL)
+_TOOL = Draft202012Validator(SKILL["properties"]["tools"]["items"])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,15 +68,18 @@ class SkillTool:
     idempotent: bool
     handler: Handler
     validator: Draft202012Validator
+    timeout_s: float | None = None
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.handler)
+        call = getattr(self.handler, "__call__", None)  # noqa: B004, an object may be called, too
+        return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
 
 
 @dataclass(slots=True)
 class Skill:
-    """Its fields are those of skill.json; tools are added with the decorator `tool`."""
+    """Its fields are those of skill.json; tools are added with the decorator `tool`. What does not
+    fit is refused at once, with all that is wrong."""
 
     id: str
     name: str = ""
@@ -82,27 +88,45 @@ class Skill:
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     instruction: str | None = None
     mcp: Mapping[str, Any] | None = None
-    aliases: Mapping[str, list[str]] = field(default_factory=dict)
+    # As skill.json writes it: a tool's own name, and the names an MCP server may have for it.
+    mcpAliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tools: dict[str, SkillTool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name = self.name or self.id
-        spec = {
+        self.check()
+
+    def spec(self) -> dict[str, Any]:
+        """The skill as skill.json has it."""
+        found: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
             "description": self.description,
             "category": self.category,
-            "config": {name: dict(entry) for name, entry in self.config.items()},
-            # Tools come later, by the decorator; an empty list stands in for them here.
-            "tools": [],
+            "config": _plain(self.config),
+            "tools": [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                for tool in self.tools.values()
+            ],
         }
+        if self.instruction is not None:
+            found["instruction"] = self.instruction
         if self.mcp is not None:
-            spec["mcp"] = dict(self.mcp)
-        problems = [f"{'.'.join(map(str, e.absolute_path))}: {e.message}" for e in _SHAPE.iter_errors(spec)]
-        if problems:
-            raise DefinitionError(
-                f"the skill {self.id!r} is not valid: {'; '.join(problems)}", code="SKILL_INVALID"
-            )
+            found["mcp"] = _plain(self.mcp)
+        if self.mcpAliases:
+            found["mcpAliases"] = _plain(self.mcpAliases)
+        return found
+
+    def check(self) -> None:
+        """Refuses what skill.json's schema does not allow."""
+        if not isinstance(self.tools, dict):
+            raise _invalid(f"the skill {self.id!r}: add tools with its decorator `tool`")
+        spec = self.spec()
+        _refuse(f"the skill {self.id!r}", _SHAPE, spec)
+        try:
+            parse_duration(spec.get("mcp", {}).get("timeout", 0))
+        except (DefinitionError, ValueError, OverflowError) as error:
+            raise _invalid(f"the skill {self.id!r}: mcp.timeout: {error}") from error
 
     def tool(
         self,
@@ -111,16 +135,57 @@ class Skill:
         description: str = "",
         input_schema: dict[str, Any] | None = None,
         idempotent: bool = False,
+        timeout: float | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Adds a tool: `async def` (or `def`, which runs in a thread) of `(input, ctx)`."""
+        """Adds a tool: `async def` (or `def`, which runs in a thread) of `(input, ctx)`. One that
+        takes longer than `timeout` seconds has failed, and the model is told."""
         schema = {"type": "object"} if input_schema is None else input_schema
-        Draft202012Validator.check_schema(schema)
+        label = f"the tool {name!r} of the skill {self.id!r}"
+        _refuse(label, _TOOL, {"name": name, "description": description, "input_schema": schema})
+        _check_schema(label, schema)
+        if name in self.tools:
+            raise _invalid(f"{label} is there already; give it another name")
+        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < float("inf")):
+            raise _invalid(f"{label}: timeout is a number of seconds above 0, not {timeout!r}")
 
         def add(handler: Handler) -> Handler:
+            if not callable(handler):
+                raise _invalid(f"{label} needs a function, not {type(handler).__name__}")
             text = description or inspect.getdoc(handler) or ""
             self.tools[name] = SkillTool(
-                name, text, schema, idempotent, handler, Draft202012Validator(schema)
+                name, text, schema, idempotent, handler, Draft202012Validator(schema), timeout
             )
             return handler
 
         return add
+
+
+def _check_schema(label: str, schema: dict[str, Any]) -> None:
+    try:
+        Draft202012Validator.check_schema(schema)
+        encode(schema)
+    except SchemaError as error:
+        place = ".".join(map(str, ("input_schema", *error.absolute_path)))
+        raise _invalid(f"{label}: {place} is not JSON Schema: {error.message[:200]}") from error
+    except ValueRefused as error:
+        raise _invalid(f"{label}: input_schema cannot be stored: {error.message}") from error
+
+
+def _refuse(label: str, shape: Draft202012Validator, spec: Mapping[str, Any]) -> None:
+    problems = [
+        f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message[:200]}"
+        for error in shape.iter_errors(spec)
+    ]
+    if problems:
+        raise _invalid(f"{label} is not valid: {'; '.join(problems)}")
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences of any kind, as the schema knows them."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _invalid(message: str) -> DefinitionError:
+    return DefinitionError(message, code="SKILL_INVALID")

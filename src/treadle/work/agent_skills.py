@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ from .secret_files import read_secrets_file
 
 FOLDERS: Final = (".treadle/skills", ".sweny/skills", ".claude/skills", ".agents/skills", ".gemini/skills")
 CATEGORIES: Final = SKILL["properties"]["category"]["enum"]
+# What these allow, the operator decides: never a file that came with the workflow.
+PERMISSIONS: Final = frozenset({"TREADLE_SHELL", "TREADLE_FILES_ROOT", "TREADLE_DUCKDB_DATABASE"})
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Learn = Callable[[str, str], Any]
@@ -39,7 +41,8 @@ log = logging.getLogger("treadle.agent")
 @dataclass(frozen=True, slots=True)
 class Values:
     """Where a setting of a run is looked for: what the run was given, its secrets, the environment,
-    `.env` beside the workflow, `.env` in the current directory; the first that has it wins."""
+    `.env` beside the workflow, `.env` in the current directory; the first that has it wins. One that
+    is a permission comes from what the run was given or from the environment of the process."""
 
     given: Mapping[str, Any]
     secret: Callable[[str], Awaitable[Any]]
@@ -48,6 +51,8 @@ class Values:
     async def find(self, name: str, variable: str) -> str | None:
         if self.given.get(name) is not None:
             return str(self.given[name])
+        if variable in PERMISSIONS:
+            return os.environ.get(variable) or None
         with suppress(TreadleError, KeyError):
             found = await self.secret(name)
             if isinstance(found, str) and found:
@@ -78,11 +83,12 @@ class Skills:
         self._found: dict[str, Skill] | None = None
 
     def register(self, skill: Skill) -> None:
+        skill.check()
+        if self._registered.get(skill.id, skill) is not skill:
+            raise _unusable(f"a skill {skill.id!r} is registered already; give this one another id")
         if not (skill.tools or skill.instruction or skill.mcp):
-            raise TreadleError(
-                f"the skill {skill.id!r} has no tools, no instruction and no MCP server",
-                cls="definition",
-                code="SKILL_INVALID",
+            raise _unusable(
+                f"the skill {skill.id!r} has no tools, no instruction and no MCP server; give it one of them"
             )
         self._registered[skill.id] = skill
 
@@ -90,8 +96,7 @@ class Skills:
         if self._found is None:
             self._found = {skill.id: skill for skill in self._built_in()}
             for entry in entry_points(group="treadle.skills"):
-                loaded = entry.load()
-                for skill in loaded if isinstance(loaded, list | tuple) else [loaded]:
+                for skill in _installed(entry):
                     self._found[skill.id] = skill
         return {**self._found, **self._registered}
 
@@ -116,6 +121,15 @@ class Skills:
             name=spec.get("name") or id,
             description=spec.get("description", ""),
             mcp=spec.get("mcp"),
+        )
+
+    def unknown(self, id: str, base: str | None) -> str:
+        """Why `find` has nothing: the id is not known, or what was written is not usable."""
+        _, problems = _written(id, base)
+        return (
+            f"the skill {id!r} is not usable: {'; '.join(problems)}"
+            if problems
+            else f"the skill {id!r} is not known here"
         )
 
     async def config(self, skill: Skill, values: Values) -> dict[str, str]:
@@ -162,6 +176,20 @@ class Skills:
         )
 
 
+def _installed(entry: EntryPoint) -> list[Skill]:
+    """The skill or skills of another package. One that cannot be had must not stop those who do
+    not use it."""
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        log.warning("the skill %s is passed over: %s: %s", entry.name, type(error).__name__, error)
+        return []
+    found = loaded if isinstance(loaded, list | tuple) else [loaded]
+    for other in [item for item in found if not isinstance(item, Skill)]:
+        log.warning("%s is passed over: %r is not a Skill", entry.name, other)
+    return [item for item in found if isinstance(item, Skill)]
+
+
 def recorded(skill: Skill, id: str, instruction: str | None) -> dict[str, Any]:
     """What step 0 keeps of a skill, so that replay and show work where it is not installed. Names
     of environment variables and headers are kept, values never."""
@@ -187,8 +215,8 @@ def recorded(skill: Skill, id: str, instruction: str | None) -> dict[str, Any]:
         kept["env"] = sorted(skill.mcp.get("env") or {})
         kept["headers"] = sorted(skill.mcp.get("headers") or {})
         value["mcp"] = kept
-    if skill.aliases:
-        value["aliases"] = {name: list(names) for name, names in skill.aliases.items()}
+    if skill.mcpAliases:
+        value["aliases"] = {name: list(names) for name, names in skill.mcpAliases.items()}
     return value
 
 
@@ -199,40 +227,59 @@ def discover(id: str, base: str | None) -> Skill | None:
     """A skill written as `<folder>/<id>/SKILL.md`, beside the workflow first, then in the current
     directory; the first folder that has it wins. One that cannot be read is passed over, because
     such folders are shared with other programs."""
+    found, problems = _written(id, base)
+    for problem in problems:
+        log.warning("passed over: %s", problem)
+    return found
+
+
+def _written(id: str, base: str | None) -> tuple[Skill | None, list[str]]:
+    """The skill, and what was wrong with those that were passed over."""
+    problems: list[str] = []
     if not re.match(SKILL_ID, id):
-        return None
+        return None, problems
     for root in dict.fromkeys((base, os.getcwd())):
         for folder in FOLDERS if root is not None else ():
             path = Path(root or "") / folder / id / "SKILL.md"
-            if path.is_file():
-                try:
-                    return read_skill(path)
-                except (TreadleError, OSError, UnicodeDecodeError) as error:
-                    log.warning("%s is passed over: %s", path, error)
-    return None
+            try:
+                if path.is_file():
+                    return read_skill(path), problems
+            except TreadleError as error:
+                problems.append(f"{path}: {error.message}")
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(f"{path}: {error}")
+    return None, problems
 
 
 def read_skill(path: Path) -> Skill:
     """One SKILL.md: its body is the instruction, its front matter name, description, category,
-    config, mcp. Its id is the folder's name."""
-    text = path.read_text(encoding="utf-8")
+    config, mcp. Its id is the folder's name. Other programs have other fields, and categories."""
+    text = path.read_text(encoding="utf-8-sig")
     front: dict[str, Any] = {}
     body = text
-    match = re.match(r"---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)(.*)", text, re.S)
+    match = re.match(r"---[ \t]*\r?\n(?:(.*?)\r?\n)??---[ \t]*(?:\r?\n|\Z)(.*)", text, re.S)
     if match is not None:
-        value = parse(match[1], file=str(path)).value
+        value = parse(match[1] or "", file=str(path)).value
         if not isinstance(value, dict | None):
-            raise TreadleError(
-                "the front matter is not a mapping", cls="definition", code="SKILL_INVALID", where=str(path)
-            )
+            raise _unusable("the front matter is not a mapping")
         front, body = value or {}, match[2]
-    category = str(front.get("category") or "")
-    return Skill(
+    category = front.get("category") or "general"
+    if category not in CATEGORIES:
+        log.warning("%s: there is no category %r; it counts as general", path, category)
+        category = "general"
+    skill = Skill(
         id=path.parent.name,
         name=str(front.get("name") or path.parent.name),
         description=str(front.get("description") or ""),
-        category=category if category in CATEGORIES else "general",
+        category=category,
         config=front.get("config") or {},
         instruction=body.strip() or None,
         mcp=front.get("mcp"),
     )
+    if not (skill.instruction or skill.mcp):
+        raise _unusable("it has neither an instruction nor an MCP server")
+    return skill
+
+
+def _unusable(message: str) -> TreadleError:
+    return TreadleError(message, cls="definition", code="SKILL_INVALID")

@@ -15,7 +15,7 @@ from treadle.dialects.agent.sources import SourceShape, classify
 from treadle.kernel.errors import TreadleError
 from treadle.testing.scripted import ScriptedModel
 from treadle.work import agent_sources
-from treadle.work.agent_skills import Values, discover
+from treadle.work.agent_skills import Skills, Values, discover
 from treadle.work.agent_sources import CONTENT_BYTES_MAX, SourceError
 
 ONE = {"run": {"a": [{"data": {}}]}}
@@ -317,10 +317,10 @@ def test_long_sources_and_results_travel_by_reference(play, flow):
 # --- skills -------------------------------------------------------------------------------------
 
 
-def skill_md(root: Path, folder: str, id: str, text: str) -> None:
+def skill_md(root: Path, folder: str, id: str, text: str | bytes) -> None:
     place = root / folder / id
     place.mkdir(parents=True)
-    (place / "SKILL.md").write_text(text)
+    (place / "SKILL.md").write_bytes(text.encode() if isinstance(text, str) else text)
 
 
 def test_skill_folders_are_found_in_order(tmp_path, monkeypatch, caplog):
@@ -340,6 +340,49 @@ def test_skill_folders_are_found_in_order(tmp_path, monkeypatch, caplog):
     assert discover("broken", str(tmp_path)) is None, "a folder that others use must not stop a run"
     assert "passed over" in caplog.text
     assert discover("../one", str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("---\nname: n\nconfig: [x]\n---\nbody", "config"),
+        ("---\nname: n\nconfig: hello\n---\nbody", "config"),
+        ("---\nname: n\nconfig: {K: 5}\n---\nbody", "config.K"),
+        ("---\nmcp: hello\n---\nbody", "mcp"),
+        ("---\nmcp: {foo: 1}\n---\nbody", "mcp"),
+        ("---\nmcp: {command: x, timeout: soon}\n---\nbody", "mcp.timeout"),
+        ("---\nname: [unclosed\n---\nbody", "YAML"),
+        ("---\nname: a\nname: b\n---\nbody", "stands twice"),
+        ("---\n- 1\n---\nbody", "not a mapping"),
+        ("", "neither an instruction"),
+        ("---\nname: Net\n---\n", "neither an instruction"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_a_written_skill_that_is_wrong_stops_nobody(play, flow, tmp_path, text, wrong):
+    """A4, K2: the node runs without it; what is wrong with which file is told."""
+    skill_md(tmp_path, ".treadle/skills", "net", text)
+    run = play(flow({"a": {"skills": ["net"]}}), ONE, base=str(tmp_path))
+    assert (run.status, len(run.of("node:warning"))) == ("completed", 1)
+    told = Skills(learn=lambda name, value: None).unknown("net", str(tmp_path))
+    assert str(tmp_path / ".treadle/skills/net/SKILL.md") in told
+    assert wrong in told
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "instruction"),
+    [
+        ("\ufeff---\nname: Net\n---\nbody", "Net", "body"),
+        ("---\r\nname: Net\r\n---\r\nbody", "Net", "body"),
+        ("---\n---\nbody\n---\nmore", "net", "body\n---\nmore"),
+        ("---\ndescription: a---\nname: Net\n---\nbody", "Net", "body"),
+        ("body\n---\nmore", "net", "body\n---\nmore"),
+    ],
+)
+def test_front_matter(tmp_path, text, name, instruction):
+    skill_md(tmp_path, ".treadle/skills", "net", text)
+    found = discover("net", str(tmp_path))
+    assert (found.name, found.instruction) == (name, instruction)
 
 
 def test_a_written_skill_replaces_instruction_and_keeps_tools(play, flow, tmp_path):
