@@ -68,6 +68,19 @@ def test_a_value_comes_from_text_file_or_standard_input(
         inputs.value(f"@{tmp_path}/none.json", "--data")
 
 
+def test_templates_are_sources_by_name() -> None:
+    given = ["pr=./pr.md", "issue=Say why = how.", 'slash={"inline": "/x"}', "odd={not json"]
+    assert inputs.sources(given, "--template") == {
+        "pr": "./pr.md",
+        "issue": "Say why = how.",
+        "slash": {"inline": "/x"},
+        "odd": "{not json",
+    }
+    for bad in ("pr", "=x", "pr="):
+        with pytest.raises(Usage, match="--template .* is not NAME=SOURCE"):
+            inputs.sources([bad], "--template")
+
+
 def test_json_without_a_bottom_is_a_mistake_of_usage() -> None:
     deep = "[" * 50_000 + "]" * 50_000
     with pytest.raises(Usage, match="too deeply"):

@@ -281,3 +281,40 @@ def test_an_unknown_shape_lists_the_known_ones(cli: Cli, write: Write) -> None:
     write("odd.yaml", "hello: world\n")
     (problem,) = cli("run", "odd.yaml", "--json", code=2).error["details"]["problems"]
     assert "`workflow:` list is a playbook" in problem["hint"]
+
+
+AGENT = {
+    "id": "wf",
+    "name": "W",
+    "entry": "a",
+    "nodes": {"a": {"name": "A", "instruction": "Do it."}},
+    "edges": [],
+}
+
+
+def test_templates_of_an_agent_are_sources(cli: Cli, write: Write) -> None:
+    write("flow.json", json.dumps(AGENT))
+    write("script.json", json.dumps({"run": {"a": [{"data": {}}]}}))
+    write("pr.md", "Summarise.")
+    run = ["run", "flow.json", "--model", "scripted:script.json", "--json"]
+    templates = ["--template", "pr=./pr.md", "--template", "issue=Say why."]
+    sources = cli(*run, *templates, code=0).json["state"]["trace"]["sources"]
+    assert sources["templates.pr"]["content"] == "Summarise."
+    assert (sources["templates.issue"]["kind"], sources["templates.issue"]["content"]) == (
+        "inline",
+        "Say why.",
+    )
+    assert cli(*run, "--template", "pr=./no.md", code=1).json["error"]["code"] == "SOURCE_FILE_NOT_FOUND"
+    assert cli(*run, "--template", "pr", code=2).json["error"]["code"] == "USAGE"
+
+
+def test_input_without_a_bottom_and_numbers_without_a_size(cli: Cli, write: Write) -> None:
+    declared = {"s": {"type": "string", "required": True}, "n": {"type": "number"}}
+    write("flow.json", json.dumps({**AGENT, "inputs": declared}))
+    deep = '{"s": "x", "z": ' + "[" * 30_000 + "]" * 30_000 + "}"
+    answer = cli("run", "flow.json", "--input", deep, "--json", code=2)
+    assert answer.json["error"]["code"] == "USAGE"
+    assert "Traceback" not in answer.err
+    error = cli("run", "flow.json", "--input", '{"s": 5, "n": 1e999}', "--json", code=2).json["error"]
+    assert (error["class"], error["code"]) == ("user", "INPUT_INVALID")
+    assert [item["field"] for item in error["details"]["errors"]] == ["s", "n"]

@@ -80,6 +80,18 @@ def pairs(items: Sequence[str]) -> dict[str, Any]:
     return out
 
 
+def sources(items: Sequence[str], option: str) -> dict[str, Any]:
+    """`NAME=SOURCE` …: text, `./file`, an address, or a mapping as in `x={"inline": "/text"}`."""
+    out: dict[str, Any] = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        if not name or not text:
+            raise Usage(f"{option} {item!r} is not NAME=SOURCE")
+        found = loose(text) if text.lstrip().startswith("{") else text
+        out[name] = found if isinstance(found, dict) else text
+    return out
+
+
 def merged(base: Any, items: Sequence[str], option: str) -> Any:
     """`--input` with the keys of `-i` added."""
     extra = pairs(items)

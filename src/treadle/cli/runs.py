@@ -59,6 +59,15 @@ Model = Annotated[
         "--model", metavar="SPEC", help="PROVIDER[:ARG], e.g. scripted:script.json.", show_default=False
     ),
 ]
+Templates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template",
+        metavar="NAME=SOURCE",
+        help="A further Source of an agent run: text, ./file or URL.",
+        show_default=False,
+    ),
+]
 SecretsFile = Annotated[
     Path | None,
     typer.Option("--secrets", metavar="FILE", help="dotenv, YAML or JSON.", show_default=False),
@@ -86,6 +95,7 @@ async def run(
     key: Key = None,
     reference: Reference = None,
     model: Model = None,
+    template: Templates = None,
     secrets: SecretsFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop where a condition would choose.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Refuse sources that need the network.")] = False,
@@ -126,6 +136,7 @@ async def run(
             secrets=str(secrets.absolute()) if secrets else None,
             offline=offline,
             dry_run=dry_run,
+            templates=inputs.sources(template or [], "--template"),
         )
         document = await drive(cli, engine, started, until_wait=until_wait, stream=stream)
     if stream:

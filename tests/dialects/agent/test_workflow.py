@@ -112,6 +112,42 @@ def test_unknown_skills_are_a_warning(problems, flow):
     assert [(p.code, p.path) for p in found] == [("UNKNOWN_SKILL", "nodes.a.skills[0]")]
 
 
+@pytest.mark.parametrize(
+    ("evaluator", "bad"),
+    [
+        ({"kind": "value", "rule": {"output_required": ["x"]}, "rubric": "r"}, True),
+        ({"kind": "value", "rule": {"output_required": ["x"]}, "model": "m"}, True),
+        ({"kind": "function", "rule": {"any_tool_called": ["t"]}, "pass_when": "yes"}, True),
+        ({"kind": "judge", "rubric": "r", "rule": {"output_required": ["x"]}}, True),
+        ({"kind": "value", "rubric": "r"}, True),
+        ({"kind": "value", "rule": {}}, True),
+        ({"kind": "judge"}, True),
+        ({"kind": "judge", "rubric": "r", "pass_when": "ok", "model": "m"}, False),
+    ],
+)
+def test_fields_of_another_kind_are_refused(problems, flow, evaluator, bad):
+    """§2: rule for value and function only; rubric, pass_when, model for judge only."""
+    assert bool(problems(flow({"a": {"eval": [{"name": "e", **evaluator}]}})).errors) == bad
+
+
+@pytest.mark.parametrize(("kind", "other"), [("value", "no_tool_called"), ("function", "output_required")])
+def test_a_rule_of_the_other_kind_is_told_and_checked(problems, flow, play, kind, other):
+    wf = flow({"a": {"eval": [{"name": "e", "kind": kind, "rule": {other: ["missing"]}}]}})
+    found = problems(wf)
+    assert [(p.severity, p.code, p.path) for p in found] == [
+        ("warning", "RULE_OF_OTHER_KIND", f"nodes.a.eval[0].rule.{other}")
+    ]
+    run = play(wf, {"run": {"a": [{"data": {}}]}})
+    assert run.results["a"]["status"] == ("success" if other == "no_tool_called" else "failed")
+
+
+def test_skill_ids_that_are_not_kebab_case_are_a_warning(problems, flow):
+    """K6: SHOULD."""
+    skills = {id: {"instruction": "x"} for id in ("fine-1", "Net", "a--b", "a_b", "a" * 65)}
+    found = problems(flow({"a": {"skills": ["Net"]}}, skills=skills))
+    assert [(p.severity, p.code) for p in found] == [("warning", "SKILL_ID")] * 4
+
+
 def test_a_run_without_a_terminal_node_is_a_warning(problems, flow):
     found = problems(flow("a", ("a", "a", {"max_iterations": 2})))
     assert [p.code for p in found] == ["NO_TERMINAL_NODE"]

@@ -27,6 +27,10 @@ from .sources import url_problem
 _SHAPE: Final = Draft202012Validator(WORKFLOW)
 # Keys of a turn's context that no node may take.
 RESERVED: Final = ("input", "approval")
+_RULE_KINDS: Final = {
+    **dict.fromkeys(("output_required", "output_matches"), "value"),
+    **dict.fromkeys(("any_tool_called", "all_tools_called", "no_tool_called"), "function"),
+}
 BUILT_IN_SKILLS: Final = frozenset({"files", "shell", "http", "duckdb", "workflows"})
 
 
@@ -308,6 +312,7 @@ def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None
 def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> None:
     if isinstance(item.get("rule"), dict):
         _check_rule(item["rule"], (*at, "rule"), problems)
+        _check_kind(item.get("kind"), item["rule"], (*at, "rule"), problems)
     token = item.get("pass_when", "yes")
     if isinstance(token, str) and len(token.split()) != 1:
         problems.error(
@@ -316,6 +321,20 @@ def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> Non
             f"pass_when must be one word, not {token!r}",
             hint="The judge answers with one word; name the one that means pass.",
         )
+
+
+def _check_kind(kind: Any, rule: dict[str, Any], at: Where, problems: Problems) -> None:
+    """The format's schema takes every rule in both kinds, and every rule is checked; but a reader
+    expects `value` to look at the data and `function` at the calls."""
+    for name in rule:
+        own = _RULE_KINDS.get(name)
+        if own is not None and kind in ("value", "function") and kind != own:
+            problems.warning(
+                "RULE_OF_OTHER_KIND",
+                (*at, name),
+                f"{name} is a rule of kind {own}, and this evaluator is of kind {kind}",
+                hint=f"It is checked all the same; give it an evaluator of kind {own}.",
+            )
 
 
 def _check_rule(rule: dict[str, Any], at: Where, problems: Problems) -> None:
