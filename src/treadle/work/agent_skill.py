@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
+from jsonschema import Draft202012Validator
 
+from treadle.dialects.agent.json_schema import schema_problem, validator
 from treadle.dialects.agent.schema import SKILL
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
@@ -152,21 +153,18 @@ class Skill:
             if not callable(handler):
                 raise _invalid(f"{label} needs a function, not {type(handler).__name__}")
             text = description or inspect.getdoc(handler) or ""
-            self.tools[name] = SkillTool(
-                name, text, schema, idempotent, handler, Draft202012Validator(schema), timeout
-            )
+            self.tools[name] = SkillTool(name, text, schema, idempotent, handler, validator(schema), timeout)
             return handler
 
         return add
 
 
 def _check_schema(label: str, schema: dict[str, Any]) -> None:
+    if found := schema_problem(schema):
+        place, message = found
+        raise _invalid(f"{label}: {'.'.join(map(str, ('input_schema', *place)))}: {message[:300]}")
     try:
-        Draft202012Validator.check_schema(schema)
         encode(schema)
-    except SchemaError as error:
-        place = ".".join(map(str, ("input_schema", *error.absolute_path)))
-        raise _invalid(f"{label}: {place} is not JSON Schema: {error.message[:200]}") from error
     except ValueRefused as error:
         raise _invalid(f"{label}: input_schema cannot be stored: {error.message}") from error
 

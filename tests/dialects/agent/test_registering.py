@@ -50,6 +50,7 @@ def test_a_skill_has_the_shape_of_skill_json(change, wrong):
         ("t", {"input_schema": {"type": "foo"}}, "input_schema.type"),
         ("t", {"input_schema": {"properties": {"a": {"type": "strng"}}}}, "input_schema.properties.a"),
         ("t", {"input_schema": {"type": "object", "default": {1, 2}}}, "cannot be stored"),
+        ("t", {"input_schema": {"type": "object", "$ref": "https://example.org/x.json"}}, "leads out"),
         ("twice", {}, "already"),
     ],
 )

@@ -8,9 +8,10 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from referencing.exceptions import Unresolvable
 
 from treadle import Engine
-from treadle.dialects.agent import DIALECT, inputs
+from treadle.dialects.agent import DIALECT, inputs, json_schema
 from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
 from treadle.lang.problems import Problems
 from treadle.lang.text import parse
@@ -74,6 +75,8 @@ def test_yaml_is_1_2_core(definition):
         (("name: Triage", "name: Triage\ninputs: {a: {type: string, required: true, default: x}}"), "INPUT_REQUIRED_WITH_DEFAULT", 3),
         (("name: Triage", "name: Triage\ninputs: {a: {type: number, default: x}}"), "INPUT_DEFAULT_TYPE", 3),
         (("name: Triage", "name: Triage\ninputs: {a: {type: string, enum: [1]}}"), "INPUT_ENUM_TYPE", 3),
+        (("name: Triage", "name: Triage\ninputs: {a: {type: string, enum: [x], default: y}}"), "INPUT_DEFAULT_TYPE", 3),
+        (("name: Triage", "name: Triage\ninputs: {a: {type: 'string[]', enum: [x], default: [x, y]}}"), "INPUT_DEFAULT_TYPE", 3),
     ],
 )  # fmt: skip
 def test_problems_have_codes_and_lines(problems, change, code, line):
@@ -110,6 +113,43 @@ def test_unknown_skills_are_a_warning(problems, flow):
     )
     assert not found.errors
     assert [(p.code, p.path) for p in found] == [("UNKNOWN_SKILL", "nodes.a.skills[0]")]
+
+
+TREE = {"type": "object", "properties": {"inner": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+
+
+@pytest.mark.parametrize(
+    ("output", "bad"),
+    [
+        ({"$ref": "http://localhost:8080/schema.json"}, True),
+        ({"properties": {"a": {"$ref": "https://example.org/schema.json#/a"}}}, True),
+        ({"properties": {"a": {"items": {"$ref": "file:///etc/passwd"}}}}, True),
+        ({"$ref": "#/$defs/nope"}, True),
+        ({"$ref": "other.json"}, True),
+        ({"$ref": "#"}, True),
+        ({"allOf": [{"if": {"$ref": "#"}}]}, True),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}]}}},
+            True,
+        ),
+        ({"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}, False),
+        ({"properties": {"again": {"$ref": "#"}}}, False),
+        ({"$id": "urn:x", "properties": {"a": {"$ref": "#b"}}, "$defs": {"b": {"$anchor": "b"}}}, False),
+        ({"properties": {"schema": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}}, False),
+    ],
+)
+def test_an_output_schema_refers_to_nothing_but_itself(problems, flow, output, bad):
+    """§4: the machine is a pure function over receipts; it fetches no schema, and ends."""
+    found = codes(problems(flow({"a": {"output": output}})))
+    assert found == (["OUTPUT_SCHEMA_INVALID"] if bad else [])
+
+
+def test_checking_a_value_never_fetches(monkeypatch):
+    fetched: list[str] = []
+    monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+    with pytest.raises(Unresolvable):
+        list(json_schema.validator({"$ref": "http://localhost/schema.json"}).iter_errors({}))
+    assert fetched == []
 
 
 @pytest.mark.parametrize(

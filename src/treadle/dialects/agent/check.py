@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator, SchemaError
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from treadle.kernel.errors import DefinitionError, ValueRefused
@@ -20,6 +20,7 @@ from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
 from .inputs import check_declarations
+from .json_schema import schema_problem
 from .paths import Path, PathError, compile_js
 from .schema import SKILL_ID, WORKFLOW
 from .sources import url_problem
@@ -297,16 +298,14 @@ def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
 
 
 def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None:
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
+    if found := schema_problem(schema):
+        place, message = found
         problems.error(
             "OUTPUT_SCHEMA_INVALID",
-            (*at, *error.absolute_path),
-            f"not a JSON Schema: {_short(error.message)}",
+            (*at, *place),
+            _short(message),
+            hint="Write JSON Schema (draft 2020-12) that refers to nothing but itself ($defs).",
         )
-    except (RecursionError, re.error, ValueError, TypeError) as error:
-        problems.error("OUTPUT_SCHEMA_INVALID", at, f"not a JSON Schema: {error}")
 
 
 def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> None:

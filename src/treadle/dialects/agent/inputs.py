@@ -48,6 +48,17 @@ def check_declarations(declared: Any, problems: Problems) -> None:
             )
         if "default" in spec and not fits(spec["default"], kind):
             problems.error("INPUT_DEFAULT_TYPE", (*at, "default"), f"the default of {name!r} is not a {kind}")
+        elif (
+            "default" in spec
+            and isinstance(spec.get("enum"), list)
+            and (wrong := _problem(spec["default"], spec))
+        ):
+            problems.error(
+                "INPUT_DEFAULT_TYPE",
+                (*at, "default"),
+                f"the default of {name!r} {wrong}",
+                hint="Choose a default among those of the enum, or add it there.",
+            )
         choices = spec.get("enum")
         item_kind = "string" if kind == "string[]" else kind
         for index, choice in enumerate(choices if isinstance(choices, list) else ()):

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator
-
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
 
+from .json_schema import validator
 from .paths import Match, Path
 
 MAX_TURNS: Final = 50
@@ -206,7 +205,7 @@ def _node(id: str, spec: dict[str, Any]) -> Node:
         approve=_approve(spec.get("approve")),
         child=spec.get("run"),
         in_doubt=spec.get("in_doubt", "ask"),
-        validator=Draft202012Validator(output) if output is not None else None,
+        validator=validator(output) if output is not None else None,
     )
 
 
