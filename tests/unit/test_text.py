@@ -121,6 +121,41 @@ def test_a_tag_makes_no_number_fit(text):
     assert codes(text) == ["YAML_NUMBER"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"k" * 2000: [1, {"a": 1.5}], "b": None}),
+        '{"a"\n: 1, "b": [true]}',
+        '{"a": "\x7f \ufffe"}',
+    ],
+)
+def test_json_that_yaml_cannot_read_is_read_all_the_same(text):
+    assert parse(text).value == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a"\n: 1, "a": 2, "b": {"c": 1, "c": 2}}', ["DUPLICATE_KEY", "DUPLICATE_KEY"]),
+        ('{"a"\n: 99999999999999999999999}', ["YAML_NUMBER"]),
+        ('{"a"\n: 1e999}', ["YAML_NUMBER"]),
+        ('{"a"\n: NaN}', ["YAML_SYNTAX"]),
+        ('{"a"\n: ' + "[" * 200 + "]" * 200 + "}", ["TEXT_TOO_DEEP"]),
+        ('{"a"\n: ' + "[" * 50_000 + "]" * 50_000 + "}", ["TEXT_TOO_DEEP"]),
+        ('{"a"\n: oops}', ["YAML_SYNTAX"]),
+    ],
+)
+def test_the_rules_of_text_hold_for_such_json_too(text, found):
+    assert codes(text) == found
+
+
+def test_a_character_that_cannot_be_is_found_where_it_stands():
+    with pytest.raises(DefinitionError, match=r"U\+0000") as caught:
+        parse("a: 1\nb: 2\nccc: x\0y\n", file="f.yaml")
+    problem = caught.value.details["problems"][0]
+    assert (problem["line"], problem["column"]) == (3, 7)
+
+
 def test_all_wrong_tags_are_told_at_once():
     assert codes("a: !x 1\nb: !y [2]\nc: !!int z") == ["YAML_TAG"] * 3
 

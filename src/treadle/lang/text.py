@@ -8,6 +8,7 @@ other tag and documents that are too large or too deep are errors that name the 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -48,6 +49,10 @@ _Loader: Any = type(
 # The tag `!` makes text of anything. libyaml keeps it to itself, so it is looked for in the text.
 _AS_TEXT: Final = re.compile(r"(?:&\S+\s+)?!(?:\s|\Z)")
 
+_NOT_PRINTABLE: Final = re.compile(
+    r"[^\x09\x0A\x0D\x20-\x7E\x85\xA0-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]"
+)
+
 # JSON writes what is beyond 16 bits as two escapes, YAML as one.
 _SURROGATES: Final = re.compile(
     r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
@@ -84,6 +89,27 @@ def parse(text: str, *, file: str | None = None) -> Document:
         raise _bad(
             f"the text is larger than {TEXT_BYTES_MAX // 1024 // 1024} MiB", file, 1, 1, "TEXT_TOO_LARGE"
         )
+    document = Document(None, file)
+    try:
+        builder = _yaml(text, document)
+    except DefinitionError as error:
+        found = _json(text, document) if error.code == "YAML_SYNTAX" else None
+        if found is None:
+            raise
+        builder = found
+    if builder.problems:  # all of them at once: nobody mends a file one key at a time
+        first = builder.problems[0]
+        raise DefinitionError(
+            first["message"],
+            code=first["code"],
+            where=f"{file or '<text>'}:{first['line']}",
+            details={"problems": builder.problems},
+        )
+    return document
+
+
+def _yaml(text: str, document: Document) -> _Builder:
+    file = document.file
     if text.lstrip().startswith(("{", "[")):
         text = _SURROGATES.sub(_joined, text)
     try:
@@ -95,20 +121,56 @@ def parse(text: str, *, file: str | None = None) -> Document:
         message = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise _bad(f"not valid YAML: {message}", file, line, column, "YAML_SYNTAX") from error
     except (yaml.YAMLError, UnicodeError) as error:
-        raise _bad(f"not valid YAML: {error}", file, 1, 1, "YAML_SYNTAX") from error
-    document = Document(None, file)
+        if (odd := _NOT_PRINTABLE.search(text)) is None:
+            raise _bad(f"not valid YAML: {error}", file, 1, 1, "YAML_SYNTAX") from error
+        line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
+        message = f"the character U+{ord(odd[0]):04X} cannot stand in YAML"
+        raise _bad(f"not valid YAML: {message}", file, line, column, "YAML_SYNTAX") from error
+    builder = _Builder(document, text)
     if node is not None:
-        builder = _Builder(document, text)
         document.value = builder.build(node, (), 0)
-        if builder.problems:  # all of them at once: nobody mends a file one key at a time
-            first = builder.problems[0]
-            raise DefinitionError(
-                first["message"],
-                code=first["code"],
-                where=f"{file or '<text>'}:{first['line']}",
-                details={"problems": builder.problems},
-            )
-    return document
+    return builder
+
+
+def _json(text: str, document: Document) -> _Builder | None:
+    """JSON that is no YAML: keys beyond 1024 characters, a line break before a colon, control
+    characters. Where its values stand is not known; None if it is not JSON either."""
+    builder = _Builder(document, text)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        for key in found if len(found) < len(pairs) else ():
+            if [name for name, _ in pairs].count(key) > 1:
+                builder.problem(f"the key {key!r} stands twice", 1, 1, "DUPLICATE_KEY")
+        return found
+
+    def constant(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        document.value = json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_int=lambda digits: builder.whole(digits, 10, 1, 1),
+            parse_float=lambda digits: builder.plain(digits, 1, 1),
+            parse_constant=constant,
+        )
+    except ValueError:
+        return None
+    except RecursionError as error:
+        raise _bad("nested too deeply", document.file, 1, 1, "TEXT_TOO_DEEP") from error
+    document.positions[()] = (1, 1)
+    level = [document.value]
+    for _ in range(VALUE_DEPTH_MAX + 1):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise _bad("nested too deeply", document.file, 1, 1, "TEXT_TOO_DEEP")
+    return builder
 
 
 def _check_depth(text: str, file: str | None) -> None:

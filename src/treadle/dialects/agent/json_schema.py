@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, SchemaError
-from jsonschema_specifications import REGISTRY
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
