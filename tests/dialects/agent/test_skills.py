@@ -9,13 +9,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from treadle.agent import ToolContext
 from treadle.kernel.errors import ToolError
 from treadle.tools.skills import duckdb_skill, files_skill, http_skill, shell_skill
 from treadle.tools.skills.duckdb import _query
+from treadle.tools.skills.duckdb_child import Refused, answer, readable
 from treadle.tools.skills.fetch import fetcher
+from treadle.tools.skills.files import Walk, matches
 from treadle.work.agent_sources import SourceError
 
 
@@ -62,6 +65,72 @@ async def test_files_stay_below_their_folder(tmp_path):
     assert (outside / "secret.txt").read_text() == "secret"
 
 
+async def test_settings_and_keys_are_not_for_models(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in (".env", ".env.local", "sub/.ENV"):
+        (tmp_path / name).write_text("KEY=very-secret")
+    (tmp_path / "notes.txt").write_text("no key, very-secret or not")
+    (tmp_path / "link.txt").symlink_to(tmp_path / ".env")
+    skill, context = files_skill(), ctx(tmp_path)
+    for name in (".env", ".env.local", "sub/.ENV", "link.txt", "sub/../.env"):
+        with pytest.raises(ToolError, match="not for models"):
+            await use(skill, "read_file", {"path": name}, context)
+        with pytest.raises(ToolError, match="not for models"):
+            await use(skill, "write_file", {"path": name, "text": "TREADLE_SHELL=1"}, context)
+    assert (await use(skill, "list_files", {}, context))["files"] == ["notes.txt"]
+    found = await use(skill, "search_files", {"text": "very-secret"}, context)
+    assert [match["file"] for match in found["matches"]] == ["notes.txt"]
+
+
+async def test_a_large_file_is_not_read_whole(tmp_path):
+    with (tmp_path / "big").open("wb") as file:
+        file.write(b"start")
+        file.truncate(1 << 36)  # more than any memory
+    found = await use(files_skill(), "read_file", {"path": "big"}, ctx(tmp_path))
+    assert found["truncated"] is True
+    assert found["text"].startswith("start")
+    assert (await use(files_skill(), "search_files", {"text": "start"}, ctx(tmp_path)))["matches"] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("**/*", ["a.txt", "x/b.txt", "x/y/c.md", "x/y/c.txt"]),
+        ("**", ["a.txt", "x/b.txt", "x/y/c.md", "x/y/c.txt"]),
+        ("*", ["a.txt"]),
+        ("*.txt", ["a.txt"]),
+        ("**/*.txt", ["a.txt", "x/b.txt", "x/y/c.txt"]),
+        ("x/*.txt", ["x/b.txt"]),
+        ("x/**/c.*", ["x/y/c.md", "x/y/c.txt"]),
+        ("**/y/**/*.md", ["x/y/c.md"]),
+        ("?.txt", ["a.txt"]),
+        ("nothing", []),
+        ("**/" * 100 + "*.md", ["x/y/c.md"]),
+    ],
+)
+async def test_patterns(tmp_path, pattern, found):
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    for name in ("a.txt", "x/b.txt", "x/y/c.txt", "x/y/c.md"):
+        (tmp_path / name).write_text("")
+    listed = await use(files_skill(), "list_files", {"pattern": pattern}, ctx(tmp_path))
+    assert listed == {"files": found, "more": 0}
+
+
+def test_a_pattern_costs_parts_times_parts():
+    assert not matches(("a",) * 200, ("**", "a") * 100 + ("b",))
+
+
+def test_looking_through_a_folder_ends(tmp_path):
+    for number in range(10):
+        (tmp_path / f"{number}.txt").write_text("")
+    few = Walk(tmp_path, tmp_path, files=4)
+    assert [path.name for path in few] == ["0.txt", "1.txt", "2.txt", "3.txt"]
+    assert few.said({}) == {"stopped": "only the first 4 files were looked at"}
+    late = Walk(tmp_path, tmp_path, seconds=-1.0)
+    assert list(late) == []
+    assert "only 1 files were looked at" in (late.stopped or "")
+
+
 async def test_the_shell_is_opt_in(tmp_path):
     skill = shell_skill()
     assert skill.config["SHELL"]["required"] is True
@@ -88,6 +157,80 @@ async def test_queries_see_one_folder_only(tmp_path):
     ):
         with pytest.raises(ToolError):
             await use(skill, "query", {"sql": sql}, context)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO 'out.csv'",
+        "SELECT 1; COPY (SELECT 1) TO 'out.csv'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO 'out.csv'",
+        "PREPARE p AS COPY (SELECT 1) TO 'out.csv'",
+        "COPY (PIVOT 't.csv' ON a USING sum(b)) TO 'out.csv'",
+        "EXPORT DATABASE 'out'",
+        "ATTACH 'out.db'",
+        "CREATE TABLE t AS SELECT 1",
+        "",
+    ],
+)
+def test_a_query_writes_nothing(tmp_path, monkeypatch, sql):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(Refused, match="quer"):
+        answer(sql, None, 10, 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM 't.csv'",
+        "WITH x AS (FROM '*.csv') FROM x;",
+        "PIVOT 't.csv' ON a USING sum(b)",
+        "SUMMARIZE FROM 't.csv'",
+        "EXPLAIN FROM 't.csv'",
+    ],
+)
+def test_a_query_may_be_put_in_many_ways(tmp_path, monkeypatch, sql):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    assert answer(sql, None, 10, 10_000)["rows"]
+
+
+async def test_an_answer_is_bounded(tmp_path):
+    sql = "SELECT repeat('x', 100000) FROM range(100)"
+    found = await use(duckdb_skill(), "query", {"sql": sql}, ctx(tmp_path))
+    assert found["truncated"] is True
+    assert len(found["rows"]) == 10
+    with pytest.raises(ToolError, match="emory"):
+        await use(
+            duckdb_skill(), "query", {"sql": "SELECT list(x) FROM range(10000000000) t(x)"}, ctx(tmp_path)
+        )
+    assert list(tmp_path.iterdir()) == [], "nothing is put on disk either"
+
+
+def test_what_a_query_may_read(tmp_path):
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "clean").mkdir()
+    for name in ("u.csv", "sub/t.csv", "sub/deep/.env.local"):
+        (tmp_path / name).write_text("")
+    assert readable(str(tmp_path / "clean")) == ([f"{tmp_path}/clean/"], [])
+    assert readable(str(tmp_path)) == ([f"{tmp_path}/clean/"], [f"{tmp_path}/u.csv", f"{tmp_path}/sub/t.csv"])
+    (tmp_path / "sub/deep/.env.local").unlink()
+    (tmp_path / "sub/link").symlink_to("/etc")
+    assert readable(str(tmp_path))[0] == [f"{tmp_path}/clean/", f"{tmp_path}/sub/deep/"]
+
+
+@pytest.mark.parametrize("name", [".env", "*", "sub/../.env", "sub/link"])
+def test_queries_do_not_see_settings_and_keys(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".env").write_text("KEY=very-secret")
+    (tmp_path / "sub" / "link").symlink_to("/etc/passwd")
+    (tmp_path / "u.csv").write_text("a\n2\n")
+    with pytest.raises(duckdb.PermissionException):
+        answer(f"SELECT content FROM read_text('{name}')", None, 10, 1000)
+    assert answer("FROM 'u.csv'", None, 10, 1000)["rows"] == [[2]]
 
 
 async def test_a_query_without_end_is_killed(tmp_path):

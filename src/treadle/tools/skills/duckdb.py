@@ -1,7 +1,8 @@
 """`duckdb`: SQL over files below one folder (CSV, Parquet, JSON) and over a database, if one is set.
 
-What the model writes runs in a process of its own (`duckdb_child`) that sees that folder and
-nothing else; a database is attached read-only. The process is killed when time is up.
+What the model writes runs in a process of its own (`duckdb_child`) that reads that folder and
+nothing else, and writes nowhere; a database is attached read-only. The process is killed when time
+is up.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from treadle.work.agent_skill import Skill, ToolContext
 from .files import ROOT, root_of
 
 ROWS_MAX: Final = 1_000
+CHARS_MAX: Final = 1024 * 1024
 SECONDS_MAX: Final = 60.0
 # All that a child needs of our environment; keys and tokens are not among it.
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "SYSTEMROOT")
@@ -61,7 +63,8 @@ async def _query(sql: str, root: str, database: str | None, seconds: float = SEC
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    asked = json.dumps({"sql": sql, "database": database and os.path.abspath(database), "rows_max": ROWS_MAX})
+    path = database and os.path.abspath(database)
+    asked = json.dumps({"sql": sql, "database": path, "rows_max": ROWS_MAX, "chars_max": CHARS_MAX})
     try:
         async with asyncio.timeout(seconds):
             out, err = await child.communicate(asked.encode())

@@ -2,30 +2,91 @@
 
 Its working directory is the folder it may read, so that relative names mean what they say there;
 everything else of the file system and the net is closed to it, and settings cannot be changed back.
+It reads and does not write: one query, no COPY, nothing spilled to disk, and memory and answer are
+bounded. `.env` files and links that lead out are not there for it: a folder with one of them is
+opened file by file, so patterns such as `*.csv` work in the folders below it only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 
+from .files import is_hidden
 
-def answer(sql: str, database: str | None, rows_max: int) -> dict[str, Any]:
+MEMORY: Final = "1GB"
+_QUERY: Final = duckdb.StatementType.SELECT
+# PIVOT comes as several statements, EXPLAIN as one with another inside: neither may hold one of these.
+_WRAPPED: Final = (duckdb.StatementType.MULTI, duckdb.StatementType.EXPLAIN)
+_WRITES: Final = re.compile(r"\b(copy|create|export|insert|update|delete|attach|install|load|set)\b", re.I)
+
+
+class Refused(Exception):
+    """What was asked is not a query."""
+
+
+def answer(sql: str, database: str | None, rows_max: int, chars_max: int) -> dict[str, Any]:
     connection = duckdb.connect(":memory:")
     if database is not None:
         connection.execute(f"ATTACH {_quoted(database)} AS db (READ_ONLY)")
-    connection.execute(f"SET allowed_directories = [{_quoted(os.getcwd() + '/')}]")
+    connection.execute(f"SET memory_limit = '{MEMORY}'")
+    connection.execute("SET temp_directory = ''")
+    for setting, places in zip(("allowed_directories", "allowed_paths"), readable(os.getcwd()), strict=True):
+        connection.execute(f"SET {setting} = [{', '.join(map(_quoted, places))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+    _check(sql)
     cursor = connection.execute(sql)
     names = [column[0] for column in cursor.description or ()]
-    rows = cursor.fetchmany(rows_max + 1)
-    shown = [[_plain(value) for value in row] for row in rows[:rows_max]]
-    return {"columns": names, "rows": shown, "truncated": len(rows) > rows_max}
+    rows: list[list[Any]] = []
+    chars = 0
+    while len(rows) < rows_max and (row := cursor.fetchone()) is not None:
+        shown = [_plain(value) for value in row]
+        chars += len(json.dumps(shown))
+        if chars > chars_max:
+            return {"columns": names, "rows": rows, "truncated": True}
+        rows.append(shown)
+    return {"columns": names, "rows": rows, "truncated": cursor.fetchone() is not None}
+
+
+def readable(root: str) -> tuple[list[str], list[str]]:
+    """What may be read: folders that are open as a whole, and single files of all others."""
+    mixed: set[str] = set()
+    for place, folders, names in os.walk(root):
+        if any(_is_closed(root, os.path.join(place, name)) for name in (*folders, *names)):
+            while place not in mixed:
+                mixed.add(place)
+                place = os.path.dirname(place) if place != root else place
+    if not mixed:
+        return [root + "/"], []
+    whole, single = [], []
+    for entry in (entry for place in sorted(mixed) for entry in os.scandir(place)):
+        if _is_closed(root, entry.path) or entry.path in mixed:
+            continue
+        if entry.is_dir():
+            whole.append(entry.path + "/")
+        else:
+            single.append(entry.path)
+    return whole, single
+
+
+def _is_closed(root: str, path: str) -> bool:
+    leads_out = os.path.islink(path) and not os.path.realpath(path).startswith(root + "/")
+    return leads_out or is_hidden(os.path.basename(path))
+
+
+def _check(sql: str) -> None:
+    statements = duckdb.extract_statements(sql)
+    if len(statements) != 1:
+        raise Refused("give one query; a WITH clause can hold what it builds on")
+    kind = statements[0].type
+    if kind != _QUERY and not (kind in _WRAPPED and _WRITES.search(sql) is None):
+        raise Refused("only queries are allowed here: SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT")
 
 
 def _quoted(text: str) -> str:
@@ -46,8 +107,11 @@ def _plain(value: Any) -> Any:
 def main() -> None:
     asked = json.load(sys.stdin)
     try:
-        found: dict[str, Any] = {"ok": answer(asked["sql"], asked["database"], asked["rows_max"])}
-    except duckdb.Error as error:
+        found: dict[str, Any] = {"ok": answer(**asked)}
+    except duckdb.PermissionException as error:
+        hint = "in a folder that holds a .env file or a link that leads out, name files one by one"
+        found = {"error": f"{error}; {hint}"}
+    except (duckdb.Error, Refused) as error:
         found = {"error": str(error)}
     json.dump(found, sys.stdout)
 

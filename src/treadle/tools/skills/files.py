@@ -1,11 +1,18 @@
 """`files`: read, write, list and search text files below one folder.
 
 The folder is FILES_ROOT, else the workflow's own, else the current one. Links are followed before
-the check, so nothing outside can be reached through them.
+the check, so nothing outside can be reached through them. `.env` files hold what the model must not
+see: to it they are not there. Looking through a folder ends after so many files and seconds, and
+says so, because a thread cannot be stopped from outside.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +21,9 @@ from treadle.work.agent_skill import Skill, ToolContext
 
 READ_BYTES_MAX: Final = 256 * 1024
 FOUND_MAX: Final = 200
+FILES_MAX: Final = 50_000
+SECONDS_MAX: Final = 20.0
+PATTERN_CHARS_MAX: Final = 500
 ROOT: Final = {
     "FILES_ROOT": {
         "description": "Folder that files are read from and written to",
@@ -21,6 +31,7 @@ ROOT: Final = {
     }
 }
 _PATH: Final = {"type": "string", "description": "Path relative to the folder"}
+_PATTERN: Final = {"type": "string", "maxLength": PATTERN_CHARS_MAX}
 
 
 def root_of(ctx: ToolContext) -> Path:
@@ -33,7 +44,62 @@ def inside(ctx: ToolContext, path: str) -> Path:
     found = (root / path).resolve()
     if not found.is_relative_to(root):
         raise ToolError(f"{path} is outside of the folder that may be used", code="FILE_OUTSIDE_ROOT")
+    if is_hidden(found.name):
+        raise ToolError(f"{path} holds settings and keys, and is not for models", code="FILE_OUTSIDE_ROOT")
     return found
+
+
+def is_hidden(name: str) -> bool:
+    """`.env`, `.env.local` and the like."""
+    return name.lower() == ".env" or name.lower().startswith(".env.")
+
+
+class Walk:
+    """The files below a folder, in order; `stopped` says why it ended early, if it did."""
+
+    def __init__(
+        self, folder: Path, root: Path, *, files: int = FILES_MAX, seconds: float = SECONDS_MAX
+    ) -> None:
+        self._folder = folder
+        self._root = root
+        self._files = files
+        self._seconds = seconds
+        self.stopped: str | None = None
+
+    def __iter__(self) -> Iterator[Path]:
+        until, seen = time.monotonic() + self._seconds, 0
+        for place, folders, names in os.walk(self._folder):
+            folders.sort()
+            for name in sorted(names):
+                seen += 1
+                if seen > self._files:
+                    self.stopped = f"only the first {self._files} files were looked at"
+                    return
+                if time.monotonic() > until:
+                    self.stopped = f"after {self._seconds:g} s; only {seen} files were looked at"
+                    return
+                path = Path(place, name)
+                real = path.resolve()
+                if real.is_file() and real.is_relative_to(self._root) and not is_hidden(real.name):
+                    yield path
+
+    def said(self, found: dict[str, Any]) -> dict[str, Any]:
+        return found if self.stopped is None else {**found, "stopped": self.stopped}
+
+
+def matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a path fits a pattern part by part; `**` is any number of folders. Never more work
+    than parts times parts."""
+
+    @cache
+    def fits(i: int, j: int) -> bool:
+        if j == len(pattern):
+            return i == len(path)
+        if pattern[j] == "**":
+            return fits(i, j + 1) or (i < len(path) and fits(i + 1, j))
+        return i < len(path) and fnmatchcase(path[i], pattern[j]) and fits(i + 1, j + 1)
+
+    return fits(0, 0)
 
 
 def files_skill() -> Skill:
@@ -42,19 +108,21 @@ def files_skill() -> Skill:
     @skill.tool(
         "list_files",
         description="List files below a folder",
-        input_schema={"type": "object", "properties": {"path": _PATH, "pattern": {"type": "string"}}},
+        input_schema={"type": "object", "properties": {"path": _PATH, "pattern": _PATTERN}},
         idempotent=True,
     )
     def list_files(input: dict[str, Any], ctx: ToolContext) -> Any:
         root, folder = root_of(ctx), inside(ctx, input.get("path") or ".")
-        pattern = input.get("pattern") or "**/*"
-        if pattern.startswith("/") or ".." in Path(pattern).parts:
+        text = input.get("pattern") or "**/*"
+        pattern = Path(text).parts
+        if text.startswith("/") or ".." in pattern:
             raise ToolError("a pattern is relative to the folder")
-        found = [p for p in sorted(folder.glob(pattern)) if p.is_file() and p.resolve().is_relative_to(root)]
-        return {
-            "files": [str(p.relative_to(root)) for p in found[:FOUND_MAX]],
-            "more": max(0, len(found) - FOUND_MAX),
-        }
+        if pattern and pattern[-1] == "**":
+            pattern = (*pattern, "*")
+        walk = Walk(folder, root)
+        found = [p for p in walk if matches(p.relative_to(folder).parts, pattern)]
+        listed = [str(p.relative_to(root)) for p in found[:FOUND_MAX]]
+        return walk.said({"files": listed, "more": max(0, len(found) - FOUND_MAX)})
 
     @skill.tool(
         "read_file",
@@ -66,7 +134,8 @@ def files_skill() -> Skill:
         path = inside(ctx, input["path"])
         if not path.is_file():
             raise ToolError(f"{input['path']} is not a file")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(READ_BYTES_MAX + 1)
         return {
             "text": data[:READ_BYTES_MAX].decode("utf-8", "replace"),
             "truncated": len(data) > READ_BYTES_MAX,
@@ -100,18 +169,21 @@ def files_skill() -> Skill:
         idempotent=True,
     )
     def search_files(input: dict[str, Any], ctx: ToolContext) -> Any:
-        root, folder = root_of(ctx), inside(ctx, input.get("path") or ".")
-        found: list[dict[str, Any]] = []
-        for path in sorted(folder.rglob("*")):
-            if len(found) >= FOUND_MAX:
-                break
-            if not path.is_file() or not path.resolve().is_relative_to(root):
-                continue
-            if path.stat().st_size > READ_BYTES_MAX:
-                continue
-            for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
-                if input["text"] in line:
-                    found.append({"file": str(path.relative_to(root)), "line": number, "text": line[:400]})
-        return {"matches": found[:FOUND_MAX]}
+        root = root_of(ctx)
+        walk = Walk(inside(ctx, input.get("path") or "."), root)
+        return walk.said({"matches": list(_lines_with(input["text"], walk, root))})
 
     return skill
+
+
+def _lines_with(text: str, walk: Walk, root: Path) -> Iterator[dict[str, Any]]:
+    count = 0
+    for path in walk:
+        if path.stat().st_size > READ_BYTES_MAX:
+            continue
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+            if text in line:
+                yield {"file": str(path.relative_to(root)), "line": number, "text": line[:400]}
+                count += 1
+                if count == FOUND_MAX:
+                    return
