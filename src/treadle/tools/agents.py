@@ -21,6 +21,7 @@ from treadle.work.job import Done, Job
 from treadle.work.secrets import Secrets
 from treadle.work.worker import Worker
 
+from . import clean_logs
 from .models import Providers
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Agents:
         self._models = models
         self._secrets = secrets
         self._runs = runs
+        clean_logs.knows(secrets)
         self._mcp = _LazyMcp(runs)
         self.skills = Skills(learn=self._learn, built_in=self._built_in)
         self.providers = Providers(models, resolve=secrets.resolve, learn=self._learn)

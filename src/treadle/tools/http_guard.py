@@ -20,6 +20,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Local whatever they carry: protocol assignments (RFC 6890), site-local (RFC 3879), IPv4-compatible,
+# IPv4-translated, local NAT64 (RFC 8215).
+_LOCAL = tuple(
+    ipaddress.ip_network(text)
+    for text in ("192.0.0.0/24", "fec0::/10", "::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48")
+)
 
 
 class InsideAddress(Exception):
@@ -33,14 +39,19 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is out in the world; addresses that carry another one are looked into."""
-    if isinstance(address, ipaddress.IPv6Address):
-        for inner in (address.ipv4_mapped, address.sixtofour, *(address.teredo or ())):
-            if inner is not None:
-                return is_public(inner)
-        if address in _NAT64:
-            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    """Whether an address is out in the world; those that carry others are looked into, all of them."""
+    if any(address in network for network in _LOCAL):
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and (carried := _carried(address)):
+        return all(is_public(inner) for inner in carried)
     return address.is_global and not address.is_multicast
+
+
+def _carried(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [inner for inner in found if inner is not None]
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):

@@ -29,6 +29,8 @@ from treadle.kernel.errors import ToolError
 from treadle.kernel.values import Value
 from treadle.work.agent_api import McpServer, McpTool, ProviderError
 
+from .clean_logs import cover
+
 IDLE_S: Final = 120.0
 TOOLS_MAX: Final = 1_000
 OUTPUT_CHARS_MAX: Final = 4 * 1024 * 1024
@@ -242,7 +244,9 @@ class Connection:
         errors = stack.enter_context(log)
         try:
             async with asyncio.timeout(self._server.timeout_s):
-                client: Client = await stack.enter_async_context(await _client(stack, self._server, errors))
+                connecting = await _client(stack, self._server, errors)
+                cover()
+                client: Client = await stack.enter_async_context(connecting)
                 self.listed = await _tools_of(client)
                 return client
         except (Exception, asyncio.CancelledError) as error:

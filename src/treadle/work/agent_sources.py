@@ -20,6 +20,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 
 from .job import StaysOpen
+from .redact import without_credentials
 
 CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -49,11 +50,13 @@ async def resolve_all(
             if key not in cache:
                 cache[key] = await _resolve(source, place, offline=offline, fetch=fetch)
             # The same file may be written in several ways; each field keeps what was written there.
-            found[path] = {**cache[key], "origin": source.origin}
+            shown = without_credentials(source.origin) if source.kind == "url" else source.origin
+            found[path] = {**cache[key], "origin": shown}
         except SourceShape as error:
             raise SourceError(str(error), code=error.code, where=path) from error
         except SourceError as error:
-            raise SourceError(error.message, code=error.code, where=path, cls=error.cls) from error
+            message = without_credentials(error.message)
+            raise SourceError(message, code=error.code, where=path, cls=error.cls) from error
     return found
 
 

@@ -17,6 +17,9 @@ if MODE == "dead":
     print("cannot find my configuration", file=sys.stderr)
     raise SystemExit(3)
 
+if MODE == "leaky":
+    print(f"connecting with {os.environ['SERVER_TOKEN']}", flush=True)  # where only messages belong
+
 server = MCPServer("test")
 
 

@@ -343,6 +343,16 @@ async def test_names_are_resolved_by_the_system_too(run, web):
         ("2002:7f00:1::", False),
         ("64:ff9b::7f00:1", False),
         ("::ffff:10.0.0.1", False),
+        ("2002:5db8:d70e::", True),
+        ("64:ff9b::5db8:d70e", True),
+        # Teredo: through a server that is public, to a client that is us.
+        ("2001:0:4136:e378::80ff:fffe", False),
+        ("::127.0.0.1", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("64:ff9b:1::7f00:1", False),
+        ("fec0::1", False),
+        ("192.0.0.8", False),
+        ("0.0.0.0", False),
     ],
 )
 def test_what_is_public(address, public):

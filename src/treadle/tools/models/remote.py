@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
+from treadle.tools.clean_logs import cover
 from treadle.work.agent_api import ProviderError
 
 from .prompt import status_error
@@ -62,6 +63,7 @@ class RemoteModel(ABC, Generic[C]):
                     code="PROVIDER_AUTH",
                 )
             self._client = self._make(key)
+            cover()
         return self._client
 
     def _refused(self, status: int, message: str, headers: Mapping[str, str]) -> ProviderError:

@@ -1,0 +1,55 @@
+"""No secret in what libraries log: requests with their headers, answers that could not be read.
+
+Our own lines are cleaned where they are written. Those of the SDKs for models and MCP are theirs,
+so their loggers get a filter: a record that holds a secret, or `user:password@` in an address, is
+rewritten, its traceback with it. All others stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from treadle.kernel.values import Value
+from treadle.work.redact import without_credentials
+
+LIBRARIES: Final = ("anthropic", "openai", "mcp", "client", "httpx", "httpx2", "httpcore", "httpcore2")
+
+
+class Vault(Protocol):
+    def redact(self, value: Value) -> Value: ...
+
+
+class _Clean(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vaults: WeakSet[Vault] = WeakSet()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            said += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        clean = without_credentials(said)
+        for vault in self.vaults:
+            clean = str(vault.redact(clean))
+        if clean != said:
+            record.msg, record.args = clean, None
+            record.exc_info = record.exc_text = None
+        return True
+
+
+_CLEAN: Final = _Clean()
+
+
+def knows(vault: Vault) -> None:
+    """From now on what this vault has handed out is cleaned from the lines of libraries."""
+    _CLEAN.vaults.add(vault)
+
+
+def cover() -> None:
+    """Filters every logger that the libraries have by now; called when a client of theirs is made."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in LIBRARIES:
+            logging.getLogger(name).addFilter(_CLEAN)
