@@ -20,7 +20,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 
 from .agent_api import McpServer, McpSessions, McpTool, ProviderError, Visit
-from .agent_skill import CleanLogger, SkillTool, ToolContext
+from .agent_handlers import run_handler
+from .agent_skill import CleanLogger, ToolContext
 from .agent_skills import Skills, Values
 from .agent_store import CALL_BYTES_MAX, Payloads
 from .job import Done, Job, StaysOpen, is_revoked
@@ -186,7 +187,7 @@ class ToolWork:
 
         async def use_handler() -> Value:
             try:
-                return await _run(tool, input, context)
+                return await run_handler(tool, input, context)
             finally:
                 await asyncio.gather(*running)
 
@@ -238,12 +239,6 @@ def _refused(schema: dict[str, Any], input: Value) -> str | None:
     except Exception as error:  # a server may publish a schema that cannot be applied
         return f"invalid input: the tool's schema cannot be applied: {error}"
     return f"invalid input: {'; '.join(problems)[:REFUSED_CHARS_MAX]}" if problems else None
-
-
-async def _run(tool: SkillTool, input: dict[str, Any], context: ToolContext) -> Value:
-    if tool.is_async:
-        return await tool.handler(input, context)
-    return await asyncio.to_thread(tool.handler, input, context)
 
 
 def _progress(job: Job, running: list[asyncio.Future[None]]) -> Callable[[str], Any]:
