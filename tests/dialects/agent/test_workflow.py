@@ -63,11 +63,11 @@ def test_yaml_is_1_2_core(definition):
         (("instruction: Decide.", "instruction: {url: 'https://x', type: soap}"), "SOURCE_INVALID_TYPE", 16),
         (("instruction: Decide.", "instruction: ''"), "SOURCE_INVALID_SHAPE", 16),
         (("instruction: Decide.", "instruction: D\n    eval_policy: any_pass"), "UNSUPPORTED_EVAL_POLICY", 17),
-        (("instruction: Decide.", "instruction: D\n    verify: {}"), "LEGACY_VERIFY", 14),
-        (("instruction: Decide.", "instruction: D\n    max_turn: 3"), "SCHEMA", 14),
+        (("instruction: Decide.", "instruction: D\n    verify: {}"), "LEGACY_VERIFY", 17),
+        (("instruction: Decide.", "instruction: D\n    max_turn: 3"), "SCHEMA", 17),
         (("instruction: Decide.", "instruction: D\n    output: {type: nonsense}"), "OUTPUT_SCHEMA_INVALID", 17),
         (("pass_when: yes", "pass_when: yes please"), "PASS_WHEN_NOT_A_TOKEN", 13),
-        (("rubric: Is it complete?", "rubric: R\n        rule: {output_required: [x]}"), "SCHEMA", 10),
+        (("rubric: Is it complete?", "rubric: R\n        rule: {output_required: [x]}"), "SCHEMA", 13),
         (("instruction: Decide.", "instruction: D\n    requires: {output_required: ['a..b']}"), "BAD_PATH", 17),
         (("instruction: Decide.", "instruction: D\n    requires: {output_matches: [{path: a, matches: '('}]}"), "BAD_PATTERN", 17),
         (("instruction: Decide.", "instruction: D\n    requires: {output_matches: [{path: a, equals: 1, in: [1]}]}"), "SCHEMA", 17),
@@ -85,6 +85,47 @@ def test_problems_have_codes_and_lines(problems, change, code, line):
     problem = next(p for p in found.errors if p.code == code)
     assert problem.line == line
     assert problem.file == "flow.yaml"
+
+
+def test_unknown_fields_are_told_one_by_one_where_they_stand(problems):
+    text = GOOD.replace(
+        "instruction: Decide.", "instruction: D\n    max_turn: 3\n    verify: {}\n    typo: 1"
+    )
+    found = [(p.code, p.line, p.path) for p in problems(text).errors]
+    assert found == [
+        ("SCHEMA", 17, "nodes.decide.max_turn"),
+        ("LEGACY_VERIFY", 18, "nodes.decide.verify"),
+        ("SCHEMA", 19, "nodes.decide.typo"),
+    ]
+    assert "Did you mean 'max_turns'?" in problems(text).errors[0].hint
+    assert codes(problems(GOOD + "verify: {}\n")) == ["LEGACY_VERIFY"]
+
+
+@pytest.mark.parametrize(
+    ("node", "message", "hint"),
+    [
+        (
+            {"retry": {"max": 1, "instruction": {"auto": False}}},
+            "cannot stand here",
+            "text, or {auto: true}, or {reflect: …}",
+        ),
+        ({"tools": {}}, "is empty", "Write something"),
+        ({"skills": None}, "null is not a list", "leave the field out"),
+        ({"max_turns": 0}, "0 is too small", "1 or more"),
+        ({"max_turns": "3"}, "'3' is not a whole number", "Write a whole number."),
+        ({"in_doubt": "panic"}, "'panic' is not one of", "'retry', 'skip', 'fail', 'ask'"),
+        ({"budget": {}}, "at least one of usd, tokens", "Write one of usd, tokens."),
+        ({"budget": {"usd": 0}}, "0 is too small", "more than 0"),
+        ({"approve": {"roles": ["r"]}}, "'prompt' is missing", "Add it."),
+        ({"rules": 5}, "5 cannot stand here", "a list, or {only: …, sources: …}"),
+    ],
+)
+def test_what_to_write_instead_is_told(problems, flow, node, message, hint):
+    """INTERFACES §1: problems with file, line, code, and what to do."""
+    (problem,) = problems(flow({"a": node})).errors
+    assert (problem.code, problem.rule) == ("SCHEMA", "schema")
+    assert message in problem.message
+    assert hint in problem.hint
 
 
 def test_all_problems_are_found_at_once(problems):
@@ -334,6 +375,7 @@ def test_no_document_breaks_the_compiler(value):
 
     definition, found = DIALECT.compile(Document(value))
     assert (definition is None) == bool(found.errors)
+    assert all(problem.hint for problem in found if problem.code != "VALUE_REFUSED"), list(map(str, found))
     if definition is not None:
         DIALECT.machine.load(definition.body)
         assert definition.digest

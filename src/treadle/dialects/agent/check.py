@@ -10,9 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
-
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import parse_duration
@@ -22,10 +19,11 @@ from treadle.lang.text import Path as Where
 from .inputs import check_declarations
 from .json_schema import schema_problem
 from .paths import Path, PathError, compile_js
-from .schema import SKILL_ID, WORKFLOW
+from .schema import SKILL_ID
+from .shape import check_shape, short
 from .sources import url_problem
 
-_SHAPE: Final = Draft202012Validator(WORKFLOW)
+_DURATION: Final = "Write 30s, 5m, 2h, 3d, or seconds as a number."
 # Keys of a turn's context that no node may take.
 RESERVED: Final = ("input", "approval")
 _RULE_KINDS: Final = {
@@ -38,15 +36,14 @@ BUILT_IN_SKILLS: Final = frozenset({"files", "shell", "http", "duckdb", "workflo
 def check(value: Any, problems: Problems) -> None:
     """Adds everything that is wrong with `value` to `problems`."""
     if not isinstance(value, dict):
-        problems.error("SCHEMA", (), "an agent workflow is a mapping with id, name, entry, nodes and edges")
+        problems.error("SCHEMA", (), "this is no mapping", hint="Write id, name, entry, nodes and edges.")
         return
     try:
         encode(value)
     except ValueRefused as refused:
         problems.error("VALUE_REFUSED", (), refused.message, hint="Only JSON values can be stored.")
         return
-    for error in _SHAPE.iter_errors(value):
-        _shape_problem(error, problems)
+    check_shape(value, problems)
     nodes = value.get("nodes")
     if isinstance(nodes, dict):
         _check_graph(value, nodes, problems)
@@ -56,67 +53,6 @@ def check(value: Any, problems: Problems) -> None:
         _check_skills(value, nodes, problems)
         _check_judges(value, nodes, problems)
     check_declarations(value.get("inputs"), problems)
-
-
-# --- shape --------------------------------------------------------------------------------------
-
-
-def _shape_problem(error: ValidationError, problems: Problems) -> None:
-    where: Where = tuple(error.absolute_path)
-    if where and where[-1] == "verify":
-        return
-    code, message, hint = "SCHEMA", error.message, ""
-    if _is_source(where, error):
-        code, message, hint = _source_problem(error.instance)
-    elif len(where) >= 2 and where[0] == "skills":
-        code = "INVALID_INLINE_SKILL"
-        hint = "An inline skill has an instruction or an mcp server, and a name and description at most."
-    elif error.validator == "additionalProperties":
-        properties = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
-        known = ", ".join(sorted(properties))
-        hint = f"Fields here: {known}."
-        if isinstance(error.instance, dict) and "verify" in error.instance:
-            code = "LEGACY_VERIFY"
-            message = "`verify` is no longer a field of a node"
-            hint = "Write it as `eval:` with kind value or function; see docs/agent.md."
-    elif error.validator in ("oneOf", "anyOf"):
-        message = _choice_message(error)
-    problems.error(code, where, _short(message), hint=hint, rule="schema")
-
-
-def _is_source(where: Where, error: ValidationError) -> bool:
-    return "Source" in error.absolute_schema_path or (
-        error.validator == "oneOf" and error.schema == WORKFLOW["$defs"]["Source"]
-    )
-
-
-def _source_problem(instance: Any) -> tuple[str, str, str]:
-    hint = "Write text, {inline: text}, {file: path} or {url: address}; quote text that starts with /."
-    tags = [tag for tag in ("inline", "file", "url") if isinstance(instance, dict) and tag in instance]
-    if len(tags) == 1:
-        extra = sorted(set(instance) - {tags[0], "type"})
-        message = f"a Source {{{tags[0]}: …}} takes no {', '.join(extra)}" if extra else "a Source needs text"
-    elif isinstance(instance, dict):
-        message = "a Source has exactly one of inline, file, url"
-    else:
-        message = "a Source is text that is not empty, or a mapping"
-    return "SOURCE_INVALID_SHAPE", message, hint
-
-
-def _choice_message(error: ValidationError) -> str:
-    names = [
-        option["required"][0]
-        for option in list(error.validator_value or ())  # type: ignore[arg-type]
-        if isinstance(option, dict) and set(option) == {"required"}
-    ]
-    if not names:
-        return error.message
-    many = "exactly" if error.validator == "oneOf" else "at least"
-    return f"needs {many} one of {', '.join(names)}"
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= 400 else message[:399] + "…"
 
 
 # --- graph --------------------------------------------------------------------------------------
@@ -192,6 +128,7 @@ def _check_reachable(
             "NO_TERMINAL_NODE",
             ("nodes",),
             "every reachable node has an edge out; the run ends only when max_iterations is used up",
+            hint="Add a node without an edge out, if the work has an end.",
         )
 
 
@@ -264,7 +201,12 @@ def _check_ambiguous(
 def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
     at: Where = ("nodes", id)
     if id in RESERVED:
-        problems.error("RESERVED_NODE_ID", at, f"a node cannot be called {id!r}: every context has that key")
+        problems.error(
+            "RESERVED_NODE_ID",
+            at,
+            f"a node cannot be called {id!r}: every context has that key",
+            hint="Give it another id.",
+        )
     if node.get("eval_policy", "all_pass") in ("any_pass", "weighted"):
         problems.error(
             "UNSUPPORTED_EVAL_POLICY",
@@ -294,7 +236,12 @@ def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
     names = [item.get("name") for item in evals if isinstance(item, dict)] if isinstance(evals, list) else []
     for index, name in enumerate(names):
         if name in names[:index]:
-            problems.error("DUPLICATE_EVALUATOR", (*at, "eval", index), f"two evaluators are called {name!r}")
+            problems.error(
+                "DUPLICATE_EVALUATOR",
+                (*at, "eval", index),
+                f"two evaluators are called {name!r}",
+                hint="Name one of them otherwise.",
+            )
 
 
 def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None:
@@ -303,7 +250,7 @@ def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None
         problems.error(
             "OUTPUT_SCHEMA_INVALID",
             (*at, *place),
-            _short(message),
+            short(message),
             hint="Write JSON Schema (draft 2020-12) that refers to nothing but itself ($defs).",
         )
 
@@ -350,7 +297,12 @@ def _check_rule(rule: dict[str, Any], at: Where, problems: Problems) -> None:
             try:
                 compile_js(entry["matches"])
             except (re.error, RecursionError, OverflowError) as error:
-                problems.error("BAD_PATTERN", (*where, "matches"), f"not a regular expression: {error}")
+                problems.error(
+                    "BAD_PATTERN",
+                    (*where, "matches"),
+                    f"not a regular expression: {error}",
+                    hint="Write a JavaScript regular expression without slashes and flags.",
+                )
 
 
 def _check_path(text: Any, at: Where, problems: Problems) -> None:
@@ -359,16 +311,16 @@ def _check_path(text: Any, at: Where, problems: Problems) -> None:
     try:
         Path.parse(text)
     except PathError as error:
-        problems.error("BAD_PATH", at, str(error))
+        problems.error("BAD_PATH", at, str(error), hint="As in all:findings[*].severity or input.host.")
 
 
 def _check_duration(value: Any, at: Where, problems: Problems) -> None:
     try:
         parse_duration(value)
     except DefinitionError as error:
-        problems.error(error.code, at, error.message)
+        problems.error(error.code, at, error.message, hint=_DURATION)
     except (ValueError, OverflowError):
-        problems.error("BAD_DURATION", at, f"{value!r} is not a duration")
+        problems.error("BAD_DURATION", at, f"{value!r} is not a duration", hint=_DURATION)
 
 
 def _check_source(value: Any, at: Where, problems: Problems) -> None:
@@ -398,7 +350,7 @@ def _check_url(url: str, at: Where, problems: Problems, *, strict: bool) -> None
         problems.error(
             "SOURCE_INVALID_SHAPE",
             at,
-            _short(f"{url!r} {problem}"),
+            short(f"{url!r} {problem}"),
             hint="Write an address such as https://example.org/rules.md, or {inline: …} if it is text.",
         )
 

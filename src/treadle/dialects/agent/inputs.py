@@ -47,7 +47,12 @@ def check_declarations(declared: Any, problems: Problems) -> None:
                 hint="Remove one of the two.",
             )
         if "default" in spec and not fits(spec["default"], kind):
-            problems.error("INPUT_DEFAULT_TYPE", (*at, "default"), f"the default of {name!r} is not a {kind}")
+            problems.error(
+                "INPUT_DEFAULT_TYPE",
+                (*at, "default"),
+                f"the default of {name!r} is not a {kind}",
+                hint="Correct the default, or the type.",
+            )
         elif (
             "default" in spec
             and isinstance(spec.get("enum"), list)
@@ -67,6 +72,7 @@ def check_declarations(declared: Any, problems: Problems) -> None:
                     "INPUT_ENUM_TYPE",
                     (*at, "enum", index),
                     f"{brief(choice)} in the enum of {name!r} is not a {kind}",
+                    hint="Correct the enum, or the type.",
                 )
 
 
