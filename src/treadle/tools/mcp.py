@@ -28,6 +28,7 @@ from mcp.types import CONNECTION_CLOSED, Tool
 from treadle.kernel.errors import ToolError
 from treadle.kernel.values import Value
 from treadle.work.agent_api import McpServer, McpTool, ProviderError
+from treadle.work.redact import without_credentials
 
 from .clean_logs import cover
 
@@ -301,7 +302,7 @@ def _said(error: BaseException) -> str:
     """The plain reason inside a group of exceptions."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    return without_credentials(str(error)) or type(error).__name__
 
 
 def _tail(errors: IO[str]) -> str:

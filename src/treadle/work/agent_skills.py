@@ -26,6 +26,7 @@ from treadle.lang.text import parse
 
 from .agent_api import McpServer
 from .agent_skill import Skill
+from .redact import without_credentials
 from .secret_files import read_secrets_file
 
 FOLDERS: Final = (".treadle/skills", ".sweny/skills", ".claude/skills", ".agents/skills", ".gemini/skills")
@@ -212,6 +213,8 @@ def recorded(skill: Skill, id: str, instruction: str | None) -> dict[str, Any]:
             key: skill.mcp[key] for key in ("type", "command", "args", "url", "timeout") if key in skill.mcp
         }
         kept.setdefault("type", "stdio" if "command" in kept else "http")
+        if "url" in kept:
+            kept["url"] = without_credentials(str(kept["url"]))
         kept["env"] = sorted(skill.mcp.get("env") or {})
         kept["headers"] = sorted(skill.mcp.get("headers") or {})
         value["mcp"] = kept

@@ -361,7 +361,11 @@ def test_what_step_0_keeps_of_a_server():
     skill = Skill(
         "s",
         name="S",
-        mcp={"url": "https://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}, "env": {"A": "d"}},
+        mcp={
+            "url": "https://me:hunter2@x/mcp",
+            "headers": {"Authorization": "Bearer ${TOKEN}"},
+            "env": {"A": "d"},
+        },
     )
     assert recorded(skill, "s", None)["mcp"] == {
         "type": "http",

@@ -8,6 +8,7 @@ from typing import Any, Final
 from treadle.kernel.errors import ToolError
 from treadle.tools.http import HttpTool
 from treadle.work.agent_skill import Skill, ToolContext
+from treadle.work.redact import without_credentials
 from treadle.work.tool import ToolCall
 
 _URL: Final = {"type": "string", "pattern": "^https?://"}
@@ -24,7 +25,8 @@ def http_skill() -> Skill:
         outcome = await tool.run({**config, "ssrf_safe": True, "max_bytes": BODY_BYTES_MAX}, call)
         answer = outcome.result
         if not isinstance(answer, dict) or "status" not in answer:
-            raise ToolError(str((outcome.error or {}).get("message") or "the request failed"))
+            message = str((outcome.error or {}).get("message") or "the request failed")
+            raise ToolError(without_credentials(message))
         return {"status": answer["status"], "body": answer.get("data")}
 
     @skill.tool(
