@@ -97,6 +97,24 @@ def attach(dialect: Dialect, definition: Definition) -> None:
     dialect.machine.attach(definition.code)  # type: ignore[attr-defined]
 
 
+def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
+    """Refuses what cannot be an option of a run, before anything of it is there."""
+    for name, value, kind in (
+        ("id", id, str),
+        ("model", model, str),
+        ("config", config, Mapping),
+        ("secrets", secrets, str | Path),
+        ("templates", templates, Mapping),
+    ):
+        if value is not None and not isinstance(value, kind):
+            wanted = "a mapping" if kind is Mapping else "text"
+            raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
+    if secrets is not None:
+        from treadle.work.secret_files import read_secrets_file
+
+        read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
+
+
 def run_options(
     row: DefinitionRow,
     *,

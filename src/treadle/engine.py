@@ -246,6 +246,7 @@ class Engine:
     ) -> Run:
         """Starts a run, durable when this returns. The same id with the same definition and input
         is the same run. `templates` are further Sources of an agent workflow, by name."""
+        compose.check_start(id, model, config, secrets, templates)
         row = await self.definition(workflow)
         options = compose.run_options(
             row, model=model, secrets=secrets, offline=offline, dry_run=dry_run, templates=templates

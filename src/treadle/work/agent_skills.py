@@ -54,10 +54,11 @@ class Values:
             return str(self.given[name])
         if variable in PERMISSIONS:
             return os.environ.get(variable) or None
-        with suppress(TreadleError, KeyError):
-            found = await self.secret(name)
-            if isinstance(found, str) and found:
-                return found
+        for key in dict.fromkeys((name, variable)):
+            with suppress(TreadleError, KeyError):
+                found = await self.secret(key)
+                if isinstance(found, str) and found:
+                    return found
         return environment(variable, self.base)
 
 
@@ -68,7 +69,12 @@ def environment(variable: str, base: str | None) -> str | None:
     for folder in dict.fromkeys((base, os.getcwd())):
         file = Path(folder or "") / ".env"
         if folder is not None and file.is_file():
-            value = read_secrets_file(file).get(variable)
+            try:
+                value = read_secrets_file(file).get(variable)
+            except TreadleError as error:
+                # It is the project's file, not ours: what we cannot read in it must not stop a run.
+                log.warning("passed over: %s", error.message)
+                continue
             if isinstance(value, str) and value:
                 return value
     return None

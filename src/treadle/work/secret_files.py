@@ -111,7 +111,7 @@ def _closes(value: str, quote: str) -> bool:
 
 def read_secrets_file(path: Path) -> dict[str, Secret]:
     try:
-        return parse_secrets(path.read_text("utf-8"), file=str(path))
+        return parse_secrets(path.read_text("utf-8-sig"), file=str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SecretsUnreadable(f"the secrets file {path} cannot be read: {reason}") from None

@@ -461,6 +461,55 @@ async def test_settings_are_looked_for_in_order(tmp_path, monkeypatch):
     assert found == ["given", "secret", "environment", "flow", "cwd", None]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"\xef\xbb\xbfMY_TOK=value\n", "value"),
+        (b"just a line\nMY_TOK=value\n", None),
+        (b"MY_TOK=\xff\xfe\n", None),
+        (b"a: [x\n", None),
+    ],
+)
+async def test_an_env_file_that_is_not_ours_stops_nobody(tmp_path, monkeypatch, caplog, text, found):
+    """K2: an unavailable skill does not fail the workflow."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MY_TOK", raising=False)
+    (tmp_path / ".env").write_bytes(text)
+
+    async def secret(name: str) -> str:
+        raise KeyError(name)
+
+    assert await Values({}, secret, None).find("TOK", "MY_TOK") == found
+    assert ("passed over" in caplog.text) == (found is None)
+
+
+async def test_a_setting_may_be_a_secret_by_the_name_of_its_variable():
+    async def secret(name: str) -> str:
+        return {"MY_TOK": "value"}[name]
+
+    assert await Values({}, secret, None).find("TOK", "MY_TOK") == "value"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [
+        ("id", 5, "VALUE_REFUSED"),
+        ("id", b"x", "VALUE_REFUSED"),
+        ("model", 5, "VALUE_REFUSED"),
+        ("config", 5, "VALUE_REFUSED"),
+        ("templates", ["x"], "VALUE_REFUSED"),
+        ("secrets", "/nonexistent", "SECRETS_UNREADABLE"),
+    ],
+)
+async def test_an_option_that_is_none_is_refused_and_stops_nobody_else(tmp_path, flow, option, value, code):
+    async with template_engine(tmp_path, flow("a")) as engine:
+        with pytest.raises(TreadleError) as caught:
+            await engine.start("wf", {}, **{"model": "fake", option: value})
+        assert caught.value.code == code
+        run = await engine.start("wf", {}, model="fake")
+        await run.result(timeout=20)
+
+
 def test_a_skill_has_at_least_something(prepared, flow):
     with pytest.raises(TreadleError, match="no tools, no instruction"):
         prepared(flow("a"), ONE, skills=(Skill("empty", name="E"),))
