@@ -253,7 +253,9 @@ class Engine:
         )
         loaded = self.library.loaded(row)
         given = compose.checked_input(self.dialects[row.dialect], loaded, input, options)
-        if row.dialect == "agent" and model and self.owns:
+        scripted = model is not None and model.partition(":")[0] == "scripted"
+        if model and (scripted or (row.dialect == "agent" and self.owns)):
+            # A script may be wrong for the agents that another dialect calls, too.
             self.agents.providers.check(options)
         run = id or new_id()
         if config:
@@ -271,7 +273,7 @@ class Engine:
         create = NewRun(row.dialect, row.name, row.version, row.digest, key)
         if not self.owns and row.digest in self.library.known:
             # The owner is another process: it has to know what was compiled here.
-            await self.operate("learn", deploys.row_value(row))
+            await self.operate("learn", deploys.row_value(self.library.known[row.digest]))
         answer = await self.submit(run, event, create=create, notes={"blobs": blobs} if blobs else {})
         return Run(self, run, existing=bool(answer.get("existing")))
 

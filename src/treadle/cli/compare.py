@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from .loading import one
 from .output import EXIT_FAILED, EXIT_OK, Usage, to_json
 from .runs import ids_of
 from .tracing import trace_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 commands = Commands(PROVE)
 
@@ -82,6 +86,10 @@ async def diff(
         for id in (left, right):
             found = await engine.run(id)
             sides.append(_comparable(await found.show(), await found.journal()))
+    if sides[0]["digest"] == sides[1]["digest"]:
+        # The same definition, deployed or straight from its file.
+        for side in sides:
+            del side["version"]
     changes = list(differences(sides[0], sides[1]))
     if cli.out.as_json:
         cli.out.document({"left": left, "right": right, "equal": not changes, "differences": changes})
@@ -98,6 +106,24 @@ async def diff(
 
 def _comparable(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict[str, Any]:
     """What makes two runs alike: not their ids and instants."""
+    found: dict[str, Any] = _without_ids(
+        _told(document, journal), re.compile(re.escape(document["id"]) + r"(\.[0-9a-f]{12})+")
+    )
+    return found
+
+
+def _without_ids(value: Any, child: re.Pattern[str]) -> Any:
+    """Errors and results speak of called runs by their ids, which begin with the caller's."""
+    if isinstance(value, str):
+        return child.sub("(called run)", value)
+    if isinstance(value, dict):
+        return {key: _without_ids(item, child) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_ids(item, child) for item in value]
+    return value
+
+
+def _told(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict[str, Any]:
     traced = trace_of(document, journal)
     kept = {
         key: document.get(key)
@@ -109,13 +135,9 @@ def _comparable(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict
             path: {key: value for key, value in source.items() if key != "fetchedAt"}
             for path, source in traced["sources"].items()
         }
-        return {
-            **kept,
-            "steps": traced["steps"],
-            "edges": traced["edges"],
-            "results": state.get("results"),
-            "sources": sources,
-        }
+        # Its result is the same once more.
+        del kept["result"]
+        return {**kept, **traced, "results": state.get("results"), "sources": sources}
     steps = [{key: step[key] for key in ("kind", "name", "status")} for step in traced["steps"]]
     return {**kept, "state": document.get("state"), "steps": steps}
 
@@ -141,16 +163,14 @@ async def record(
     ] = None,
 ) -> None:
     """Turn a run into a test script: a scripted model for an agent, the outside's answers otherwise."""
-    from treadle.kernel.values import decode_trusted
+    from rich.markup import escape
 
-    from .recording import script_of
-
+    remarks: list[str] = []
     async with cli.look(code=True) as engine:
-        found = await engine.run(id)
-        document, journal = await found.show(), await found.journal()
-        script = await engine.read(
-            lambda reads: script_of(document, journal, lambda digest: decode_trusted(reads.blob(digest)))
-        )
+        shown = await (await engine.run(id)).show()
+        script = await engine.read(lambda reads: _script(reads, shown, remarks))
+    for remark in remarks:
+        cli.out.note(f"[yellow]note:[/] {escape(remark)}")
     text = to_json(script, indent=2) + "\n"
     if output is None:
         cli.out.raw(text)
@@ -160,3 +180,17 @@ async def record(
     except OSError as error:
         raise Usage(f"cannot write {output}: {error.strerror}") from error
     cli.out.note(f"wrote {output}")
+
+
+def _script(reads: Reads, shown: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
+    from treadle.kernel.values import decode_trusted
+    from treadle.runtime import document
+
+    from .recording import answer_list
+    from .recording_agent import model_script
+
+    row = document.row_of(reads, shown["id"])
+    if row.dialect == "agent":
+        return model_script(reads, row, remarks)
+    journal = document.journal(reads, row)
+    return answer_list(shown, journal, lambda digest: decode_trusted(reads.blob(digest)))

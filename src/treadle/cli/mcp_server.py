@@ -7,7 +7,10 @@ but the protocol goes to standard output.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
@@ -16,6 +19,7 @@ import typer
 from treadle.kernel.errors import RunFailed, TreadleError
 
 from .command import RUN, Commands, Session
+from .output import Output, Usage
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -26,6 +30,9 @@ commands = Commands(RUN)
 P = ParamSpec("P")
 T = TypeVar("T")
 WAIT_S_MAX = 300.0
+PORT_MAX = 65535
+# How long a stop waits for what is under way; streams of clients stay open as long as they like.
+STOP_S = 2
 
 
 @commands(
@@ -61,10 +68,87 @@ async def mcp(
             engine.deploy(target)
         server = make_server(engine, user=user, roles=tuple(role or ()))
         if http is None:
-            await server.run_stdio_async()
+            with _endable_input() as end:
+                await _until_stopped(server.run_stdio_async(), end)
         else:
-            host, _, port = http.rpartition(":")
-            await server.run_streamable_http_async(host=host or "127.0.0.1", port=int(port))
+            await _serve_http(cli.out, server, *_address(http))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > PORT_MAX:
+        raise Usage(f"--http takes HOST:PORT, for instance 127.0.0.1:8765; not {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+async def _serve_http(out: Output, server: MCPServer, host: str, port: int) -> None:
+    import socket
+
+    import uvicorn
+    from rich.markup import escape
+
+    class Serving(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            # Signals are the command's: it is cancelled, and so are we. Two handlers would both act.
+            yield
+
+    app = server.streamable_http_app(host=host)
+    serving = Serving(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_S - 1))
+    try:
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise TreadleError(
+            f"cannot listen on {host}:{port}: {error.strerror}", cls="user", code="ADDRESS_UNAVAILABLE"
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+    out.note(escape(f"serving MCP at http://{shown}:{listening.getsockname()[1]}/mcp; Ctrl-C stops it"))
+    await _until_stopped(serving.serve([listening]), lambda: setattr(serving, "should_exit", True))
+
+
+async def _until_stopped(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
+    """Serves; on SIGTERM and Ctrl-C asks it to stop, and gives the answers under way time to go out."""
+    import asyncio
+
+    work = asyncio.ensure_future(serving)
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait([work], timeout=STOP_S)
+        work.cancel()
+        raise
+
+
+@contextmanager
+def _endable_input() -> Iterator[Callable[[], None]]:
+    """Standard input that can be ended from here. The SDK reads it in a thread that only an end of input
+    can stop, and a client that ends us by a signal may keep its side open."""
+    source = os.dup(0)
+    reading, writing = os.pipe()
+    os.dup2(reading, 0)
+    os.close(reading)
+
+    def end() -> None:
+        # Put in its place, not closed: the thread below may be about to write.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, writing)
+        os.close(nowhere)
+
+    def pass_on() -> None:
+        with suppress(OSError):
+            while data := os.read(source, 1 << 16):
+                while data:
+                    data = data[os.write(writing, data) :]
+        end()
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    try:
+        yield end
+    finally:
+        os.dup2(source, 0)
 
 
 def make_server(engine: Engine, *, user: str, roles: tuple[str, ...]) -> MCPServer:

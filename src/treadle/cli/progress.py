@@ -2,33 +2,27 @@
 
 On a terminal: what is in hand, with a spinner and the time it has taken, and a line for each thing
 that ended. In a pipe: one plain line per change. It reads the run's events and nothing else, so it
-shows any dialect; an event it does not know is no line.
+shows any dialect; an event it does not know is no line. `following` finds the events.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from treadle.kernel.model import ENGINE_KINDS
 
 from .output import Output, elapsed
 
 if TYPE_CHECKING:
-    import asyncio
-
     from rich.console import RenderableType
     from rich.live import Live
 
-    from treadle.engine import Engine, Run
     from treadle.kernel.model import OpenIntent
-
-LOOK_S: Final = 0.3
 
 # How an event's type ends, and what it says about its subject.
 _BEGINS = ("started", ":enter", "opened", "tool:call", "claimed")
@@ -56,6 +50,17 @@ class _Activity:
     note: str = ""
     # Iterations of a loop that are done.
     count: int = 0
+    # What a node has asked of models.
+    turns: set[tuple[int, int]] = field(default_factory=set)
+    tokens: int = 0
+    usd: float = 0.0
+
+    @property
+    def spent(self) -> str:
+        parts = [f"{len(self.turns)} turns"] if len(self.turns) > 1 else []
+        if self.tokens:
+            parts += [f"{self.tokens:,} tokens", f"${self.usd:.4f}"]
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class _Subject:
         return bool(self.outer)
 
     @staticmethod
-    def of(event: Mapping[str, Any]) -> _Subject:
+    def of(event: Mapping[str, Any], whose: str = "") -> _Subject:
+        """`whose`: the head of everything that a called run is about."""
         home = [str(event[name]) for name in ("step", "node") if isinstance(event.get(name), str)]
         parts = list(home)
         if isinstance(event.get("iteration"), int) and "node" not in event:
@@ -82,7 +88,10 @@ class _Subject:
         parts += [str(event[name]) for name in inner if isinstance(event.get(name), str)]
         if not parts:
             parts = [str(event[name]) for name in _SUBJECTS if isinstance(event.get(name), str)][:1]
-        return _Subject("/".join(parts), " › ".join(parts), "/".join(home) if home and parts != home else "")
+        if not parts:
+            return _Subject("", "")
+        outer = f"{whose}{'/'.join(home)}" if home and parts != home else ""
+        return _Subject(f"{whose}{'/'.join(parts)}", f"{whose}{' › '.join(parts)}", outer)
 
 
 class Progress:
@@ -98,7 +107,6 @@ class Progress:
         self._live: Live | None = None
         # The last reason that was given for a failure.
         self._said = ""
-        self.last_seq = 0
 
     def __enter__(self) -> Self:
         if self._fancy:
@@ -116,15 +124,16 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def feed(self, event: Mapping[str, Any]) -> None:
-        self.last_seq = max(self.last_seq, int(event.get("seq") or 0))
+    def feed(self, event: Mapping[str, Any], whose: str = "") -> None:
         if self._silent:
             return
         kind = str(event.get("type") or "")
-        subject = _Subject.of(event)
+        subject = _Subject.of(event, whose)
         if not subject.label:
             return
-        if kind.endswith(_FAILS) or (event.get("error") and not kind.endswith(_BEGINS)):
+        if kind in ("node:turn", "node:usage"):
+            self._spend(subject, event)
+        elif kind.endswith(_FAILS) or (event.get("error") and not kind.endswith(_BEGINS)):
             self._end(subject, event, "[red]✗[/]", _why(event))
         elif kind.endswith(_BEGINS):
             self._begin(subject, event)
@@ -140,12 +149,12 @@ class Progress:
     def shows(self) -> bool:
         return not self._silent
 
-    def in_hand(self, intents: Mapping[str, OpenIntent]) -> None:
+    def in_hand(self, intents: Mapping[str, OpenIntent], whose: str = "") -> None:
         """Work that is under way, known by its intents."""
         for intent in intents.values():
             if intent.kind not in ENGINE_KINDS:
                 at = datetime.fromtimestamp(intent.at_ns / 1e9, UTC).isoformat()
-                subject = _Subject.of(intent.params)
+                subject = _Subject.of(intent.params, whose)
                 if subject.label:
                     self._begin(subject, {"at": at})
 
@@ -153,8 +162,22 @@ class Progress:
         if subject.key in self._active:
             return
         self._active[subject.key] = _Activity(subject.label, _at(event))
-        if not self._fancy and not subject.inner:
+        if self._fancy:
+            return
+        if not subject.inner:
             self._say(f"· {_escaped(subject.label)} started")
+        elif event.get("type") == "tool:call":
+            self._say(f"[dim]  {_escaped(subject.label)}[/]")
+
+    def _spend(self, subject: _Subject, event: Mapping[str, Any]) -> None:
+        active = self._active.get(subject.key)
+        if active is None:
+            return
+        if "turn" in event:
+            active.turns.add((event["nth"], event["turn"]))
+        usage = event.get("usage") or {}
+        active.tokens += (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+        active.usd += usage.get("usd") or 0
 
     def _end(self, subject: _Subject, event: Mapping[str, Any], sign: str, why: str) -> None:
         """Something ended. What ends well inside something else is no line of its own."""
@@ -171,6 +194,8 @@ class Progress:
         if begun is not None and not (subject.inner and _at(event) <= begun.since):
             took = f" [dim]{elapsed(max(0.0, _at(event) - begun.since))}[/]"
         counted = f" [dim]{begun.count} iterations[/]" if begun is not None and begun.count else ""
+        if begun is not None and begun.spent:
+            counted += f" [dim]{begun.spent}[/]"
         self._say(f"{sign} {_escaped(subject.label)}{took}{counted}{_escaped(f'  {why}') if why else ''}")
 
     def _note(self, subject: _Subject, kind: str, event: Mapping[str, Any]) -> None:
@@ -198,51 +223,12 @@ class Progress:
                 Spinner("dots", style="blue"),
                 _escaped(active.label),
                 f"[dim]{took}[/]",
+                f"[dim]{active.spent}[/]",
                 f"[dim]{_escaped(note)}[/]",
             )
         if len(self._active) > len(shown):
             grid.add_row("", f"[dim]and {len(self._active) - len(shown)} more[/]")
         return grid
-
-
-async def watch(
-    engine: Engine, run: Run, progress: Progress, *, stream: bool, out: Output, until: asyncio.Future[Any]
-) -> None:
-    """Feeds a run's events to the progress (and to `--stream`) until `until` is done and the last
-    event has been shown."""
-    import asyncio
-
-    from treadle.runtime import document
-    from treadle.runtime.hot import open_work
-
-    async def pump(*, follow: bool) -> None:
-        async for event in run.events(after=progress.last_seq, follow=follow):
-            if stream:
-                out.line(event)
-            progress.feed(event)
-
-    async def look() -> None:
-        """What is in a worker's hands writes its events when it is done; until then its intent shows."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            progress.in_hand(
-                await engine.read(lambda reads: open_work(document.row_of(reads, run.id), reads))
-            )
-
-    following = asyncio.ensure_future(pump(follow=True))
-    looking = asyncio.ensure_future(look()) if progress.shows else None
-    try:
-        await asyncio.wait([until, following], return_when=asyncio.FIRST_COMPLETED)
-        if not until.done():
-            await following  # raises what went wrong, or the stream ended with the run
-            await asyncio.wait([until])
-    finally:
-        for task in (following, looking):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-    await pump(follow=False)
 
 
 def _at(event: Mapping[str, Any]) -> float:

@@ -8,8 +8,8 @@ import typer
 
 from . import inputs
 from .command import REACT, App, Commands, Session
+from .driving import drive
 from .output import Usage, worst
-from .runs import drive
 from .view import describe, event_line, outcome
 
 commands = Commands(REACT)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import completing, inputs
 from .command import NUMBER_MAX, RUN, App, Commands, Session
+from .driving import drive
 from .loading import is_file, one
 from .output import Usage, worst
-from .progress import Progress, watch
-from .view import describe, event_line, outcome
+from .view import describe, event_line, outcome, spending
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine, Run
+    from treadle.engine import Engine
     from treadle.lang.graph import Graph
     from treadle.store.protocol import Reads, RunRow
 
@@ -148,31 +148,6 @@ def _rehearses(dialect: str) -> None:
     """Better no run than a rehearsal that does the work: only agent workflows know a dry run."""
     if dialect != "agent":
         raise Usage(f"--dry-run is for agent workflows; a {dialect} would do its work. Nothing was started")
-
-
-async def drive(
-    cli: Session,
-    engine: Engine,
-    run: Run,
-    *,
-    until_wait: bool = False,
-    stream: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Follows a run until it has ended or waits for others; gives its document."""
-    import asyncio
-
-    cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
-    settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
-    try:
-        with Progress(cli.out, silent=stream or quiet) as progress:
-            if stream or progress.shows:
-                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
-            await settled
-    finally:
-        settled.cancel()
-    document: dict[str, Any] = await run.show()
-    return document
 
 
 @commands(
@@ -415,7 +390,9 @@ async def trace(cli: Session, id: RunId) -> None:
     if cli.out.as_json:
         cli.out.document(traced)
         return
+    steps = traced["steps"]
     if document.get("dialect") == "agent":
+        steps = [{**step, "usage": spending(step.get("usage") or {})} for step in steps]
         columns = {"node": "NODE", "iteration": "VISIT", "status": "STATUS", "usage": "USAGE"}
     else:
         columns = {
@@ -427,7 +404,7 @@ async def trace(cli: Session, id: RunId) -> None:
             "ms": "MS",
             "id": "INTENT",
         }
-    cli.out.rows(traced["steps"], columns, empty="nothing was done yet")
+    cli.out.rows(steps, columns, empty="nothing was done yet")
     for edge in traced.get("edges", ()):
         cli.out.note(f"[dim]{edge['from']} → {edge['to']}:[/] {edge['reason']}")
 

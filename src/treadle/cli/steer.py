@@ -16,9 +16,10 @@ from treadle.kernel.errors import RunFailed, TreadleError
 
 from . import completing, inputs
 from .command import NUMBER_MAX, STEER, App, Commands, Session
+from .driving import drive
 from .loading import one
 from .output import EXIT_OK, Usage, worst
-from .runs import drive, ids_of
+from .runs import ids_of
 from .view import outcome
 
 if TYPE_CHECKING:

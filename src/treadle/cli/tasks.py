@@ -8,8 +8,8 @@ import typer
 
 from . import completing, inputs
 from .command import NUMBER_MAX, STEER, App, Commands, Session
+from .driving import drive
 from .output import moment
-from .runs import drive
 from .steer import marked
 from .view import outcome
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,23 +49,45 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def waits(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a run waits for, each with the command that continues it."""
+    """What a run waits for, each with the command that continues it. A child is not what holds it up:
+    what the child waits for is."""
+    yield from _waits(document["id"], document.get("waiting_for") or (), "")
+
+
+def _waits(run: str, found: Sequence[Mapping[str, Any]], whose: str) -> Iterator[str]:
     from rich.markup import escape
 
-    run = document["id"]
-    for wait in document.get("waiting_for") or ():
-        kind, name = wait.get("kind"), wait.get("name") or wait.get("id") or ""
+    for wait in found:
+        name = str(wait.get("name") or wait.get("id") or "")
+        if wait.get("waiting_for") and wait.get("status") != "stalled":
+            yield from _waits(wait["run"], wait["waiting_for"], f"{whose}{name} › ")
+            continue
         due = f" [dim]due {moment(wait['due'])}[/]" if wait.get("due") else ""
-        how = {
-            "task": f"treadle task claim {wait.get('id')} --user YOU --role ROLE && "
-            f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'",
-            "signal": f"treadle signal {run} {name} --data '{{…}}'",
-            "gate": f"treadle patch {run} key=value",
-            # The ids of children begin with their parent's.
-            "child": f"treadle list {run}.",
-        }.get(str(kind), "")
+        how = _how(run, wait)
         arrow = f"  [cyan]{escape(how)}[/]" if how else ""
-        yield f"  waits for {kind} [bold]{escape(str(name))}[/]{due}{arrow}"
+        stuck = " [dark_orange]stalled[/]" if wait.get("status") == "stalled" else ""
+        yield f"  waits for {wait.get('kind')} [dim]{escape(whose)}[/][bold]{escape(name)}[/]{stuck}{due}{arrow}"
+
+
+def _how(run: str, wait: Mapping[str, Any]) -> str:
+    """The command that ends a wait."""
+    match wait.get("kind"):
+        case "task":
+            return (
+                f"treadle task claim {wait.get('id')} --user YOU --role ROLE && "
+                f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'"
+            )
+        case "signal":
+            return f"treadle signal {run} {wait.get('name')} --data '{{…}}'"
+        case "gate":
+            return f"treadle patch {run} key=value"
+        case "child" if wait.get("status") == "stalled":
+            return f"treadle retry {wait['run']}"
+        case "child":
+            # The ids of children begin with their parent's.
+            return f"treadle show {wait['run']}" if wait.get("run") else f"treadle list {run}."
+        case _:
+            return ""
 
 
 def error_line(error: Mapping[str, Any]) -> str:
@@ -82,9 +104,13 @@ def _took(document: Mapping[str, Any]) -> str:
 
 def _used(document: Mapping[str, Any]) -> str:
     """What a run cost, if it asked models."""
-    usage = (document.get("stats") or {}).get("usage") or {}
+    spent = spending((document.get("stats") or {}).get("usage") or {})
+    return f", {spent}" if spent else ""
+
+
+def spending(usage: Mapping[str, Any]) -> str:
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
-    return f", {tokens:,} tokens, ${usage.get('usd') or 0:.4f}" if tokens else ""
+    return f"{tokens:,} tokens, ${usage.get('usd') or 0:.4f}" if tokens else ""
 
 
 def describe(out: Output, document: Mapping[str, Any]) -> None:
@@ -122,7 +148,9 @@ def describe(out: Output, document: Mapping[str, Any]) -> None:
     for line in waits(document):
         console.print(line)
     for part in ("input", "state", "results", "result", "engine"):
-        if document.get(part) not in (None, {}, []):
+        # What an agent has come to is its result.
+        again = part == "result" and document["result"] == document.get("state")
+        if document.get(part) not in (None, {}, []) and not again:
             console.print(f"[bold dim]{part}[/]")
             _json(console, document[part])
 

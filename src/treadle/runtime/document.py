@@ -20,6 +20,8 @@ from .payloads import MARK, refers, whole
 from .registry import Loaded, Registry
 
 PAGE = 500
+# Children whose own waits are part of their parent's document.
+CHILDREN_SHOWN_MAX = 20
 # Kinds of waits as the run document names them.
 SHOWN = {
     **{kind: kind for kind in ("task", "timer", "signal", "child", "call", "step", "model", "gate")},
@@ -60,6 +62,8 @@ def show(
     detail = view.pop("engine", {})
     stats = {"steps": state.seq, "intents": state.intents, "retries": state.retries, **view.pop("stats", {})}
     ended = state.status in TERMINAL
+    # What children wait for is known as of now only.
+    children_max = CHILDREN_SHOWN_MAX if at is None else 0
     document: dict[str, Any] = {
         "id": state.id,
         "workflow": state.workflow,
@@ -75,7 +79,7 @@ def show(
         "started_at": _at(state.started_ns),
         "ended_at": _at(state.ended_ns),
         "version_no": state.seq,
-        "waiting_for": [] if ended else [*waits(reads, state), *extra],
+        "waiting_for": [] if ended else [*waits(reads, registry, state, children_max), *extra],
         "state": view.pop("state"),
         "parent": state.parent,
         "children": [child.id for child in reversed(reads.runs(parent=state.id, limit=10_000))],
@@ -111,16 +115,35 @@ def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
     }
 
 
-def waits(reads: Reads, state: RunState) -> list[dict[str, Any]]:
-    return [
-        {
+def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) -> list[dict[str, Any]]:
+    """What a run waits for. Children that are under way, so many of them, say in turn what they wait for."""
+    found = []
+    for intent in state.open.values():
+        wait = {
             "kind": kind_shown(intent.kind),
             "id": intent.id,
             "name": _child_name(reads, state.id, intent) if intent.kind == "child" else intent.name,
             "due": _at(intent.due_ns),
         }
-        for intent in state.open.values()
-    ]
+        if intent.kind == "child" and children_max:
+            children_max -= 1
+            wait |= _child_waits(reads, registry, child_id(state.id, intent.id), children_max // 4)
+        found.append(wait)
+    return found
+
+
+def _child_waits(reads: Reads, registry: Registry, id: str, children_max: int) -> dict[str, Any]:
+    row = reads.run(id)
+    if row is None or row.status in TERMINAL:
+        return {}
+    about: dict[str, Any] = {"run": id, "status": row.status}
+    try:
+        state, loaded = state_at(reads, registry, id)
+    except TreadleError:
+        # Damaged, or its code is not at hand: its parent can be shown all the same.
+        return about
+    more = loaded.machine.view(loaded.definition, state.state).get("waiting_for") or []
+    return {**about, "waiting_for": [*waits(reads, registry, state, children_max), *more]}
 
 
 def _child_name(reads: Reads, run: str, intent: OpenIntent) -> str:

@@ -43,7 +43,10 @@ def fork(
     state, step = fork_run(
         source, id=new_id, definition=digest, seed=core.entropy(16), at_ns=core.clock.now_ns()
     )
-    state.workflow, state.version = loaded.row.name, loaded.row.version
+    if definition is not None:
+        state.workflow, state.version = definition.name, definition.version
+    else:
+        state.workflow, state.version = source.workflow, source.version
     new = RunRow(
         no=core.next_run_no,
         id=new_id,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from treadle.kernel.errors import UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
@@ -98,7 +100,10 @@ class Registry:
                     f"{workflow} is deployed but unavailable: {reasons}", code="WORKFLOW_UNAVAILABLE"
                 )
             raise UnknownWorkflow(f"no workflow {workflow!r} is deployed; deploy it, or name a file")
-        return self.load(latest(usable).digest).row
+        chosen = latest(usable)
+        row = self.load(chosen.digest).row
+        # A definition that names no version was given one when it was deployed; its runs say which.
+        return row if row.version is not None else msgspec.structs.replace(row, version=chosen.version)
 
 
 def latest(rows: list[VersionRow]) -> VersionRow:

@@ -329,7 +329,8 @@ class AgentWork:
             base = str(written["content"]) if written else ""
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or _own(provider, "default_model")
-        reply = await provider.ask(AskRequest(instruction=question, model=model, nth=params["nth"]))
+        counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
+        reply = await provider.ask(AskRequest(instruction=question, model=model, **counts))
         text = await self.payloads.slim(job, _text(reply.text), DATA_BYTES_MAX)
         return Done(value={"text": text, "usage": _usage(reply.usage)})
 

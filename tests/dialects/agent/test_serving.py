@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,6 +68,75 @@ async def test_treadle_mcp_speaks_stdio(tmp_path, flow):
         await ask(client, "start_workflow", workflow="wf", id="r1", model=f"scripted:{tmp_path}/script.json")
         shown = await ask(client, "watch_run", run="r1")
         assert shown["state"]["results"]["a"]["data"] == {"ok": 1}
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Starts `treadle mcp`; whatever becomes of the test, it ends with it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "treadle.cli", "mcp", "--store", "sqlite:///t.db", *arguments]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+
+
+@pytest.mark.parametrize(("sign", "code"), SIGNALS)
+def test_a_signal_stops_the_http_server_without_a_word_too_many(server, sign, code):
+    process = server("--http", "127.0.0.1:0")
+    serving = re.fullmatch(r"serving MCP at http://127\.0\.0\.1:(\d+)/mcp; .*\n", process.stderr.readline())
+    assert serving is not None
+    with socket.create_connection(("127.0.0.1", int(serving[1])), timeout=30) as client:
+        client.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 404"  # it is up, and this connection stays open
+        process.send_signal(sign)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in said
+    assert "ERROR" not in said
+    assert said.endswith("stopped.\n")
+
+
+@pytest.mark.parametrize(("sign", "code"), SIGNALS)
+def test_a_signal_stops_the_stdio_server_though_its_input_stays_open(server, sign, code):
+    process = server()
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    process.stdin.write(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n"
+    )
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] == 1
+    process.send_signal(sign)
+    assert process.wait(timeout=30) == code
+    assert process.stderr.read().strip() == "stopped."
+
+
+def test_an_address_that_cannot_be_had_is_an_error_with_a_reason(server):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wrong = {
+            "nonsense": (2, "HOST:PORT"),
+            "127.0.0.1:99999": (2, "HOST:PORT"),
+            f"127.0.0.1:{taken.getsockname()[1]}": (1, "ADDRESS_UNAVAILABLE"),
+        }
+        for address, (code, reason) in wrong.items():
+            process = server("--http", address)
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == code
+            assert reason in said
 
 
 @pytest.mark.parametrize("name", ["triage", "research", "release-notes"])

@@ -3,15 +3,18 @@
 Which entry answers follows from the request alone (the n-th invocation of a node in this run), so
 a resumed run gets the same answers as an undisturbed one. With `log: FILE` every request is
 written down and synced *before* it is answered: the log proves what was asked, and how often.
+What a script may hold is in `script.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from treadle.kernel.errors import TreadleError
 from treadle.work.agent_api import (
@@ -24,9 +27,11 @@ from treadle.work.agent_api import (
     TurnRequest,
 )
 
+from .script import problem_of, script_at, turns_of
+
 
 class ScriptedModel:
-    """`ScriptedModel({"run": {"gather": [{"data": {…}}]}, "evaluate": …, "ask": […]})`.
+    """`ScriptedModel({"run": {"gather": [{"data": {…}}]}, "evaluate": …, "ask": […] | {node: […]}})`.
 
     `calls` holds every request it was asked, in order, as the log would show it.
     """
@@ -43,12 +48,10 @@ class ScriptedModel:
         quiet: bool = False,
         remember: bool = True,
     ) -> None:
-        problem = _shape_problem(script)
+        problem = problem_of(script)
         if problem is not None:
             raise TreadleError(f"the script is not valid: {problem}", cls="user", code="SCRIPT_INVALID")
-        self._run: dict[str, list[Any]] = script.get("run") or {}
-        self._evaluate: dict[str, list[Any]] = script.get("evaluate") or {}
-        self._ask: list[Any] = script.get("ask") or []
+        self._script: Mapping[str, Any] = script
         log = script.get("log")
         self._log = None if log is None else Path(base or ".") / log
         # Quiet: nothing is remembered, so nothing has to be loaded either. For benchmarks.
@@ -58,14 +61,24 @@ class ScriptedModel:
 
     @classmethod
     def load(cls, path: str | Path) -> ScriptedModel:
+        if not str(path):
+            raise _invalid("the scripted model needs a script: --model scripted:FILE")
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise ProviderError(f"the script cannot be read: {error}", code="SCRIPT_INVALID") from error
-        except ValueError as error:
-            raise ProviderError(f"{path} is not JSON: {error}", code="SCRIPT_INVALID") from error
+            raise _invalid(f"the script {path} cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise _invalid(f"the script {path} is not JSON: {error}") from error
+        if problem := problem_of(script):
+            raise _invalid(f"the script {path} is not valid: {problem}")
         # Whoever names a file reads the log, if anything; a server must not remember every request.
         return cls(script, base=Path(path).resolve().parent, remember=False)
+
+    def within(self, calls: Sequence[Sequence[Any]]) -> Self:
+        """The same model, for a run that was called by nodes of others: `[[node, invocation], …]`."""
+        inner = copy.copy(self)
+        inner._script = script_at(self._script, calls)
+        return inner
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         if not self._quiet:
@@ -83,32 +96,27 @@ class ScriptedModel:
                 output_schema=request.output_schema,
                 mcp_servers=list(request.mcp_servers),
             )
-        entry = self._entry(self._run.get(request.node), request.nth, f"run.{request.node}")
-        if not isinstance(entry, dict):
-            raise ProviderError(
-                f"run.{request.node}[{request.nth - 1}] is not an object", code="SCRIPT_INVALID"
-            )
-        if entry.get("delay"):
-            await asyncio.sleep(float(entry["delay"]))
-        if "throw" in entry:
-            raise ProviderError(str(entry["throw"]), code="SCRIPT_THROW")
-        first = request.turn == 1
-        if first:
-            for message in entry.get("progress") or ():
-                await request.progress(str(message))
-        usage = (entry.get("usage") or {}) if first else {}
-        wanted = entry.get("tool_calls") or []
-        if first and wanted:
-            calls = [
-                {"id": f"call_{index}", "tool": call.get("tool"), "input": call.get("input", {})}
-                for index, call in enumerate(wanted)
-            ]
-            return TurnReply(calls=calls, text=str(entry.get("text") or ""), usage=usage)
+        where = f"run.{request.node}"
+        entry = self._entry("run", request.node, request.nth)
+        turns = turns_of(entry)
+        if "turns" in entry and request.turn > len(turns):
+            raise _exhausted(f"{where}[{request.nth - 1}].turns", len(turns), request.turn)
+        said = turns[min(request.turn, len(turns)) - 1]
+        await _pause(said)
+        for message in said.get("progress") or ():
+            await request.progress(message)
+        calls = [
+            {"id": f"call_{index}", "tool": call["tool"], "input": call.get("input", {})}
+            for index, call in enumerate(said.get("tool_calls") or ())
+        ]
+        if not calls:
+            _throw(said)
         return TurnReply(
-            status=entry.get("status", "success"),
-            data=entry.get("data", {}),
-            text=str(entry.get("text") or ""),
-            usage=usage,
+            calls=calls,
+            status=said.get("status", "success"),
+            data=said.get("data", {}),
+            text=str(said.get("text") or ""),
+            usage=said.get("usage") or {},
         )
 
     async def choose(self, request: ChooseRequest) -> ChooseReply:
@@ -121,37 +129,36 @@ class ScriptedModel:
                 choices=request.choices,
                 model=request.model,
             )
-        answers = self._evaluate.get(request.node)
-        entry = self._entry(answers, request.nth, f"evaluate.{request.node}")
+        entry = self._entry("evaluate", request.node, request.nth)
         if not isinstance(entry, dict):
             return ChooseReply(choice=entry)
-        if entry.get("delay"):
-            await asyncio.sleep(float(entry["delay"]))
-        if "throw" in entry:
-            raise ProviderError(str(entry["throw"]), code="SCRIPT_THROW")
+        await _pause(entry)
+        _throw(entry)
         return ChooseReply(choice=entry.get("choice"), usage=entry.get("usage") or {})
 
     async def ask(self, request: AskRequest) -> AskReply:
         if not self._quiet:
             self._record(op="ask", instruction=request.instruction, model=request.model)
-        entry = self._entry(self._ask, request.nth, "ask")
+        by_node = isinstance(self._script.get("ask"), dict)
+        entry = (
+            self._entry("ask", request.node, request.node_nth)
+            if by_node
+            else self._entry("ask", None, request.nth)
+        )
         if not isinstance(entry, dict):
             return AskReply(text=entry if isinstance(entry, str) else json.dumps(entry))
-        if entry.get("delay"):
-            await asyncio.sleep(float(entry["delay"]))
-        if "throw" in entry:
-            raise ProviderError(str(entry["throw"]), code="SCRIPT_THROW")
+        await _pause(entry)
+        _throw(entry)
         return AskReply(text=str(entry.get("text", "")), usage=entry.get("usage") or {})
 
     async def close(self) -> None:
         """Nothing is held open."""
 
-    def _entry(self, entries: list[Any] | None, nth: int, where: str) -> Any:
-        if entries is None or nth > len(entries):
-            raise ProviderError(
-                f"the script has {len(entries or ())} entries at {where}, and is asked for number {nth}",
-                code="SCRIPT_EXHAUSTED",
-            )
+    def _entry(self, part: str, node: str | None, nth: int) -> Any:
+        found = self._script.get(part) or {}
+        entries = found if node is None else found.get(node)
+        if not entries or nth > len(entries):
+            raise _exhausted(part if node is None else f"{part}.{node}", len(entries or ()), nth)
         return entries[nth - 1]
 
     def _record(self, **request: Any) -> None:
@@ -168,26 +175,20 @@ class ScriptedModel:
             os.close(descriptor)
 
 
-def _shape_problem(script: Any) -> str | None:
-    if not isinstance(script, dict):
-        return "it is not an object"
-    unknown = sorted(set(script) - {"run", "evaluate", "ask", "log"})
-    if unknown:
-        return f"unknown keys {', '.join(unknown)}; there are run, evaluate, ask and log"
-    for name in ("run", "evaluate"):
-        part = script.get(name)
-        if part is not None and not (
-            isinstance(part, dict) and all(isinstance(entries, list) for entries in part.values())
-        ):
-            return f"{name} is not a mapping of node to a list of entries"
-    for node, entries in (script.get("run") or {}).items():
-        for index, entry in enumerate(entries):
-            calls = entry.get("tool_calls") if isinstance(entry, dict) else None
-            if calls is not None and not (
-                isinstance(calls, list)
-                and all(isinstance(c, dict) and isinstance(c.get("tool"), str) for c in calls)
-            ):
-                return f"run.{node}[{index}].tool_calls is not a list of {{tool, input}}"
-    if script.get("ask") is not None and not isinstance(script["ask"], list):
-        return "ask is not a list"
-    return None
+def _invalid(message: str) -> ProviderError:
+    return ProviderError(message, code="SCRIPT_INVALID")
+
+
+def _exhausted(where: str, count: int, nth: int) -> ProviderError:
+    message = f"the script has {count} entries at {where}, and is asked for number {nth}"
+    return ProviderError(message, code="SCRIPT_EXHAUSTED")
+
+
+async def _pause(said: Mapping[str, Any]) -> None:
+    if said.get("delay"):
+        await asyncio.sleep(float(said["delay"]))
+
+
+def _throw(said: Mapping[str, Any]) -> None:
+    if "throw" in said:
+        raise ProviderError(str(said["throw"]), code="SCRIPT_THROW")

@@ -1,0 +1,38 @@
+"""Driving a run: what every command does that sets one going, from the first progress to the last document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .command import Session
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine, Run
+
+
+async def drive(
+    cli: Session,
+    engine: Engine,
+    run: Run,
+    *,
+    until_wait: bool = False,
+    stream: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Follows a run until it has ended or waits for others; gives its document."""
+    import asyncio
+
+    from .following import watch
+
+    cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
+    settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
+    try:
+        with Progress(cli.out, silent=stream or quiet) as progress:
+            if stream or progress.shows:
+                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
+            await settled
+    finally:
+        settled.cancel()
+    document: dict[str, Any] = await run.show()
+    return document
