@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from treadle.dialects.agent.context import wants_chunk
+from treadle.dialects.agent.context import entry, evals_of, wants_chunk
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, digest, encode
 
@@ -86,8 +86,8 @@ class Payloads:
     async def context(self, job: Job, input: Value, base: list[Value], own: list[Value]) -> dict[str, Any]:
         """The context object: the input, then the latest data of each node in order of completion."""
         found: dict[str, Any] = {"input": input}
-        for node, data in await self.items(job, [*base, *own]):
-            found[node] = await self.load(job, data)
+        for item in await self.items(job, [*base, *own]):
+            found[item[0]] = entry(await self.load(job, item[1]), evals_of(item))
         return found
 
     async def chunk(self, job: Job, own: list[Value]) -> dict[str, Any] | None:

@@ -254,6 +254,9 @@ def test_cancel_ends_the_run_and_tells_observers(prepared, flow):
     run.driver.cancel("enough")
     assert run.status == "cancelled"
     assert run.events[-1] == {"type": "workflow:end", "results": run.results}
+    assert [event["node"] for event in run.of("node:exit")] == ["a", "b"], "the node it was in is left"
+    assert run.results["b"] == {"status": "failed", "data": {"error": "stopped: enough"}, "toolCalls": []}
+    assert run.path() == ["a", "b"]
 
 
 def test_nothing_answered_is_asked_again(play, flow, search):

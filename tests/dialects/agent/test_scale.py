@@ -48,7 +48,8 @@ def test_a_long_run_can_be_cancelled_and_retried(prepared, flow):
     run = prepared(chain(flow, 150), script).start().go(100)
     run.driver.cancel("enough")
     assert run.status == "cancelled"
-    assert len(run.results) == 99
+    assert len(run.results) == 100
+    assert run.results["n99"]["data"] == {"error": "stopped: enough"}
     again = prepared(chain(flow, 150), script).start().go()
     assert again.status == "failed"
     assert len(again.result["results"]) == 150

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from treadle.agent import ProviderError, Skill
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Receipt
 from treadle.work.job import StaysOpen
 
 APPROVE = {"approve": {"roles": ["lead"], "prompt": "Ship it?"}}
@@ -257,3 +259,119 @@ def test_retry_resolves_sources_again_if_they_were_the_trouble(prepared, flow, t
     assert run.status == "completed"
     assert run.asked("run")[0]["instruction"] == "Here it is."
     run.driver.assert_replays()
+
+
+def test_retry_asks_a_route_that_failed_and_nothing_that_was_answered(prepared, flow):
+    wf = flow("a b c", "a b", ("b", "c", {"when": "x"}))
+    script = {
+        "run": {"a": data(), "b": data(), "c": data()},
+        "evaluate": {"b": [{"throw": "no answer"}, "c"]},
+    }
+    run = prepared(wf, script).start().go()
+    assert run.error["code"] == "ROUTE_FAILED"
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b", "c"]
+    run.driver.assert_replays()
+
+
+def test_retry_after_max_steps_goes_on_at_the_node_that_was_refused(prepared, flow):
+    run = prepared(flow("a b c", "a b", "b c", max_steps=2), {"run": {n: data() for n in "abc"}}).start().go()
+    assert run.error["code"] == "MAX_STEPS"
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b", "c"]
+
+
+def test_retry_of_a_halted_parallel_run_sends_on_every_branch(prepared, flow):
+    wf = flow("a b c d", "a b", "a c", "b d", "c d", parallel=True, on_failure="halt")
+    fails = {"status": "failed", "data": {"error": "no"}}
+    script = {"run": {"a": data(), "b": [fails, {"data": {"b": 1}}], "c": data() + data(c=1), "d": data()}}
+    run = prepared(wf, script).start()
+    while run.status == "running":
+        (intent, *_) = [i for i in run.driver.open() if i.params.get("node") != "c"]
+        run.perform(intent)
+    assert run.results["c"]["data"]["error"] == "stopped: node failed at b"
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b", "c", "b", "c", "d"], "the join runs once, after both"
+    assert run.asked("run")[-1]["context"] == {"input": {}, "a": {}, "b": {"b": 1}, "c": {"c": 1}}
+    run.driver.assert_replays()
+
+
+def test_retry_from_a_named_node(prepared, flow):
+    script = {"run": {"a": [{"status": "failed", "data": {"error": "x"}}, {"data": {}}], "b": data() * 2}}
+    run = prepared(flow("a b", "a b"), script).start().go()
+    with pytest.raises(TreadleError, match="no node 'zz'"):
+        run.driver.retry(**{"from": "zz"})
+    run = prepared(flow("a b", "a b"), script).start().go()
+    run.driver.retry(**{"from": "a"})
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b", "a", "b"]
+
+
+def test_retry_after_a_step_that_raised(prepared, flow, monkeypatch):
+    run = prepared(flow("a b", "a b"), {"run": {"a": data() * 2, "b": data()}}).start()
+    run.perform(run.next())
+    with monkeypatch.context() as patch:
+        patch.setattr("treadle.dialects.agent.visiting.settle", None)
+        run.perform(run.next())
+    assert run.error["code"] == "MACHINE_ERROR"
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert run.path() == ["a", "b"]
+
+
+def test_a_budget_is_checked_again_after_a_pause(prepared, flow):
+    """b's route and c's judge wait out a rate limit; meanwhile d uses up what there was."""
+    judge = {"eval": [{"name": "j", "kind": "judge", "rubric": "r"}]}
+    wf = flow(
+        {"a": {}, "b": {}, "c": judge, "d": {}, "e": {}},
+        *("a b", "a c", "a d", ("b", "e", {"when": "x"})),
+        parallel=True,
+        budget={"tokens": 10},
+    )
+    script = {
+        "run": {"a": data(), "b": data(), "c": data(), "d": [{"data": {}, "usage": {"input_tokens": 10}}]},
+        "evaluate": {"b": ["e"]},
+        "ask": ["yes"],
+    }
+    for first in ("b", "c"):
+        run = prepared(wf, script).start()
+        error = {"code": "RATE_LIMITED", "message": "slow", "details": {"retryable": True}}
+        while (intent := run.next()) is not None and run.status in ("running", "waiting"):
+            if intent.params.get("node") == "d":
+                rest = [i for i in run.driver.open() if i.kind != "timer" and i.params.get("node") != "d"]
+                intent = rest[0] if rest else intent
+            if intent.kind in ("route", "ask"):
+                run.driver.feed(Receipt(intent=intent.id, status="error", error=error))
+            else:
+                run.perform(intent)
+        timers = {i.params["name"]: i for i in run.driver.open("timer")}
+        assert set(timers) == {"b: retry", "c: retry"}
+        run.driver.feed(Receipt(intent=timers[f"{first}: retry"].id))
+        run.go()
+        assert run.asked("evaluate") == run.asked("ask") == []
+        assert run.status == "failed"
+        assert run.error["code"] == ("BUDGET_EXCEEDED" if first == "b" else "NODE_FAILED")
+        assert run.of("workflow:halted") == [{"node": first, "reason": "budget exceeded"}]
+
+
+def test_a_childs_cost_is_its_parents_cost(prepared, flow):
+    usage = {"input_tokens": 900, "output_tokens": 100, "usd": 0.5}
+    wf = flow({"a": {"run": {"workflow": "sub"}}, "b": {}}, "a b", budget={"tokens": 100})
+    result = {"results": {}, "trace": {"steps": [], "edges": [], "sources": {}, "usage": usage}}
+    failed = {"code": "CHILD_FAILED", "message": "it broke", "details": {"result": result}}
+    for receipt in ({"value": {"run": "x", "result": result}}, {"status": "error", "error": failed}):
+        run = prepared(wf, {"run": {}}).start().go()
+        (child,) = run.driver.open("child")
+        assert child.params["options"]["within"] == [["a", 1]]
+        run.driver.feed(Receipt(intent=child.id, **receipt))
+        run.go()
+        assert run.trace["steps"][0]["usage"] == usage
+        assert run.results["b"]["data"]["error"] == "budget exceeded: 1000 of 100 tokens"

@@ -7,6 +7,7 @@ four parts of a visit, `routing` and `context` for what a node is told and where
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from treadle.kernel.values import Value
@@ -22,9 +23,21 @@ from .machine import AgentMachine
 from .model import Workflow
 
 
+Finds = Callable[[str, str | None], bool]
+
+
 class AgentDialect:
+    """`finds(skill, file)` says whether a skill that is neither in a file nor built in can be had for
+    it all the same; who compiles knows where to look."""
+
     name = "agent"
     machine = AgentMachine()
+
+    def __init__(self, finds: Finds = lambda skill, file: False) -> None:
+        self._finds = finds
+
+    def finding(self, finds: Finds) -> AgentDialect:
+        return AgentDialect(finds)
 
     def recognises(self, value: Value) -> bool:
         if not isinstance(value, dict):
@@ -35,7 +48,7 @@ class AgentDialect:
 
     def compile(self, document: Document, *, strict: bool = False) -> tuple[Definition | None, Problems]:
         problems = Problems(document)
-        check(document.value, problems)
+        check(document.value, problems, lambda skill: self._finds(skill, document.file))
         if problems.errors:
             return None, problems
         body = {key: value for key, value in document.value.items() if key != "dialect"}

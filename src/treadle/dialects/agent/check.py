@@ -7,7 +7,7 @@ Every problem is found at once, each with its code and its line. A code is part 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from treadle.kernel.errors import DefinitionError, ValueRefused
@@ -33,8 +33,9 @@ _RULE_KINDS: Final = {
 BUILT_IN_SKILLS: Final = frozenset({"files", "shell", "http", "duckdb", "workflows"})
 
 
-def check(value: Any, problems: Problems) -> None:
-    """Adds everything that is wrong with `value` to `problems`."""
+def check(value: Any, problems: Problems, finds: Callable[[str], bool] = lambda skill: False) -> None:
+    """Adds everything that is wrong with `value` to `problems`. `finds`: whether a skill that is
+    written elsewhere is there."""
     if not isinstance(value, dict):
         problems.error("SCHEMA", (), "this is no mapping", hint="Write id, name, entry, nodes and edges.")
         return
@@ -50,7 +51,7 @@ def check(value: Any, problems: Problems) -> None:
         for id, node in nodes.items():
             if isinstance(node, dict):
                 _check_node(id, node, problems)
-        _check_skills(value, nodes, problems)
+        _check_skills(value, nodes, problems, finds)
         _check_judges(value, nodes, problems)
     check_declarations(value.get("inputs"), problems)
 
@@ -358,7 +359,9 @@ def _check_url(url: str, at: Where, problems: Problems, *, strict: bool) -> None
 # --- skills and judges --------------------------------------------------------------------------
 
 
-def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+def _check_skills(
+    value: dict[str, Any], nodes: dict[str, Any], problems: Problems, finds: Callable[[str], bool]
+) -> None:
     inline = value.get("skills")
     known = inline if isinstance(inline, dict) else {}
     for id, skill in known.items():
@@ -379,11 +382,13 @@ def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Proble
     for id, node in nodes.items():
         skills = node.get("skills") if isinstance(node, dict) else None
         for index, skill in enumerate(skills if isinstance(skills, list) else ()):
-            if isinstance(skill, str) and skill not in known and skill not in BUILT_IN_SKILLS:
+            if not isinstance(skill, str) or skill in known or skill in BUILT_IN_SKILLS:
+                continue
+            if not finds(skill):
                 problems.warning(
                     "UNKNOWN_SKILL",
                     ("nodes", id, "skills", index),
-                    f"the skill {skill!r} is neither in this file nor built in",
+                    f"the skill {skill!r} is neither in this file nor built in, installed or written beside it",
                     hint="Register it in Python, or add a SKILL.md folder; without it the node runs without its tools.",
                 )
 

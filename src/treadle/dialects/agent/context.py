@@ -2,7 +2,8 @@
 
 A context grows with the run, and every model turn needs all of it; written out in each intent it
 would make the journal quadratic. So it travels as a short list of *items*: `[node, data]` for the
-latest nodes, and a reference to a *chunk* for everything older. A chunk is a stored list of items,
+latest nodes (with `evals` as a third part where evaluators ran, so that large data can stay a
+reference), and a reference to a *chunk* for everything older. A chunk is a stored list of items,
 which may itself begin with a reference to an older chunk. The performer that is handed a long list
 stores it as a chunk and answers with its reference; the machine goes on from there.
 
@@ -30,6 +31,15 @@ def wants_chunk(own: list[Item]) -> bool:
     if len(own) <= 1 and (not own or is_reference(own[0])):
         return False
     return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > BYTES_INLINE_MAX
+
+
+def item_of(node: str, result: Mapping[str, Any]) -> Item:
+    """What is kept of a visit's result for later nodes."""
+    return [node, result["data"], *([result["evals"]] if result.get("evals") else ())]
+
+
+def evals_of(item: Item) -> list[dict[str, Any]] | None:
+    return item[2] if len(item) > 2 else None
 
 
 def entry(data: Value, evals: list[dict[str, Any]] | None) -> Value:

@@ -13,7 +13,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Decision, Receipt
 from treadle.kernel.values import Value, encode
 
-from .flow import Flow
+from .flow import Branch, Flow
 
 INLINE_BYTES_MAX: Final = 128 * 1024
 # Few large slices: each is put onto all that were stored before it. A record takes 1 MiB.
@@ -53,10 +53,8 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     """Ends the run now, or begins to seal what is too large for one record."""
     state = flow.state
     error = error or run_error(flow)
-    # The first branch stays, at rest, in case a person sends the run on.
-    root = state["branches"]["0"]
-    root["visit"] = None
-    state["branches"], state["groups"] = {"0": root}, {}
+    if not state["resume"]:
+        at_rest(state)
     if fits(state):
         _close(flow, error, state["results"], {"results": state["results"], "trace": trace(state)})
         return
@@ -64,6 +62,14 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     flow.intents.clear()
     state["seal"] = {"error": error, "done": 0, "stored": None}
     _seal(flow)
+
+
+def at_rest(state: dict[str, Any]) -> Branch:
+    """The first branch stays, in case a person sends the run on."""
+    root: Branch = state["branches"]["0"]
+    root["visit"] = None
+    state["branches"], state["groups"] = {"0": root}, {}
+    return root
 
 
 def fits(state: dict[str, Any]) -> bool:

@@ -6,28 +6,32 @@ The state of a run (all canonical values):
   when they are many), `long` (references to long contents), `warnings` (per node): what was known
   before the first node
 - `results`, `steps`, `edges`, `usage`: what people see
-- `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`
-  (n-th question of each kind, so that a scripted answer follows from the request)
+- `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`,
+  `node_asks` (n-th question of each kind, so that a scripted answer follows from the request)
 - `branches`: the threads of the run, "0" the first. A branch has `parent` (its group), the context
-  items `base` and `own`, `data` (what each of its nodes left) and the `visit` it is in
+  items `base` and `own`, `data` (the item each of its nodes left) and the `visit` it is in
 - `groups`: forks that have not joined yet; `parent` is the branch that waits for them
+- `resume`: where the branches of a run that was stopped go on if a person retries it
 
 A branch has at most one open intent, whose `ref` is the branch's id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treadle.kernel.model import Context, Decision, Intent, is_reference
 from treadle.kernel.values import Value
 
+from .context import entry, evals_of
 from .model import Budget, Node, Workflow
 
 EVENTS_PER_STEP: Final = 128
 INTENTS_PER_STEP: Final = 48
 BYTES_PER_STEP: Final = 200 * 1024
+WARNINGS_MAX: Final = 20
 
 Branch = dict[str, Any]
 
@@ -40,8 +44,9 @@ class Flow:
     events: list[dict[str, Any]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
-    # Branches that go on at a node, in this step or in the next one.
-    ready: list[list[str]] = field(default_factory=list)
+    # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "follow", edge],
+    # [branch, "route", node].
+    ready: list[list[Any]] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None
     decision: Decision | None = None
@@ -77,12 +82,19 @@ class Flow:
     def node(self, branch: Branch) -> Node:
         return self.workflow.nodes[branch["visit"]["node"]]
 
+    def warn(self, node: str, messages: Sequence[str]) -> None:
+        """Warnings of one place, however many: the first of them, and how many there are."""
+        for message in messages[:WARNINGS_MAX]:
+            self.emit("node:warning", node=node, message=message)
+        if len(messages) > WARNINGS_MAX:
+            self.emit("node:warning", node=node, message=f"and {len(messages) - WARNINGS_MAX} more")
+
     def lookup(self, branch: Branch, node: str) -> Value:
         """What this branch sees of a node: its own, or what was there when it was forked."""
         here: Branch | None = branch
         while here is not None:
-            if node in here["data"]:
-                return here["data"][node]
+            if (item := here["data"].get(node)) is not None:
+                return entry(self.load(item[1]), evals_of(item))
             group = here["parent"]
             here = self.state["branches"][self.state["groups"][group]["parent"]] if group else None
         return None
@@ -136,6 +148,22 @@ def new_branch(id: str, parent: str, base: list[Any]) -> Branch:
     return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None}
 
 
+def new_visit(node: str, iteration: int) -> dict[str, Any]:
+    return {
+        "node": node,
+        "iteration": iteration,
+        "attempt": 0,
+        "turn": 0,
+        "tries": 0,
+        "stage": "turn",
+        "usage": no_usage(),
+        "spent": no_usage(),
+        "calls": [],
+        "evals": [],
+        "bytes": 0,
+    }
+
+
 def new_state(input: Value) -> dict[str, Any]:
     return {
         "input": input,
@@ -156,10 +184,12 @@ def new_state(input: Value) -> dict[str, Any]:
         "runs": {},
         "routes": {},
         "asks": 0,
+        "node_asks": {},
         "missing": {},
         "branches": {"0": new_branch("0", "", [])},
         "groups": {},
         "forks": 0,
         "ended": None,
+        "resume": [],
         "seal": None,
     }

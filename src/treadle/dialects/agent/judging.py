@@ -72,10 +72,12 @@ def ask_judge(flow: Flow, branch: Branch) -> None:
 
 
 def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
-    visit = branch["visit"]
+    visit, asks = branch["visit"], flow.state["node_asks"]
+    asks[visit["node"]] = asks.get(visit["node"], 0) + 1
     params = {
         "name": visit["node"],
         "node": visit["node"],
+        "node_nth": asks[visit["node"]],
         "iteration": visit["iteration"],
         "attempt": visit["attempt"],
         "data": visit["data"],
@@ -89,7 +91,8 @@ def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
 
 def ask_again(flow: Flow, branch: Branch) -> None:
     """The same question after a provider's pause; it counts as one."""
-    flow.open("ask", branch["id"], branch["visit"]["question"])
+    if not _stopped(flow, branch):
+        flow.open("ask", branch["id"], branch["visit"]["question"])
 
 
 def _stopped(flow: Flow, branch: Branch) -> bool:
@@ -103,8 +106,8 @@ def _stopped(flow: Flow, branch: Branch) -> bool:
 def _failed(
     flow: Flow, branch: Branch, message: str, *, stop: str | None = None, error: dict[str, Any] | None = None
 ) -> None:
-    data = flow.load(branch["visit"]["data"])
-    leave(flow, branch, "failed", {**data, "error": message}, stop=stop, error=error)
+    data = branch["visit"]["data"]
+    leave(flow, branch, "failed", data, extra={"error": message}, stop=stop, error=error)
 
 
 def _asked(flow: Flow, branch: Branch, receipt: Receipt) -> str | None:

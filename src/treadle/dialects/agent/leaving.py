@@ -7,19 +7,24 @@ goes on at the join with everything its branches left, in edge order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Receipt
+from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
 from . import context
 from .ending import finish
-from .flow import Branch, Flow, new_branch, no_usage
+from .flow import WARNINGS_MAX, Branch, Flow, new_branch, new_visit, no_usage
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
 from .routing import Ways, choices, chosen, is_decision, join_of, ways
+
+# Data up to this size is changed right here; what is larger would not fit into one record.
+MERGED_BYTES_MAX: Final = 64 * 1024
+# A run is stopped in one step, and a step has room for so many events.
+CUT_EVENTS_MAX: Final = 100
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -43,19 +48,25 @@ def leave(
     status: str,
     data: Value,
     *,
+    extra: Mapping[str, Value] | None = None,
     stop: str | None = None,
     error: dict[str, Any] | None = None,
 ) -> None:
-    """Records the visit's result and goes on. `stop` ends the run here, saying why; `error` is the
-    run's own error then, if the node's is not enough."""
+    """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
+    ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
     state, visit = flow.state, branch["visit"]
     node = visit["node"]
     possible = ways(flow.workflow, node, state["counts"])
     dry = stop is None and state["dry"] and is_decision(flow.workflow, node)
     over, ends_run = flow.over_budget(branch) if possible.ask and not dry and stop is None else (None, False)
     if over is not None:
-        status, data = _unpaid(flow, branch, status, data, over, ends_run)
+        status, extra = _unpaid(flow, branch, status, data, extra or {}, over, ends_run)
         stop = "budget exceeded" if ends_run else None
+    if extra and is_reference(data) and data["size"] > MERGED_BYTES_MAX:
+        _merge(flow, branch, data, {"status": status, "extra": dict(extra), "stop": stop, "error": error})
+        return
+    if extra:
+        data = {**_object(flow.load(data)), **extra}
     if stop is None and status == "failed" and flow.workflow.halt_on_failure:
         stop = "node failed"
     result = {"status": status, "data": data, "toolCalls": visit["calls"]}
@@ -67,7 +78,7 @@ def leave(
     if stop is not None:
         flow.emit("workflow:halted", node=node, reason=stop)
         branch["visit"] = None
-        stop_run(flow, f"{stop} at {node}", error)
+        stop_run(flow, f"{stop} at {node}", error, at=[branch["id"], "enter", node])
     elif dry:
         flow.emit("workflow:halted", node=node, reason="dry run")
         branch["visit"] = None
@@ -80,16 +91,37 @@ def leave(
 
 
 def _unpaid(
-    flow: Flow, branch: Branch, status: str, data: Value, over: str, ends_run: bool
-) -> tuple[str, Value]:
+    flow: Flow,
+    branch: Branch,
+    status: str,
+    data: Value,
+    extra: Mapping[str, Value],
+    over: str,
+    ends_run: bool,
+) -> tuple[str, Mapping[str, Value]]:
     """The question where to go cannot be paid for: that is this node's failure, unless it has failed
     (or failed softly) already and says why."""
-    found = _object(flow.load(data))
-    if status == "failed" or found.get("fail_soft") is True:
-        return status, data
+    if status == "failed" or {**_object(flow.load(data)), **extra}.get("fail_soft") is True:
+        return status, extra
     if flow.node(branch).fail_soft and not ends_run:
-        return "success", {**found, "error": over, "fail_soft": True}
-    return "failed", {**found, "error": over}
+        return "success", {**extra, "error": over, "fail_soft": True}
+    return "failed", {**extra, "error": over}
+
+
+def _merge(flow: Flow, branch: Branch, data: Value, leaving: dict[str, Any]) -> None:
+    """Large data is not at hand here: a performer puts the extra onto it, then the node is left."""
+    visit = branch["visit"]
+    visit["stage"], visit["leaving"] = "merge", leaving
+    params = {"name": visit["node"], "op": "merge", "onto": data, "extra": leaving["extra"]}
+    flow.open("source", branch["id"], params)
+
+
+def on_merged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
+    leaving = branch["visit"].pop("leaving")
+    value = _object(flow.load(receipt.value))
+    # Without a store the node still says what happened to it, if not what it had found.
+    data = value.get("stored") if receipt.status == "ok" else leaving["extra"]
+    leave(flow, branch, leaving["status"], data, stop=leaving["stop"], error=leaving["error"])
 
 
 def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
@@ -110,31 +142,44 @@ def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
         end_branch(flow, branch)
 
 
-def _go_unasked(flow: Flow, branch: Branch, asked: Iterable[Edge], why_not: str) -> None:
+def _go_unasked(flow: Flow, branch: Branch, asked: Sequence[Edge], why_not: str) -> None:
     """No condition was chosen: the default edge, if there is one, else the branch ends here."""
     default = next((edge for edge in asked if edge.when is None), None)
     if default is None:
-        flow.emit("workflow:halted", node=next(iter(asked)).source, reason=why_not)
+        flow.emit("workflow:halted", node=asked[0].source, reason=why_not)
         end_branch(flow, branch)
     else:
         follow(flow, branch, default, DEFAULT_PATH, ONLY_PATH)
 
 
-def stop_run(flow: Flow, why: str, error: dict[str, Any] | None) -> None:
+def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any] | None = None) -> None:
     """The run ends although other branches may be inside a node: each of these nodes fails here, its
-    tool calls kept, so that every node that was entered is left and nothing follows the run's end."""
+    tool calls kept, so that every node that was entered is left and nothing follows the run's end.
+    Where each branch was (`at`: the one that stops the run) is kept for a retry."""
+    stopped = [at] if at is not None else []
     for branch in flow.state["branches"].values():
         visit = branch["visit"]
         if visit is None:
             continue
+        stopped += interrupted(branch)
         if visit["stage"] != "route":
             data = {"error": f"stopped: {why}"}
             result = {"status": "failed", "data": data, "toolCalls": visit["calls"]}
             _record(flow, branch, visit["node"], result)
             add_step(flow, branch, "failed")
-            flow.emit("node:exit", node=visit["node"], result=result)
+            if len(stopped) <= CUT_EVENTS_MAX:
+                flow.emit("node:exit", node=visit["node"], result=result)
         branch["visit"] = None
+    flow.state["resume"] = [*stopped, *flow.ready]
     finish(flow, error)
+
+
+def interrupted(branch: Branch) -> list[list[Any]]:
+    """How a branch goes on that was inside a visit: at its route, or with the node once more."""
+    visit = branch["visit"]
+    if visit is None:
+        return []
+    return [[branch["id"], "route" if visit["stage"] == "route" else "enter", visit["node"]]]
 
 
 def _object(value: Value) -> dict[str, Any]:
@@ -147,13 +192,11 @@ def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Any]) -> No
     size = len(encode(result))
     flow.bytes += size
     state["bytes"] += size
-    seen = result["data"]
-    if "evals" in result:
-        seen = context.entry(flow.load(seen), result["evals"])
-    branch["data"][node] = seen
-    branch["own"].append([node, seen])
+    item = context.item_of(node, result)
+    branch["data"][node] = item
+    branch["own"].append(item)
     if flow.workflow.nodes[node].declared:
-        missing = context.missing_keys(flow.workflow, node, flow.load(seen))
+        missing = context.missing_keys(flow.workflow, node, flow.load(result["data"]))
         if missing:
             state["missing"][node] = missing
         else:
@@ -162,11 +205,16 @@ def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Any]) -> No
 
 def _warn_missing(flow: Flow) -> None:
     """B14: the router is shown null for a declared key that was not emitted; say so once."""
-    for node in sorted(flow.state["missing"]):
-        keys = ", ".join(flow.state["missing"][node])
+    missing = flow.state["missing"]
+    nodes = sorted(missing)
+    for node in nodes[:WARNINGS_MAX]:
+        keys = ", ".join(missing[node])
         flow.emit(
             "node:warning", node=node, message=f"declared output not emitted: {keys}; the router sees null"
         )
+    if more := nodes[WARNINGS_MAX:]:
+        message = f"declared output not emitted here and at {len(more) - 1} more nodes; the router sees null"
+        flow.emit("node:warning", node=more[0], message=message)
     flow.state["missing"] = {}
 
 
@@ -184,6 +232,28 @@ def _take(flow: Flow, edge: Edge, reason: str, traced: str) -> None:
     counts[edge.pair] = counts.get(edge.pair, 0) + 1
     flow.state["edges"].append({"from": edge.source, "to": edge.target, "reason": traced})
     flow.emit("route", **{"from": edge.source, "to": edge.target, "reason": reason})
+
+
+def set_out(flow: Flow, branch: Branch, index: int) -> None:
+    """A new branch takes the edge it was forked for."""
+    follow(flow, branch, flow.workflow.edges[index], ONLY_PATH, ONLY_PATH)
+
+
+def route_again(flow: Flow, branch: Branch, node: str) -> None:
+    """After a provider's pause, or when a person sends on a run that ended over this question. The
+    node has been left: if the run's budget is used up by now, that ends the run, not the node."""
+    if branch["visit"] is None:
+        branch["visit"] = new_visit(node, flow.state["iterations"][node])
+    over, ends_run = flow.over_budget(branch)
+    if over is not None and ends_run:
+        branch["visit"] = None
+        flow.emit("workflow:halted", node=node, reason="budget exceeded")
+        error = TreadleError(over, cls="user", code="BUDGET_EXCEEDED", where=node).to_value()
+        stop_run(flow, f"budget exceeded at {node}", error, at=[branch["id"], "route", node])
+    elif branch["visit"]["stage"] == "route":
+        ask_route(flow, branch)
+    else:
+        _go_on(flow, branch, ways(flow.workflow, node, flow.state["counts"]))
 
 
 def ask_route(flow: Flow, branch: Branch) -> None:
@@ -214,7 +284,8 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
             code=code if code in FATAL else "ROUTE_FAILED",
             where=node,
         )
-        stop_run(flow, f"no route from {node}", error.to_value())
+        branch["visit"] = None
+        stop_run(flow, f"no route from {node}", error.to_value(), at=[branch["id"], "route", node])
         return
     value = _object(flow.load(receipt.value))
     flow.charge(None, value.get("usage"))
@@ -241,7 +312,7 @@ def go(flow: Flow, branch: Branch, target: str) -> None:
             _arrive(flow, branch, target)
             return
         group_id = flow.state["branches"][group["parent"]]["parent"]
-    flow.ready.append([branch["id"], target])
+    flow.ready.append([branch["id"], "enter", target])
 
 
 def end_branch(flow: Flow, branch: Branch) -> None:
@@ -268,9 +339,8 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
     base = [*branch["base"], *branch["own"]]
     for id, edge in zip(ids, edges, strict=True):
         state["branches"][id] = new_branch(id, group_id, base)
-        _take(flow, edge, ONLY_PATH, ONLY_PATH)
-    for id, edge in zip(ids, edges, strict=True):
-        go(flow, state["branches"][id], edge.target)
+        # Not followed here: a wide fork takes several steps.
+        flow.ready.append([id, "follow", edge.index])
 
 
 def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:

@@ -14,7 +14,7 @@ from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Rec
 from treadle.kernel.values import Value
 
 from . import ending, judging, leaving, visiting
-from .context import entry
+from .context import item_of
 from .flow import Branch, Flow, new_state
 from .model import Workflow, load
 
@@ -26,6 +26,7 @@ class AgentMachine(Machine):
     version: ClassVar[int] = 1
     # `workflow:end` is the last event an observer sees.
     last_event_closes: ClassVar[bool] = True
+    large_input: ClassVar[bool] = True
 
     def load(self, body: Value) -> Workflow:
         return load(body)
@@ -57,10 +58,13 @@ class AgentMachine(Machine):
         return _decided(flow)
 
     def cancel(self, definition: Workflow, state: Value, event: Cancel, ctx: Context) -> Decision:
+        flow = Flow(definition, state, ctx)
+        leaving.stop_run(flow, event.reason or "cancelled", None)
         decision = super().cancel(definition, state, event, ctx)
         # A cancel cannot wait until a long result is sealed; `show` has all of it either way.
         results = state["results"] if ending.fits(state) else {}
-        decision.events = [{"type": "workflow:end", "results": results}]
+        flow.emit("workflow:end", results=results)
+        decision.events = flow.events
         if ending.fits(state):
             decision.result = {"results": results, "trace": ending.trace(state)}
         return decision
@@ -80,8 +84,15 @@ def _active(state: dict[str, Any]) -> list[Branch]:
 def _decided(flow: Flow) -> Decision:
     """Lets every branch that can go on do so, then closes the step."""
     while flow.ready and flow.ending is None and not flow.full:
-        id, node = flow.ready.pop(0)
-        visiting.enter(flow, flow.state["branches"][id], node)
+        id, how, what = flow.ready.pop(0)
+        branch = flow.state["branches"][id]
+        match how:
+            case "follow":
+                leaving.set_out(flow, branch, what)
+            case "route":
+                leaving.route_again(flow, branch, what)
+            case _:
+                visiting.enter(flow, branch, what)
         _begin_again(flow, flow.state["branches"].get(id))
     more: dict[str, Any] | None = None
     if flow.ending is not None:
@@ -123,6 +134,8 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
             visiting.on_child(flow, branch, receipt)
         case "route", _:
             leaving.on_route(flow, branch, receipt)
+        case "source", _:
+            leaving.on_merged(flow, branch, receipt)
         case "ask", "judge":
             judging.on_judged(flow, branch, receipt)
         case "ask", _:
@@ -140,7 +153,7 @@ def _after_pause(flow: Flow, branch: Branch, stage: str) -> None:
         case "turn":
             visiting.turn(flow, branch)
         case "route":
-            leaving.ask_route(flow, branch)
+            leaving.route_again(flow, branch, branch["visit"]["node"])
         case _:
             judging.ask_again(flow, branch)
 
@@ -158,29 +171,45 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
     flow.state["long"] = value.get("long") or {}
     flow.state["warnings"] = value.get("warnings") or {}
     flow.emit("sources:resolved", sources=value["sources"])
-    flow.ready.append(["0", flow.workflow.entry])
+    flow.ready.append(["0", "enter", flow.workflow.entry])
 
 
 def _retry(flow: Flow, event: Retry) -> None:
-    """A person sends a failed run on from a node: the one named, or the first that failed. A run
-    whose Sources could not be resolved tries them again."""
-    state = flow.state
-    if state["ended"] != "failed":
+    """A person sends a failed run on: from the node they name; else from where it was stopped, on
+    every branch; else from the first node that failed. A run whose Sources could not be resolved
+    tries them again."""
+    state, named = flow.state, event.how.get("from")
+    if flow.ctx.status != "failed":
         raise Unsupported("only a failed run can be retried")
     if state["setup"] is None:
         state["ended"] = None
         flow.open("source", "setup", {"name": "sources", "op": "setup", "input": state["input"]})
         return
-    failed = [step["node"] for step in state["steps"] if state["results"][step["node"]]["status"] == "failed"]
-    node = event.how.get("from") or (failed[0] if failed else flow.workflow.entry)
-    if node not in flow.workflow.nodes:
-        raise Unsupported(f"there is no node {node!r} to retry from")
-    root = state["branches"]["0"]
+    # A step that raised left its branches where they were.
+    stopped = state["resume"] or [at for branch in _active(state) for at in leaving.interrupted(branch)]
+    if named is None and stopped:
+        for branch in _active(state):
+            branch["visit"] = None
+        flow.ready += stopped
+    else:
+        failed = (step["node"] for step in state["steps"] if _failed(state, step["node"]))
+        node = named or next(failed, flow.workflow.entry)
+        if node not in flow.workflow.nodes:
+            raise Unsupported(f"there is no node {node!r} to retry from")
+        _gather(flow)
+        flow.ready.append(["0", "enter", node])
+    state.update(ended=None, seal=None, visits=0, resume=[])
+
+
+def _failed(state: dict[str, Any], node: str) -> bool:
+    return bool(state["results"][node]["status"] == "failed")
+
+
+def _gather(flow: Flow) -> None:
+    """One branch is left, which has seen everything: also what ran on branches that never joined."""
+    state = flow.state
+    root = ending.at_rest(state)
     for id in dict.fromkeys(step["node"] for step in state["steps"]):
         if id not in root["data"]:
-            # It ran on a branch that never came to its join.
-            result = state["results"][id]
-            root["data"][id] = entry(flow.load(result["data"]), result.get("evals"))
-            root["own"].append([id, root["data"][id]])
-    state.update(ended=None, seal=None, visits=0)
-    flow.ready.append(["0", node])
+            root["data"][id] = item_of(id, state["results"][id])
+            root["own"].append(root["data"][id])

@@ -14,7 +14,7 @@ from treadle.kernel.run import intent_id
 from treadle.kernel.values import Value, encode
 
 from .child import render
-from .flow import Branch, Flow, no_usage
+from .flow import Branch, Flow, new_visit
 from .judging import evaluate
 from .leaving import leave, stop_run
 from .model import Node
@@ -23,6 +23,8 @@ from .provider_errors import FATAL, backs_off, code_of, message_of
 
 CALLS_PER_TURN_MAX: Final = 128
 CALL_BYTES_MAX: Final = 512 * 1024
+CHILD_INPUT_BYTES_MAX: Final = 256 * 1024
+PROMPT_CHARS_MAX: Final = 64 * 1024
 STATUSES: Final = ("success", "skipped", "failed")
 APPROVAL_SCHEMA: Final = {
     "type": "object",
@@ -42,26 +44,13 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
     if state["visits"] > flow.workflow.max_steps:
         message = f"more than {flow.workflow.max_steps} node visits; raise max_steps if that is meant"
         error = TreadleError(message, cls="user", code="MAX_STEPS", where=node_id)
-        stop_run(flow, f"max_steps at {node_id}", error.to_value())
+        stop_run(flow, f"max_steps at {node_id}", error.to_value(), at=[branch["id"], "enter", node_id])
         return
     iteration = state["iterations"].get(node_id, 0) + 1
     state["iterations"][node_id] = iteration
-    branch["visit"] = {
-        "node": node_id,
-        "iteration": iteration,
-        "attempt": 0,
-        "turn": 0,
-        "tries": 0,
-        "stage": "turn",
-        "usage": no_usage(),
-        "spent": no_usage(),
-        "calls": [],
-        "evals": [],
-        "bytes": 0,
-    }
+    branch["visit"] = new_visit(node_id, iteration)
     flow.emit("node:enter", node=node_id, instruction=_shown(flow, f"nodes.{node_id}.instruction"))
-    for message in state["warnings"].get(node_id, ()):
-        flow.emit("node:warning", node=node_id, message=message)
+    flow.warn(node_id, state["warnings"].get(node_id, ()))
     if not _requirements_hold(flow, branch, node):
         return
     if node.approve is not None:
@@ -120,11 +109,18 @@ def _ask_approval(flow: Flow, branch: Branch, node: Node) -> None:
         "name": node.id,
         "type": "approval",
         "roles": list(node.approve.roles),
-        "payload": {"prompt": _content(flow, f"nodes.{node.id}.approve.prompt"), "node": node.id},
+        "payload": {"prompt": _prompt(flow, node), "node": node.id},
         "schema": APPROVAL_SCHEMA,
     }
     timeout = node.approve.timeout_ns
     _open_task(flow, branch, params, None if timeout is None else flow.ctx.now_ns + timeout)
+
+
+def _prompt(flow: Flow, node: Node) -> str:
+    text = _content(flow, f"nodes.{node.id}.approve.prompt")
+    if len(text) <= PROMPT_CHARS_MAX:
+        return text
+    return text[:PROMPT_CHARS_MAX] + "\n… (cut; the whole text is in the run's trace.sources)"
 
 
 def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
@@ -194,22 +190,20 @@ def fail(
     branch: Branch,
     message: str,
     *,
-    data: dict[str, Any] | None = None,
+    data: Value = None,
     stop: str | None = None,
     error: dict[str, Any] | None = None,
 ) -> None:
     """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same."""
     visit = branch["visit"]
-    kept = dict(data or {})
-    if data is None and visit.get("text"):
-        kept["summary"] = visit["text"]
-    kept["error"] = message
+    if data is None:
+        data = {"summary": visit["text"]} if visit.get("text") else {}
+    extra: dict[str, Value] = {"error": message}
     visit["evals"] = []
     if flow.node(branch).fail_soft and stop is None:
-        kept["fail_soft"] = True
-        leave(flow, branch, "success", kept)
+        leave(flow, branch, "success", data, extra={**extra, "fail_soft": True})
     else:
-        leave(flow, branch, "failed", kept, stop=stop, error=error)
+        leave(flow, branch, "failed", data, extra=extra, stop=stop, error=error)
 
 
 def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
@@ -230,8 +224,7 @@ def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     if value.get("own") is not None:
         branch["own"] = [value["own"]]
     flow.charge(branch, value.get("usage"))
-    for message in value.get("warnings") or ():
-        flow.emit("node:warning", node=visit["node"], message=message)
+    flow.warn(visit["node"], value.get("warnings") or ())
     calls = flow.load(value.get("calls"))
     if not calls:
         settle(flow, branch, value.get("status", "success"), value.get("data"))
@@ -242,7 +235,7 @@ def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
             f"the model asked for {len(calls)} tool calls at once; {CALLS_PER_TURN_MAX} is the limit",
         )
     else:
-        visit["pending"] = calls
+        visit["pending"] = list(calls)
         next_call(flow, branch)
 
 
@@ -266,7 +259,7 @@ def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
         fail(flow, branch, "the model's result is not an object")
     elif status == "failed":
         said = loaded.get("error")
-        fail(flow, branch, str(said) if said else "the model reported failure", data=loaded)
+        fail(flow, branch, str(said) if said else "the model reported failure", data=data)
     elif status == "skipped":
         leave(flow, branch, "skipped", data)
     else:
@@ -315,23 +308,23 @@ def _is_last_turn(flow: Flow, branch: Branch) -> bool:
 
 
 def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    visit = branch["visit"]
     if receipt.status != "ok" and code_of(receipt) == "IN_DOUBT":
         _in_doubt(flow, branch)
         return
     value = flow.load(receipt.value)
     if receipt.status != "ok":
-        _returned(flow, branch, {"error": message_of(receipt)})
+        outcome: dict[str, Any] = {"error": message_of(receipt)}
     elif isinstance(value, dict) and "error" in value:
-        _returned(flow, branch, {"error": str(value["error"])})
+        outcome = {"error": str(value["error"])}
     else:
-        _returned(flow, branch, {"output": value.get("output") if isinstance(value, dict) else None})
-    if branch["visit"] is visit:
+        outcome = {"output": value.get("output") if isinstance(value, dict) else None}
+    if _returned(flow, branch, outcome):
         next_call(flow, branch)
 
 
-def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> None:
-    """Records one call; an error goes to the model like any other result."""
+def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> bool:
+    """Records one call; an error goes to the model like any other result. False if that was one
+    too many, and the node has failed over it."""
     visit = branch["visit"]
     call = visit["pending"].pop(0)
     record = {"tool": call["tool"], "input": call["input"], **outcome}
@@ -343,6 +336,8 @@ def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> None:
     visit["bytes"] += len(encode(record))
     if visit["bytes"] > CALL_BYTES_MAX:
         fail(flow, branch, f"the tool calls of this node exceed {CALL_BYTES_MAX // 1024} KiB of record")
+        return False
+    return True
 
 
 def _in_doubt(flow: Flow, branch: Branch) -> None:
@@ -378,8 +373,7 @@ def decide(flow: Flow, branch: Branch, decision: Value) -> None:
     if decision == "retry":
         open_call(flow, branch, key=key)
         return
-    _returned(flow, branch, {"error": "in doubt: the call was interrupted and may have taken effect"})
-    if branch["visit"] is not visit:
+    if not _returned(flow, branch, {"error": "in doubt: the call was interrupted and may have taken effect"}):
         return
     if decision == "skip":
         next_call(flow, branch)
@@ -402,15 +396,32 @@ def _open_child(flow: Flow, branch: Branch, node: Node) -> None:
 
     given = node.child.get("input")
     input = flow.load(flow.state["input"]) if given is None else render(given, lookup)
-    params = {"name": node.child["workflow"], "workflow": node.child["workflow"], "input": input}
+    name = node.child["workflow"]
+    if len(encode(input)) > CHILD_INPUT_BYTES_MAX:
+        limit = CHILD_INPUT_BYTES_MAX // 1024
+        fail(flow, branch, f"the input for {name} is larger than {limit} KiB; hand over a part of it")
+        return
+    # Where the child was started, from the outermost run in: a script answers each apart.
+    within = [*(flow.ctx.options.get("within") or ()), [node.id, branch["visit"]["nth"]]]
+    params = {"name": name, "workflow": name, "input": input, "options": {"within": within}}
     flow.open("child", branch["id"], params)
 
 
 def on_child(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     if receipt.status != "ok":
+        details = (receipt.error or {}).get("details") or {}
+        _charge_child(flow, branch, details.get("result"))
         fail(flow, branch, f"{flow.node(branch).child['workflow']}: {message_of(receipt)}")  # type: ignore[index]
         return
     value = flow.load(receipt.value)
     result = value.get("result") if isinstance(value, dict) else value
+    _charge_child(flow, branch, result)
     data = result if isinstance(result, dict) or is_reference(result) else {"result": result}
     settle(flow, branch, "success", data)
+
+
+def _charge_child(flow: Flow, branch: Branch, result: Value) -> None:
+    """What an agent's child has cost is its parent's cost too."""
+    found = flow.load(result)
+    trace = found.get("trace") if isinstance(found, dict) else None
+    flow.charge(branch, trace.get("usage") if isinstance(trace, dict) else None)

@@ -1,0 +1,152 @@
+"""Legal workflows that are wide, wordy or large: none of them runs into the limits of one record."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from treadle import Engine
+from treadle.agent import Skill
+from treadle.testing.scripted import ScriptedModel
+
+LARGE = "x" * 1_100_000
+
+
+def large(**more: Any) -> dict[str, Any]:
+    return {"data": {"text": LARGE, **more}}
+
+
+def talkative(size: int) -> Skill:
+    skill = Skill("s", name="S")
+
+    @skill.tool("say", idempotent=True)
+    def say(input: dict, ctx: Any) -> Any:
+        return "y" * size
+
+    return skill
+
+
+def test_a_fork_of_three_hundred_branches(prepared, flow):
+    names = [f"b{i}" for i in range(300)]
+    edges = [f"a {name}" for name in names] + [f"{name} z" for name in names]
+    wf = flow(" ".join(["a", *names, "z"]), *edges, parallel=True, max_steps=1000)
+    run = prepared(wf, {"run": {name: [{"data": {}}] for name in ["a", *names, "z"]}}).start().go()
+    assert run.status == "completed"
+    assert len(run.trace["steps"]) == 302
+    assert len(run.of("route")) == 600
+    assert run.path()[-1] == "z"
+
+
+def test_a_stop_amid_three_hundred_branches(prepared, flow):
+    names = [f"b{i}" for i in range(300)]
+    wf = flow(" ".join(["a", *names]), *[f"a {name}" for name in names], parallel=True, max_steps=1000)
+    run = prepared(wf, {"run": {"a": [{"data": {}}]}}).start()
+    for _ in range(2):
+        run.perform(run.next())
+    run.driver.cancel("enough")
+    run.driver.assert_replays()
+    assert run.status == "cancelled"
+    assert len(run.trace["steps"]) == 301
+
+
+def test_warnings_of_one_place_are_bounded(play, flow):
+    wf = flow(
+        {"a": {"tools": {"allow": [f"t{i}" for i in range(300)]}, "skills": [f"s{i}" for i in range(300)]}}
+    )
+    run = play(wf, {"run": {"a": [{"data": {}}]}})
+    assert run.status == "completed"
+    messages = [warning["message"] for warning in run.of("node:warning")]
+    assert len(messages) == 42
+    assert messages[20] == messages[41] == "and 280 more"
+
+
+def test_missing_outputs_of_many_nodes_are_one_warning_more(prepared, flow):
+    names = [f"n{i}" for i in range(300)]
+    output = {"type": "object", "properties": {"k": {"type": "string"}}}
+    edges: list[Any] = [f"{a} {b}" for a, b in itertools.pairwise(names)]
+    wf = flow(
+        {**{name: {"output": output} for name in names}, "z": {}},
+        *edges,
+        ("n299", "z", {"when": "x"}),
+        max_steps=1000,
+    )
+    script = {"run": {name: [{"data": {}}] for name in [*names, "z"]}, "evaluate": {"n299": ["z"]}}
+    run = prepared(wf, script).start().go()
+    assert run.status == "completed"
+    assert len(run.of("node:warning")) == 21
+
+
+VALUE = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
+
+
+@pytest.mark.parametrize(
+    ("node", "answer", "status", "error"),
+    [
+        ({"eval": VALUE}, large(x=1), "success", None),
+        ({"eval": VALUE}, large(), "failed", "eval failed: has (value): x is missing"),
+        ({}, {"status": "failed", **large()}, "failed", "the model reported failure"),
+        ({}, {"status": "failed", **large(error="why")}, "failed", "why"),
+        ({"fail_soft": True}, {"status": "failed", **large()}, "success", "the model reported failure"),
+        (
+            {"budget": {"tokens": 1}},
+            {**large(), "usage": {"input_tokens": 1}},
+            "failed",
+            "budget exceeded: 1 of 1 tokens",
+        ),
+    ],
+)
+def test_large_data_keeps_its_place_whatever_becomes_of_the_node(play, flow, node, answer, status, error):
+    wf = flow({"a": node, "b": {}, "c": {}}, ("a", "b", {"when": "x"}), "a c")
+    script = {"run": {"a": [answer], "b": [{"data": {}}], "c": [{"data": {}}]}, "evaluate": {"a": [None]}}
+    run = play(wf, script)
+    assert run.results["a"]["status"] == status
+    assert run.results["a"]["data"]["text"] == LARGE
+    assert run.results["a"]["data"].get("error") == error
+    assert run.path() == ["a", "c"]
+    seen = run.asked("run")[-1]["context"]["a"]
+    assert seen["text"] == LARGE
+    assert ("evals" in seen) is ("eval" in node)
+    assert run.events[-1]["type"] == "workflow:end"
+
+
+def test_too_many_bytes_of_calls_fail_the_node_and_the_route_is_asked(play, flow):
+    calls = [{"tool": "say", "input": {"t": "z" * 3000, "n": n}} for n in range(120)]
+    entry = {"tool_calls": calls, "data": {}}
+    wf = flow({"a": {"skills": ["s"]}, "b": {}}, ("a", "b", {"when": "x"}))
+    script = {"run": {"a": [entry], "b": [{"data": {}}]}, "evaluate": {"a": ["b"]}}
+    run = play(wf, script, skills=(talkative(3000),))
+    assert "exceed 512 KiB" in run.results["a"]["data"]["error"]
+    assert run.path() == ["a", "b"]
+    types = [event["type"] for event in run.events if event.get("node") == "a"]
+    assert types[-1] == "node:exit"
+    assert types.count("tool:call") == types.count("tool:result") < 120
+
+
+def test_a_child_is_not_handed_more_than_a_record_holds(play, flow):
+    wf = flow({"a": {}, "b": {"run": {"workflow": "w", "input": {"x": "{{ a.text }}"}}}}, "a b")
+    run = play(wf, {"run": {"a": [large()]}})
+    assert run.results["b"]["data"]["error"].startswith("the input for w is larger than 256 KiB")
+
+
+def test_a_long_prompt_of_an_approval_is_cut(prepared, flow):
+    wf = flow({"a": {"approve": {"roles": ["r"], "prompt": LARGE}}})
+    run = prepared(wf, {"run": {"a": [{"data": {}}]}}).start().go()
+    (task,) = run.driver.open("task")
+    assert task.params["payload"]["prompt"].endswith("(cut; the whole text is in the run's trace.sources)")
+
+
+async def test_a_large_input_is_kept_beside_the_journal(tmp_path, flow):
+    file = tmp_path / "flow.json"
+    file.write_text(json.dumps(flow({"a": {"requires": {"output_required": ["input.text"]}}})))
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    model = engine.models["fake"] = ScriptedModel({"run": {"a": [{"data": {}}]}})
+    async with engine:
+        engine.deploy(str(file))
+        run = await engine.start("wf", {"text": LARGE}, id="r", model="fake")
+        await run.result(timeout=30)
+        assert (await run.show())["input"]["size"] > len(LARGE), "a reference, as everywhere"
+        assert (await engine.replay("r"))["equal"]
+    assert model.calls[0]["context"]["input"] == {"text": LARGE}
