@@ -27,7 +27,8 @@ DIALECTS = ("playbook", "agent", "process", "reactive")
 
 class Dialects(Mapping[str, Dialect]):
     """The dialects of one engine, each imported on first use. Those that check which transports a
-    definition calls (`knowing`) are told what this engine has."""
+    definition calls (`knowing`) are told what this engine has, those that name skills (`finding`)
+    where such are found."""
 
     def __init__(self, transports: Callable[[], Collection[str]] = tuple) -> None:
         self._loaded: dict[str, Dialect] = {}
@@ -38,8 +39,11 @@ class Dialects(Mapping[str, Dialect]):
             if name not in DIALECTS:
                 raise KeyError(name)
             dialect = import_module(f"treadle.dialects.{name}").DIALECT
-            knowing = getattr(dialect, "knowing", None)
-            self._loaded[name] = knowing(self._transports) if knowing else dialect
+            if knowing := getattr(dialect, "knowing", None):
+                dialect = knowing(self._transports)
+            if finding := getattr(dialect, "finding", None):
+                dialect = finding(_finds_skill)
+            self._loaded[name] = dialect
         return self._loaded[name]
 
     def __setitem__(self, name: str, dialect: Dialect) -> None:
@@ -54,6 +58,12 @@ class Dialects(Mapping[str, Dialect]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+def _finds_skill(id: str, file: str | None) -> bool:
+    from treadle.work.agent_skills import is_there
+
+    return is_there(id, None if file is None else str(Path(file).resolve().parent))
 
 
 def register_performers(engine: Engine, dialect: str) -> None:

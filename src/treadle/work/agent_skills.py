@@ -102,9 +102,7 @@ class Skills:
     def _known(self) -> dict[str, Skill]:
         if self._found is None:
             self._found = {skill.id: skill for skill in self._built_in()}
-            for entry in entry_points(group="treadle.skills"):
-                for skill in _installed(entry):
-                    self._found[skill.id] = skill
+            self._found.update(_installed())
         return {**self._found, **self._registered}
 
     def find(self, id: str, inline: Mapping[str, Any], base: str | None) -> Skill | None:
@@ -183,7 +181,18 @@ class Skills:
         )
 
 
-def _installed(entry: EntryPoint) -> list[Skill]:
+def is_there(id: str, base: str | None) -> bool:
+    """Whether a skill is written beside a workflow or here, or installed with a package."""
+    return _written(id, base)[0] is not None or id in _installed()
+
+
+def _installed() -> dict[str, Skill]:
+    """The skills of other packages, by id."""
+    entries = entry_points(group="treadle.skills")
+    return {skill.id: skill for entry in entries for skill in _loaded(entry)}
+
+
+def _loaded(entry: EntryPoint) -> list[Skill]:
     """The skill or skills of another package. One that cannot be had must not stop those who do
     not use it."""
     try:

@@ -10,7 +10,7 @@ import pytest
 from treadle import Engine
 from treadle.agent import Skill
 from treadle.kernel.errors import DefinitionError, TreadleError
-from treadle.work.agent_skills import Skills
+from treadle.work.agent_skills import Skills, is_there
 
 
 @pytest.mark.parametrize(
@@ -106,5 +106,7 @@ def test_installed_skills_that_are_broken_stop_nobody(monkeypatch, caplog):
     entries = [Entry("broken", ImportError("gone")), Entry("odd", [5, good])]
     monkeypatch.setattr("treadle.work.agent_skills.entry_points", lambda group: entries)
     assert Skills(learn=lambda name, value: None).find("good", {}, None) is good
+    assert is_there("good", None)
+    assert not is_there("broken", None)
     assert "gone" in caplog.text
     assert "5 is not a Skill" in caplog.text

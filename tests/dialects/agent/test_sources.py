@@ -385,6 +385,18 @@ def test_front_matter(tmp_path, text, name, instruction):
     assert (found.name, found.instruction) == (name, instruction)
 
 
+def test_check_knows_the_skills_that_are_written_beside_the_file(tmp_path, flow):
+    """W1: UNKNOWN_SKILL is for a skill that a run would not find either."""
+    skill_md(tmp_path, ".claude/skills", "net", "Look at the network.")
+    skill_md(tmp_path, ".claude/skills", "empty", "")
+    (tmp_path / "flow.json").write_text(json.dumps(flow({"a": {"skills": ["net", "nte", "empty", "files"]}})))
+    found = Engine("memory:").check(str(tmp_path / "flow.json"))
+    assert [(p.code, p.path) for p in found] == [
+        ("UNKNOWN_SKILL", "nodes.a.skills[1]"),
+        ("UNKNOWN_SKILL", "nodes.a.skills[2]"),
+    ]
+
+
 def test_a_written_skill_replaces_instruction_and_keeps_tools(play, flow, tmp_path):
     skill = Skill("net", name="Net", instruction="built in")
     skill.tool("ping")(lambda input, ctx: "pong")
