@@ -22,7 +22,6 @@ from .graph import draw
 from .machine import AgentMachine
 from .model import Workflow
 
-
 Finds = Callable[[str, str | None], bool]
 
 
