@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from typing import Final, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from treadle.kernel.values import Value
 from treadle.work.redact import without_credentials
@@ -25,15 +25,17 @@ class Vault(Protocol):
 class _Clean(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
-        self.vaults: WeakSet[Vault] = WeakSet()
+        # Replaced, never changed: any thread may log. Weak: an engine that is gone has no secrets left.
+        self.vaults: tuple[ref[Vault], ...] = ()
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             said += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
         clean = without_credentials(said)
-        for vault in self.vaults:
-            clean = str(vault.redact(clean))
+        for known in self.vaults:
+            if (vault := known()) is not None:
+                clean = str(vault.redact(clean))
         if clean != said:
             record.msg, record.args = clean, None
             record.exc_info = record.exc_text = None
@@ -45,7 +47,7 @@ _CLEAN: Final = _Clean()
 
 def knows(vault: Vault) -> None:
     """From now on what this vault has handed out is cleaned from the lines of libraries."""
-    _CLEAN.vaults.add(vault)
+    _CLEAN.vaults = (*(known for known in _CLEAN.vaults if known() is not None), ref(vault))
 
 
 def cover() -> None:

@@ -45,7 +45,7 @@ _STATUS_OF: Final = {
 _NEGATED: Final = re.compile(
     r"\b(not|never|neither|nor|cannot|avoid|except|instead|rather|without)\b|n['’]t\b", re.I
 )
-_LABEL: Final = re.compile(r"(?:the )?(?:answer|choice|id)(?: is)?\s*:?\s+", re.I)
+_LABEL: Final = re.compile(r"^(?:the )?(?:answer|choice|id)(?: is)?\s*:?\s+", re.I)
 
 
 def as_json(value: Value) -> str:
@@ -126,6 +126,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
 _CLOSING: Final = frozenset(
     {"unevaluatedProperties", "propertyNames", "patternProperties", "maxProperties", "const", "enum"}
     | {"allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas"}
+    | {"dependentRequired", "dependencies"}
 )
 
 

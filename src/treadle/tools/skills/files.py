@@ -54,6 +54,10 @@ def is_hidden(name: str) -> bool:
     return name.lower() == ".env" or name.lower().startswith(".env.")
 
 
+def is_small(path: Path) -> bool:
+    return path.stat().st_size <= READ_BYTES_MAX
+
+
 class Walk:
     """The files below a folder, in order; `stopped` says why it ended early, if it did."""
 
@@ -179,9 +183,11 @@ def files_skill() -> Skill:
 def _lines_with(text: str, walk: Walk, root: Path) -> Iterator[dict[str, Any]]:
     count = 0
     for path in walk:
-        if path.stat().st_size > READ_BYTES_MAX:
+        try:
+            lines = path.read_text("utf-8", "replace").splitlines() if is_small(path) else []
+        except OSError:  # it is not ours to read, or gone by now
             continue
-        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+        for number, line in enumerate(lines, 1):
             if text in line:
                 yield {"file": str(path.relative_to(root)), "line": number, "text": line[:400]}
                 count += 1
