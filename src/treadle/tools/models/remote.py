@@ -1,7 +1,7 @@
 """What providers behind an SDK share: a key that is asked for late, one client, its end.
 
-A client whose key was refused is given up: the next request asks for the key anew, so that one that
-was exchanged needs no restart.
+When a key was refused, the next request asks for it anew, so that one that was exchanged needs no
+restart. Requests that are under way with the old one may finish.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RemoteModel(ABC, Generic[C]):
         self._key = key
         self._base_url = base_url
         self._timeout_s = timeout_s
-        self._client: C | None = None
-        self._is_refused = False
+        self._clients: dict[str, C] = {}
+        self._current: str | None = None
         self.default_model = model or self.default_model
 
     @abstractmethod
@@ -53,24 +53,25 @@ class RemoteModel(ABC, Generic[C]):
         """A client of the SDK, without retries of its own: those are the engine's business."""
 
     async def _connected(self) -> C:
-        if self._is_refused:
-            await self.close()
-        if self._client is None:
+        if self._current is None:
             key = await self._key(self.key_name)
             if not key:
                 raise ProviderError(
                     f"there is no {self.key_name}; set it, or `treadle secret set {self.key_name}`",
                     code="PROVIDER_AUTH",
                 )
-            self._client = self._make(key)
-            cover()
-        return self._client
+            if key not in self._clients:
+                self._clients[key] = self._make(key)
+                cover()
+            self._current = key
+        return self._clients[self._current]
 
     def _refused(self, status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
-        self._is_refused = self._is_refused or status == 401
+        if status == 401:
+            self._current = None
         return status_error(status, message, headers)
 
     async def close(self) -> None:
-        client, self._client, self._is_refused = self._client, None, False
-        if client is not None:
+        clients, self._clients, self._current = self._clients, {}, None
+        for client in clients.values():
             await client.close()
