@@ -81,6 +81,11 @@ def test_templates_are_sources_by_name() -> None:
             inputs.sources([bad], "--template")
 
 
+def test_a_key_that_stands_twice_is_a_mistake_of_usage() -> None:
+    with pytest.raises(Usage, match="'s' stands twice"):
+        inputs.value('{"a": {"s": "x", "s": "y"}}', "--input")
+
+
 def test_json_without_a_bottom_is_a_mistake_of_usage() -> None:
     deep = "[" * 50_000 + "]" * 50_000
     with pytest.raises(Usage, match="too deeply"):

@@ -192,3 +192,23 @@ def test_where_they_clash_it_is_said(cli: Cli, write: Write) -> None:
     answer = cli("record", "r", code=0)
     assert "asks at x, which another run of this family does too" in " ".join(answer.err.split())
     assert json.loads(answer.out)["run"]["b"][0]["script"]["run"] == {"x": [{"data": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"run": {"a": [', "script.json is not JSON: Expecting value: line 1"),
+        ('{"run": {"a": [{"usage": 5}]}}', "script.json is not valid: run.a[0].usage"),
+        (None, "script.json cannot be read: No such file"),
+    ],
+)
+def test_a_script_that_is_no_script_starts_nothing(
+    cli: Cli, write: Write, text: str | None, said: str
+) -> None:
+    write("f.json", workflow({"a": {}}))
+    if text is not None:
+        write("script.json", text)
+    error = cli("run", "f.json", "--model", "scripted:script.json", "--json", code=2).error
+    assert error["code"] == "SCRIPT_INVALID"
+    assert said in error["message"]
+    assert cli("list", "--json", code=0).json == []

@@ -25,9 +25,18 @@ def loose(text: str) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except RecursionError:
         raise Usage("the JSON is nested too deeply; flatten it") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Usage(f"the key {twice!r} stands twice in the JSON; remove one of the two")
+    return found
 
 
 def _no_constant(name: str) -> Any:

@@ -7,6 +7,8 @@ but the protocol goes to standard output.
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
@@ -31,6 +33,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 WAIT_S_MAX = 300.0
 PORT_MAX = 65535
+# The environment variable with the token of `--http`; on a loopback address there may be none.
+TOKEN = "TREADLE_MCP_TOKEN"
 # How long a stop waits for what is under way; streams of clients stay open as long as they like.
 STOP_S = 2
 
@@ -93,7 +97,12 @@ async def _serve_http(out: Output, server: MCPServer, host: str, port: int) -> N
             # Signals are the command's: it is cancelled, and so are we. Two handlers would both act.
             yield
 
-    app = server.streamable_http_app(host=host)
+    token = os.environ.get(TOKEN)
+    if not (token or _is_loopback(host)):
+        raise Usage(f"{host} can be reached by others: set {TOKEN}, which clients then send as bearer token")
+    app: Any = server.streamable_http_app(host=host)
+    if token:
+        app = _guarded(app, token)
     serving = Serving(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_S - 1))
     try:
         listening = socket.create_server(
@@ -104,8 +113,34 @@ async def _serve_http(out: Output, server: MCPServer, host: str, port: int) -> N
             f"cannot listen on {host}:{port}: {error.strerror}", cls="user", code="ADDRESS_UNAVAILABLE"
         ) from error
     shown = f"[{host}]" if ":" in host else host
-    out.note(escape(f"serving MCP at http://{shown}:{listening.getsockname()[1]}/mcp; Ctrl-C stops it"))
+    whom = "whoever has the token" if token else "everybody on this machine"
+    out.note(
+        escape(f"serving MCP at http://{shown}:{listening.getsockname()[1]}/mcp for {whom}; Ctrl-C stops it")
+    )
     await _until_stopped(serving.serve([listening]), lambda: setattr(serving, "should_exit", True))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _guarded(app: Any, token: str) -> Any:
+    """An application that answers only those who send the token."""
+    wanted = f"Bearer {token}".encode()
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        sent = dict(scope.get("headers") or ()).get(b"authorization", b"")
+        if scope["type"] != "http" or hmac.compare_digest(sent, wanted):
+            await app(scope, receive, send)
+            return
+        headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    return guarded
 
 
 async def _until_stopped(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import TreadleError
+
+from . import stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,8 +139,13 @@ class Output:
         from rich.console import Console
 
         # In a pipe a row is a line, however long: `treadle list | grep` must not miss a folded id.
-        wide = None if sys.stdout.isatty() else 4096
-        return Console(highlight=False, width=wide)
+        wide = None if self.is_terminal else 4096
+        return Console(file=stdout.stream(), highlight=False, width=wide)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether what was asked for goes to a terminal."""
+        return stdout.stream().isatty()
 
     def document(self, value: object) -> None:
         """The one JSON document of this command, or one of its lines."""
@@ -152,17 +158,18 @@ class Output:
 
     def raw(self, text: str | bytes) -> None:
         """Exactly this, on standard output."""
+        out = stdout.stream()
         if isinstance(text, bytes):
-            sys.stdout.flush()
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
+            out.flush()
+            out.buffer.write(text)
+            out.buffer.flush()
             return
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        out.write(text)
+        out.flush()
 
     def value(self, value: object) -> None:
         """A value for people on standard output: JSON, in colour on a terminal."""
-        if sys.stdout.isatty():
+        if self.is_terminal:
             self.console.print_json(to_json(value))
         else:
             self.raw(to_json(value, indent=2) + "\n")

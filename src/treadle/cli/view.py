@@ -73,8 +73,9 @@ def _how(run: str, wait: Mapping[str, Any]) -> str:
     """The command that ends a wait."""
     match wait.get("kind"):
         case "task":
+            role = next(iter(wait.get("roles") or ()), "ROLE")
             return (
-                f"treadle task claim {wait.get('id')} --user YOU --role ROLE && "
+                f"treadle task claim {wait.get('id')} --user YOU --role {role} && "
                 f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'"
             )
         case "signal":

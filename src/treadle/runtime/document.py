@@ -119,12 +119,14 @@ def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) 
     """What a run waits for. Children that are under way, so many of them, say in turn what they wait for."""
     found = []
     for intent in state.open.values():
-        wait = {
+        wait: dict[str, Any] = {
             "kind": kind_shown(intent.kind),
             "id": intent.id,
             "name": _child_name(reads, state.id, intent) if intent.kind == "child" else intent.name,
             "due": _at(intent.due_ns),
         }
+        if intent.kind == "task":
+            wait["roles"] = intent.params.get("roles") or []
         if intent.kind == "child" and children_max:
             children_max -= 1
             wait |= _child_waits(reads, registry, child_id(state.id, intent.id), children_max // 4)

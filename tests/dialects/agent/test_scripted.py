@@ -151,6 +151,8 @@ WRONG = [
     ({"evaluate": {"a": [{"delay": -1}]}}, "evaluate.a[0].delay"),
     ({"ask": "yes"}, "ask is not a list"),
     ({"ask": {"b": "yes"}}, "ask.b is not a list"),
+    ({"run": {"a": [{"dta": {}}]}}, "run.a[0].dta is no part of an entry; data is"),
+    ({"run": {"a": [{"toolCalls": []}]}}, "run.a[0].toolCalls is no part of an entry; tool_calls is"),
     ({"log": 5}, "log is not the name of a file"),
 ]
 
@@ -171,6 +173,13 @@ def test_a_wrong_script_is_refused_with_its_place(tmp_path: Path, script: Any, m
 
 def test_what_people_note_in_an_entry_is_left_alone():
     ScriptedModel({"run": {"a": [{"data": {}, "note": "from Tuesday"}]}, "evaluate": {"a": [None, "b"]}})
+
+
+def test_the_folder_of_the_log_is_there_before_the_run(tmp_path: Path):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"log": "no/such/log"}))
+    with pytest.raises(TreadleError, match=r"log is to be in .*no/such, which is no folder"):
+        ScriptedModel.load(path)
 
 
 async def test_a_wrong_script_starts_nothing(tmp_path: Path, flow):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 
@@ -75,10 +77,12 @@ def server(tmp_path):
     """Starts `treadle mcp`; whatever becomes of the test, it ends with it."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "treadle.cli", "mcp", "--store", "sqlite:///t.db", *arguments]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | variables
+        )
         started.append(process)
         return process
 
@@ -88,15 +92,20 @@ def server(tmp_path):
         process.communicate()
 
 
+def port_of(process: subprocess.Popen[str]) -> int:
+    serving = re.match(r"serving MCP at http://[\d.]+:(\d+)/mcp for ", process.stderr.readline())
+    assert serving is not None
+    return int(serving[1])
+
+
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 
 
 @pytest.mark.parametrize(("sign", "code"), SIGNALS)
 def test_a_signal_stops_the_http_server_without_a_word_too_many(server, sign, code):
     process = server("--http", "127.0.0.1:0")
-    serving = re.fullmatch(r"serving MCP at http://127\.0\.0\.1:(\d+)/mcp; .*\n", process.stderr.readline())
-    assert serving is not None
-    with socket.create_connection(("127.0.0.1", int(serving[1])), timeout=30) as client:
+    address = ("127.0.0.1", port_of(process))
+    with socket.create_connection(address, timeout=30) as client:
         client.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 404"  # it is up, and this connection stays open
         process.send_signal(sign)
@@ -125,9 +134,23 @@ def test_a_signal_stops_the_stdio_server_though_its_input_stays_open(server, sig
     assert process.stderr.read().strip() == "stopped."
 
 
+async def test_a_server_for_others_wants_its_token(server):
+    port = port_of(server("--http", "0.0.0.0:0", TREADLE_MCP_TOKEN="open-sesame"))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        for sent, status in (
+            (None, 401),
+            ("Bearer wrong", 401),
+            ("open-sesame", 401),
+            ("Bearer open-sesame", 400),
+        ):
+            headers = {"authorization": sent} if sent else {}
+            assert (await client.get("/mcp", headers=headers)).status_code == status
+
+
 def test_an_address_that_cannot_be_had_is_an_error_with_a_reason(server):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wrong = {
+            "0.0.0.0:0": (2, "set TREADLE_MCP_TOKEN"),
             "nonsense": (2, "HOST:PORT"),
             "127.0.0.1:99999": (2, "HOST:PORT"),
             f"127.0.0.1:{taken.getsockname()[1]}": (1, "ADDRESS_UNAVAILABLE"),

@@ -1,16 +1,22 @@
 """The shape of a script for the scripted model: what is wrong with one, and the turns of an entry.
 
 A mistake is found before a run is started, and named by its path inside the script. Keys that are not
-known are left alone: they may be notes of whoever wrote the script.
+known may be notes of whoever wrote the script, and are left alone unless they look like a slip.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 PARTS: Final = ("run", "evaluate", "ask", "log")
+KEYS: Final = (
+    *("data", "status", "tool_calls", "progress", "usage", "text", "throw", "delay"),
+    *("turns", "script", "choice"),
+)
+SLIP: Final = 0.8
 
 
 def problem_of(script: Any) -> str | None:
@@ -85,6 +91,9 @@ def _entries(found: Any, at: str, *, objects: bool = False) -> Iterator[str]:
 
 
 def _entry(entry: dict[str, Any], at: str) -> Iterator[str]:
+    for key in sorted(entry.keys() - KEYS):
+        if meant := difflib.get_close_matches(key, KEYS, 1, SLIP):
+            yield f"{at}.{key} is no part of an entry; {meant[0]} is"
     if "script" in entry:
         yield from _problems(entry["script"], f"{at}.script")
     if "turns" in entry:

@@ -71,8 +71,14 @@ class ScriptedModel:
             raise _invalid(f"the script {path} is not JSON: {error}") from error
         if problem := problem_of(script):
             raise _invalid(f"the script {path} is not valid: {problem}")
+        base = Path(path).resolve().parent
+        log = base / (script.get("log") or "")
+        if not log.parent.is_dir():
+            raise _invalid(
+                f"the script {path} is not valid: log is to be in {log.parent}, which is no folder"
+            )
         # Whoever names a file reads the log, if anything; a server must not remember every request.
-        return cls(script, base=Path(path).resolve().parent, remember=False)
+        return cls(script, base=base, remember=False)
 
     def within(self, calls: Sequence[Sequence[Any]]) -> Self:
         """The same model, for a run that was called by nodes of others: `[[node, invocation], …]`."""
