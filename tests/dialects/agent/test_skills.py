@@ -448,6 +448,7 @@ async def test_what_a_server_may_answer(site, status, code):
     with pytest.raises(SourceError) as caught:
         await fetcher({"allow": ["127.0.0.1"]}, token, lambda n, v: None)(f"http://127.0.0.1:{site.port}/a")
     assert caught.value.code == code
+    assert ("fetch.auth" in caught.value.message) == (code == "SOURCE_URL_AUTH_REQUIRED")
 
 
 async def test_nobody_there(site):

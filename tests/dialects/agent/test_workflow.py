@@ -229,6 +229,24 @@ def test_skill_ids_that_are_not_kebab_case_are_a_warning(problems, flow):
     assert [(p.severity, p.code) for p in found] == [("warning", "SKILL_ID")] * 4
 
 
+@pytest.mark.parametrize(
+    "skills",
+    [
+        {"": {"instruction": "x"}},
+        {"s": {"mcp": {"type": "http", "command": "x"}}},
+        {"s": {"mcp": {"type": "stdio", "url": "https://x"}}},
+    ],
+)
+def test_inline_skills_that_cannot_be(problems, flow, skills):
+    """K6: ids are not empty; §2 McpServerConfig: command is stdio, url is http."""
+    assert codes(problems(flow("a", skills=skills))) == ["INVALID_INLINE_SKILL"]
+    fine = {
+        "a": {"mcp": {"type": "http", "url": "https://x"}},
+        "b": {"mcp": {"type": "stdio", "command": "x"}},
+    }
+    assert not problems(flow("a", skills=fine)).errors
+
+
 def test_a_run_without_a_terminal_node_is_a_warning(problems, flow):
     found = problems(flow("a", ("a", "a", {"max_iterations": 2})))
     assert [p.code for p in found] == ["NO_TERMINAL_NODE"]

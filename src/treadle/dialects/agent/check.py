@@ -365,7 +365,11 @@ def _check_skills(
     inline = value.get("skills")
     known = inline if isinstance(inline, dict) else {}
     for id, skill in known.items():
-        if not re.match(SKILL_ID, id) or len(id) > 64:
+        if not id:
+            problems.error(
+                "INVALID_INLINE_SKILL", ("skills", id), "a skill's id is empty", hint="Give it an id."
+            )
+        elif not re.match(SKILL_ID, id) or len(id) > 64:
             problems.warning(
                 "SKILL_ID",
                 ("skills", id),

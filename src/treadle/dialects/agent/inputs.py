@@ -71,7 +71,7 @@ def check_declarations(declared: Any, problems: Problems) -> None:
                 problems.error(
                     "INPUT_ENUM_TYPE",
                     (*at, "enum", index),
-                    f"{brief(choice)} in the enum of {name!r} is not a {kind}",
+                    f"{brief(choice)} in the enum of {name!r} is not a {item_kind}",
                     hint="Correct the enum, or the type.",
                 )
 

@@ -56,6 +56,11 @@ MCP_SERVER: Final = _closed(
         "timeout": {"type": ["string", "number"]},
     },
     **_one_of_required("command", "url"),
+    # `type` is inferred; where it is written it must be true.
+    allOf=[
+        {"if": {"properties": {"type": {"const": kind}}, "required": ["type"]}, "then": {"required": [field]}}
+        for kind, field in (("stdio", "command"), ("http", "url"))
+    ],
 )
 
 _MATCH: Final = _closed(

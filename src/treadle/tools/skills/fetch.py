@@ -124,7 +124,11 @@ async def _follow(client: httpx.AsyncClient, url: str, tokens: Tokens) -> tuple[
                 url = urljoin(url, response.headers["location"])
                 continue
             if response.status_code in (401, 403):
-                raise SourceError(f"{url}: HTTP {response.status_code}", code="SOURCE_URL_AUTH_REQUIRED")
+                raise SourceError(
+                    f"{url}: HTTP {response.status_code}; name the secret with its token in fetch.auth, "
+                    "or set another token there",
+                    code="SOURCE_URL_AUTH_REQUIRED",
+                )
             if not response.is_success:
                 raise SourceError(f"{url}: HTTP {response.status_code}", code="SOURCE_URL_HTTP_ERROR")
             body = b""
