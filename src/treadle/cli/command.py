@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import typer
 
 from treadle.kernel.errors import TreadleError
 
+from . import stdout
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
 
     out = session.out
     try:
-        return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
+        with stdout.reserved():
+            return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
     except TreadleError as error:
         return out.error(error)
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
@@ -200,7 +201,7 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
         return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
     except BrokenPipeError:
         # The reader went away (`treadle events … | head`): nothing is wrong, and nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stdout.abandon()
         return EXIT_OK
     except Exception as error:
         if os.environ.get("TREADLE_DEBUG"):

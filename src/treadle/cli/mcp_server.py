@@ -20,6 +20,7 @@ import typer
 
 from treadle.kernel.errors import RunFailed, TreadleError
 
+from . import stdout
 from .command import RUN, Commands, Session
 from .output import Output, Usage
 
@@ -73,7 +74,7 @@ async def mcp(
         server = make_server(engine, user=user, roles=tuple(role or ()))
         if http is None:
             with _endable_input() as end:
-                await _until_stopped(server.run_stdio_async(), end)
+                await _until_stopped(_serve_stdio(server), end)
         else:
             await _serve_http(cli.out, server, *_address(http))
 
@@ -83,6 +84,17 @@ def _address(text: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) > PORT_MAX:
         raise Usage(f"--http takes HOST:PORT, for instance 127.0.0.1:8765; not {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+async def _serve_stdio(server: MCPServer) -> None:
+    """As the SDK serves it, on the output that was kept for us: whatever else prints is not in the protocol."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    inner = server._lowlevel_server
+    with open(stdout.stream().fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as out:
+        async with stdio_server(stdout=anyio.wrap_file(out)) as (read, write):
+            await inner.run(read, write, inner.create_initialization_options())
 
 
 async def _serve_http(out: Output, server: MCPServer, host: str, port: int) -> None:

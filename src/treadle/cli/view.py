@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -157,7 +156,7 @@ def describe(out: Output, document: Mapping[str, Any]) -> None:
 
 
 def _json(console: Any, value: object) -> None:
-    if sys.stdout.isatty():
+    if console.is_terminal:
         console.print_json(to_json(value))
     else:
         console.out(to_json(value, indent=2))
