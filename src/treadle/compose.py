@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import make_reference
+from treadle.kernel.model import is_reference, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
@@ -174,9 +174,10 @@ def _as_far_as(value: object) -> object:
 
 
 def externalised(value: Value) -> tuple[Value, dict[str, bytes]]:
-    """A value for the journal: itself, or a reference and the payload behind it if it is large."""
+    """A value for the journal: itself, or a reference and the payload behind it if it is large (or
+    looks like a reference, which would be taken for one of ours)."""
     body = encode(value)
-    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
+    if len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value):
         return value, {}
     checksum = digest_bytes(body)
     return make_reference(checksum=checksum, size=len(body)), {checksum: body}

@@ -37,6 +37,7 @@ from .job import Done, Job, StaysOpen
 
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 INLINE_BYTES_MAX: Final = 24 * 1024
+INPUT_BYTES_MAX: Final = 64 * 1024
 COUNT_MAX: Final = 10**12
 QUESTION: Final = "Based on the results so far, which condition is true?"
 
@@ -89,7 +90,9 @@ class AgentWork:
         found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
         slim = await self.payloads.slim(job, resolved, INLINE_BYTES_MAX)
         skills = await self.payloads.slim(job, found, INLINE_BYTES_MAX)
-        setup = await self.payloads.store(job, {"input": input, "sources": slim, "skills": skills})
+        # An input may look like a reference; then it is stored, and the reference is ours.
+        given = await self.payloads.slim(job, input, INPUT_BYTES_MAX)
+        setup = await self.payloads.store(job, {"input": given, "sources": slim, "skills": skills})
         long = {
             path: await self.payloads.store(job, source["content"])
             for path, source in resolved.items()
@@ -294,7 +297,7 @@ class AgentWork:
             whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
             return _copied(routing_view(workflow, whole))
 
-        choices = routing.choices(workflow.edges[index] for index in params["edges"])
+        choices = routing.choices([workflow.edges[index] for index in params["edges"]])
         reply = await provider.choose(
             ChooseRequest(
                 node=params["node"],

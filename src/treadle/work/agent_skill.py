@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,12 +54,18 @@ class CleanLogger(logging.LoggerAdapter[logging.Logger]):
         self._redact = redact
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        if self.isEnabledFor(level):
-            text = str(msg) % args if args else str(msg)
-            # A traceback may hold a secret too, so it becomes part of the text that is cleaned.
-            if kwargs.pop("exc_info", None):
-                text += "\n" + traceback.format_exc()
-            self.logger.log(level, "%s", self._redact(text), **kwargs)
+        if not self.isEnabledFor(level):
+            return
+        record = logging.LogRecord(self.logger.name, level, "", 0, msg, args, None)
+        try:
+            text = record.getMessage()
+        except Exception:  # as in the standard library: a wrong format costs the line, not the tool
+            text = f"{msg} {args}"
+        # A traceback may hold a secret too, so it becomes part of the text that is cleaned.
+        if error := kwargs.pop("exc_info", None):
+            found = error if isinstance(error, BaseException) else sys.exception()
+            text += "\n" + "".join(traceback.format_exception(found)) if found is not None else ""
+        self.logger.log(level, "%s", self._redact(text), **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ HINT: Final = "agent"
 CALL_BYTES_MAX: Final = 4 * 1024
 DATA_BYTES_MAX: Final = 16 * 1024
 KEPT_BYTES_MAX: Final = 128 * 1024
+FOLD_DEPTH: Final = 16
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -79,7 +80,7 @@ class Payloads:
             item = waiting.pop()
             if is_reference(item):
                 waiting.extend(reversed(await self.load(job, item)))
-            else:
+            elif not isinstance(item, int):
                 found.append(item)
         return found
 
@@ -91,8 +92,19 @@ class Payloads:
         return found
 
     async def chunk(self, job: Job, own: list[Value]) -> dict[str, Any] | None:
-        """Stores own items as a chunk when they have become many; None while they are few."""
-        return await self.store(job, own) if wants_chunk(own) else None
+        """Stores own items as a chunk when they have become many; None while they are few. A chunk
+        begins with its depth. Every so often the whole chain is looked through: in a loop most of it
+        is data that a later visit has replaced, and a context must not cost more with every visit."""
+        if not wants_chunk(own):
+            return None
+        older = await self.load(job, own[0]) if is_reference(own[0]) else None
+        depth = 1 if older is None else older[0] + 1
+        if depth >= FOLD_DEPTH and depth & (depth - 1) == 0:
+            items = await self.items(job, own)
+            latest = {item[0]: item for item in items}
+            if 2 * len(latest) <= len(items):
+                return await self.store(job, [1, *latest.values()])
+        return await self.store(job, [depth, *own])
 
     async def plain_calls(self, job: Job, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Tool calls or results with their stored inputs and outputs put back."""

@@ -215,30 +215,66 @@ def test_a_fork_wider_than_one_step_may_open(play, flow):
     assert len(run.path()) == 152
 
 
-def test_counts_are_per_run_not_per_branch(play, flow):
-    wf = flow(
-        "a b c s t",
-        "a b",
-        "a c",
-        "b s",
-        "c s",
-        ("s", "t", {"when": "on", "max_iterations": 1}),
-        parallel=True,
-    )
-    run = play(wf, script("a b c s t", 2, s=["t", "t"]))
-    assert run.path().count("s") == 1, "s is the join"
+def test_the_join_is_the_first_node_that_every_branch_reaches(play, flow):
+    """The first on the way, whatever its name and wherever it stands in the file."""
+    wf = flow("a b c d z", "a b", "a c", "b z", "c z", "z d", parallel=True)
+    assert play(wf, script("a b c d z")).path() == ["a", "b", "c", "z", "d"]
+    longer = flow("a b c d m z", "a b", "a c", "b m", "m z", "c z", "z d", parallel=True)
+    assert play(longer, script("a b c d m z")).path() == ["a", "b", "c", "m", "z", "d"]
+
+
+def test_counts_are_per_run_not_per_branch(prepared, flow):
+    """Both branches come to x, on their ways to j: one may go round, then nobody may any more."""
+    round_x = ("x", "x", {"when": "again", "max_iterations": 1})
+    ways = [(node, "x", {"when": "long"}) for node in "bc"]
+    wf = flow("a b c j x", "a b", "a c", *ways, "b j", "c j", round_x, "x j", parallel=True)
+    run = prepared(wf, script("a b c j x", 3, b=["x"], c=["x"], x=["x", "x"])).start().go(2)
+    b, c = (intent.ref for intent in run.driver.open("model"))
+    for branch in (b, c):
+        while intents := run.driver.open(ref=branch):
+            run.perform(intents[0])
+    run.go()
+    assert len([call for call in run.asked("evaluate") if call["node"] == "x"]) == 1
+    assert run.path() == ["a", "b", "x", "x", "c", "x", "j"]
+    run.driver.assert_replays()
+
+
+def test_counts_outlive_the_branch_that_made_them(play, flow):
+    round_b = ("b", "b", {"when": "again", "max_iterations": 1})
+    back = ("j", "a", {"max_iterations": 1})
+    wf = flow("a b c j", "a b", "a c", round_b, ("b", "j", {"when": "on"}), "c j", back, parallel=True)
+    run = play(wf, script("a b c j", 3, b=["b", "j", "j"]))
+    offered = [[choice["id"] for choice in call["choices"]] for call in run.asked("evaluate")]
+    assert offered == [["b", "j"], ["j"], ["j"]]
+    assert run.status == "completed"
 
 
 FORKED = ("a b", "a c", ("b", "d", {"when": "x"}), "d j", "c j")
 
 
 def test_a_dry_run_stops_one_branch_and_lets_the_other_finish(play, flow):
-    run = play(flow("a b c d j", *FORKED, parallel=True), script("a b c j"), {"dryRun": True})
-    assert sorted(run.path()) == ["a", "b", "c", "j"], "only what lies behind the decision is not run"
-    assert [edge["to"] for edge in run.trace["edges"]] == ["b", "c", "j"]
+    run = play(flow("a b c d j", *FORKED, parallel=True), script("a b c"), {"dryRun": True})
+    assert run.path() == ["a", "b", "c"], (
+        "what runs beside the decision is completed, nothing more is entered"
+    )
+    assert [edge["to"] for edge in run.trace["edges"]] == ["b", "c"]
     assert run.of("workflow:halted") == [{"node": "b", "reason": "dry run"}]
     assert run.status == "completed"
     assert run.events[-1]["type"] == "workflow:end"
+
+
+def test_a_dry_run_ends_although_branches_were_about_to_begin(play, flow):
+    """More branches than one step enters; the first comes to its decision without being asked."""
+    skip = {"requires": {"output_required": ["input.nothing"], "on_fail": "skip"}}
+    names = [f"b{i}" for i in range(60)]
+    edges = [f"a {name}" for name in names] + [("b0", "z", {"when": "x"})]
+    wf = flow(
+        {"a": {}, **{name: skip if name == "b0" else {} for name in names}, "z": {}}, *edges, parallel=True
+    )
+    run = play(wf, script(" ".join(["a", *names])), {"dryRun": True})
+    assert run.status == "completed"
+    assert run.events[-1]["type"] == "workflow:end"
+    assert "b0" in run.path()
 
 
 @pytest.mark.parametrize("halted_by", ["failure", "budget", "max_steps", "route"])

@@ -10,6 +10,8 @@ import pytest
 
 from treadle import Engine
 from treadle.agent import Skill
+from treadle.kernel.model import make_reference
+from treadle.kernel.values import digest, encode
 from treadle.testing.scripted import ScriptedModel
 
 LARGE = "x" * 1_100_000
@@ -150,3 +152,65 @@ async def test_a_large_input_is_kept_beside_the_journal(tmp_path, flow):
         assert (await run.show())["input"]["size"] > len(LARGE), "a reference, as everywhere"
         assert (await engine.replay("r"))["equal"]
     assert model.calls[0]["context"]["input"] == {"text": LARGE}
+
+
+def test_a_run_with_much_in_flight_can_be_stopped(prepared, flow):
+    names = [f"b{i}" for i in range(4)]
+    wf = flow(
+        {"a": {}, **{name: {"skills": ["s"]} for name in names}}, *[f"a {n}" for n in names], parallel=True
+    )
+    calls = [{"tool": "say", "input": {"t": "z" * 3000, "n": n}} for n in range(70)]
+    script = {"run": {"a": [{"data": {}}], **{n: [{"tool_calls": calls, "data": {}}] for n in names}}}
+    run = prepared(wf, script, skills=(talkative(3000),)).start()
+    while any(len(b["visit"]["calls"]) < 69 for b in active(run) if b["visit"]) or len(active(run)) < 4:
+        run.perform(run.next())
+    run.driver.cancel("enough")
+    assert run.status == "cancelled"
+    assert run.events[-1]["type"] == "workflow:end"
+    assert len(run.results["b3"]["toolCalls"]) >= 69
+
+
+def active(run: Any) -> list[Any]:
+    return [branch for branch in run.driver.run.state["branches"].values() if branch["id"] != "0"]
+
+
+async def test_the_context_of_a_loop_costs_the_same_at_every_visit(prepared, flow):
+    """Chunks that hold nothing but replaced data are folded away."""
+    from treadle.work.agent_store import Payloads
+
+    class Job:
+        def __init__(self) -> None:
+            self.blobs: dict[str, Any] = {}
+
+        async def load_blob(self, reference: Any) -> Any:
+            return self.blobs[reference["checksum"]]
+
+        async def store_blob(self, value: Any, *, schema_hint: str | None = None) -> Any:
+            checksum = digest(value)
+            self.blobs[checksum] = value
+            return make_reference(checksum=checksum, size=len(encode(value)), schema_hint=schema_hint)
+
+    job, payloads, own = Job(), Payloads(), list[Any]()
+    longest = 0
+    for visit in range(3000):
+        own.append([f"n{visit % 20}", {"visit": visit}])
+        stored = await payloads.chunk(job, own)
+        own = [stored] if stored is not None else own
+        longest = max(longest, len(await payloads.items(job, own)) if visit % 50 == 0 else 0)
+    context = await payloads.context(job, {}, [], own)
+    assert {name: data["visit"] for name, data in context.items() if name != "input"} == {
+        f"n{i}": 2980 + i for i in range(20)
+    }
+    assert longest < 400
+
+
+async def test_an_input_may_look_like_a_reference(tmp_path, flow):
+    odd = make_reference(checksum="sha256:" + "0" * 64, size=3)
+    file = tmp_path / "flow.json"
+    file.write_text(json.dumps(flow("a")))
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    model = engine.models["fake"] = ScriptedModel({"run": {"a": [{"data": {}}]}})
+    async with engine:
+        engine.deploy(str(file))
+        await (await engine.start("wf", odd, model="fake")).result(timeout=30)
+    assert model.calls[0]["context"]["input"] == odd

@@ -210,14 +210,17 @@ def test_rate_limits_are_waited_out_with_timers(prepared, flow):
 
 
 def test_four_attempts_are_the_limit(prepared, flow):
-    model = Flaky([ProviderError("503", retryable=True) for _ in range(9)])
-    run = prepared(flow("a b", "a b"), model).start()
-    for _ in range(4):
+    model = Flaky([ProviderError("503", retryable=True) for _ in range(4)])
+    run = prepared(flow("a b", "a b"), model).start().go()
+    pauses = []
+    while timers := run.driver.open("timer"):
+        pauses.append((timers[0].due_ns - run.driver.now_ns) / 10**9)
+        run.driver.advance(pauses[-1])
         run.go()
-        run.driver.advance(10)
-    assert model.calls - 4 in (0, 1, 2, 3)
+    assert pauses == [1, 2, 4]
     assert run.results["a"] == {"status": "failed", "data": {"error": "503"}, "toolCalls": []}
-    assert len([i for i in run.performed if i.params.get("node") == "a"]) == 4
+    assert run.results["b"]["status"] == "success", "the node after it begins with four of its own"
+    assert model.calls == 4 + 1
 
 
 def test_everything_else_fails_at_once(play, flow):
@@ -375,3 +378,76 @@ def test_a_childs_cost_is_its_parents_cost(prepared, flow):
         run.go()
         assert run.trace["steps"][0]["usage"] == usage
         assert run.results["b"]["data"]["error"] == "budget exceeded: 1000 of 100 tokens"
+
+
+HALTS = {"on_failure": "halt"}
+FAILS = {"status": "failed", "data": {"error": "no"}}
+
+
+@pytest.mark.parametrize("more", [{}, HALTS])
+def test_a_person_skips_a_node_that_failed(prepared, flow, more):
+    script = {"run": {"a": data(), "b": [FAILS], "c": data() * 2}}
+    run = prepared(flow("a b c", "a b", "b c", **more), script).start().go()
+    run.driver.retry(skip={"kept": 1})
+    run.go()
+    assert run.status == "completed"
+    assert run.results["b"] == {
+        "status": "skipped",
+        "data": {"skipped_reason": "skipped", "kept": 1},
+        "toolCalls": [],
+    }
+    assert [call["node"] for call in run.asked("run")].count("b") == 1, "it was not asked again"
+    entered = [event["node"] for event in run.of("node:enter")]
+    assert entered == [event["node"] for event in run.of("node:exit")]
+
+
+def test_a_person_fails_a_node_for_good(prepared, flow):
+    script = {"run": {"a": [FAILS], "b": data() * 2}}
+    run = prepared(flow("a b", "a b"), script).start().go()
+    run.driver.retry(fail="give up")
+    run.go()
+    assert run.status == "failed"
+    assert run.results["a"]["data"] == {"error": "give up"}
+    assert run.path() == ["a", "b", "a", "b"]
+    assert len(run.asked("run")) == 3
+
+
+def test_a_retry_that_means_nothing_is_refused(prepared, flow):
+    run = prepared(flow("a"), {"run": {"a": [FAILS]}}).start().go()
+    with pytest.raises(TreadleError, match="cannot be retried with input"):
+        run.driver.retry(input={"x": 1})
+    wf = flow("a b", ("a", "b", {"when": "x"}))
+    run = prepared(wf, {"run": {"a": data()}, "evaluate": {"a": [{"throw": "x"}]}}).start().go()
+    with pytest.raises(TreadleError, match="between two nodes"):
+        run.driver.retry(skip=None)
+
+
+def test_a_route_that_fails_after_a_failed_node_is_that_nodes_failure(prepared, flow):
+    wf = flow("a b", ("a", "b", {"when": "x"}))
+    script = {"run": {"a": [FAILS]}, "evaluate": {"a": [{"throw": "down"}]}}
+    run = prepared(wf, script).start().go()
+    assert (run.error["code"], run.error["where"]) == ("NODE_FAILED", "a")
+    assert run.of("workflow:halted") == [{"node": "a", "reason": "routing failed: down"}]
+    assert run.of("route") == []
+
+
+def test_retries_are_counted(prepared, flow):
+    check = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
+    run = prepared(flow({"a": {"eval": check, "retry": {"max": 2}}}), {"run": {"a": data() + data(x=1)}})
+    assert run.start().go().driver.view()["stats"]["retries"] == 1
+    run = prepared(flow("a"), Flaky([ProviderError("503", retryable=True)])).start().go()
+    run.driver.advance(2)
+    assert run.go().driver.view()["stats"]["retries"] == 1
+
+
+def test_a_run_goes_on_under_another_definition_only_if_its_texts_are_the_same(prepared, flow):
+    old = prepared(flow("a b", "a b"), {"run": {"a": data()}}).start()
+    machine, compiled = old.driver.machine, lambda wf: prepared(wf, {}).driver.definition
+    other = compiled(flow({"a": {}, "b": {"instruction": "Other."}}, "a b"))
+    assert machine.compatible(other, old.driver.run.state) is None, "nothing has been resolved yet"
+    old.perform(old.next())
+    why = machine.compatible(other, old.driver.run.state)
+    assert why is not None
+    assert "fork at record 1" in why
+    more = compiled(flow({"a": {"max_turns": 3}, "b": {}}, "a b"))
+    assert machine.compatible(more, old.driver.run.state) is None

@@ -20,7 +20,8 @@ REASONING_CHARS_MAX: Final = 500
 PARSE_FAILURE: Final = "judge parse failure"
 OUTPUT_CHECK: Final = "output_required"
 _WORDS: Final = frozenset({"yes", "no", "pass", "fail", "passed", "failed", "true", "false"})
-_VERDICT: Final = re.compile(r"\A\W*verdict\W*(?=\S)", re.IGNORECASE)
+_TAG: Final = re.compile(r"</?\w+/?>")
+_VERDICT: Final = re.compile(r"\A\W*verdict\b\W*(?:is\b\W*)?", re.IGNORECASE)
 _REASONING: Final = re.compile(r"\A\W*(?:reasoning|reason)\W*:\s*|\A[\s.,:;!*_-]+", re.IGNORECASE)
 _MARKS: Final = "*_`\"'.,:;!?()[]{}<>#-–—"
 
@@ -90,7 +91,7 @@ def judge_question(evaluator: Evaluator, data: Value, calls: Value) -> str:
 def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Any] | None:
     """The judge's verdict, or None if the reply cannot be read."""
     text, expected = reply.strip(), evaluator.pass_when.lower()
-    word, reasoning = _from_json(text)
+    word, reasoning = _from_json(text, expected)
     if word is None:
         word, reasoning = _from_text(text, expected)
     if word is None:
@@ -101,11 +102,11 @@ def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Any] | None:
 def _from_text(text: str, expected: str) -> tuple[str | None, str]:
     """The word a reply begins with, if it is one that decides, and what comes behind it. `VERDICT: no`
     and `REASONING: …` are read as such. A word of the author's own has opposites of its own: then any
-    single word is an answer."""
-    text, labels = _VERDICT.subn("", text)
+    word that stands alone, or behind that label, is an answer."""
+    text, labels = _VERDICT.subn("", _TAG.sub(" ", text))
     first, rest, *_ = *text.split(maxsplit=1), "", ""
     rest = _REASONING.sub("", rest)
-    clear = labels > 0 or (not rest and expected not in _WORDS)
+    clear = expected not in _WORDS and (labels > 0 or not rest)
     written = first.lower()
     forms = (written, written.strip("*_`\"'"), written.strip(_MARKS))
     word = expected if expected in forms else forms[-1]
@@ -114,7 +115,7 @@ def _from_text(text: str, expected: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def _from_json(text: str) -> tuple[str | None, str]:
+def _from_json(text: str, expected: str) -> tuple[str | None, str]:
     if not text.startswith("{"):
         return None, ""
     try:
@@ -124,7 +125,7 @@ def _from_json(text: str) -> tuple[str | None, str]:
     for key in ("verdict", "answer", "pass", "result"):
         found = value.get(key)
         if isinstance(found, bool):
-            found = "yes" if found else "no"
+            found = expected if found else f"not {expected}"
         if isinstance(found, str) and found.strip():
             return found.strip().lower(), str(value.get("reasoning") or value.get("reason") or "")
     return None, ""

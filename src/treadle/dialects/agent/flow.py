@@ -2,16 +2,18 @@
 
 The state of a run (all canonical values):
 
-- `input`, `dry`, `setup` (reference to what step 0 found), `sources`, `skills` (both by reference
-  when they are many), `long` (references to long contents), `warnings` (per node): what was known
-  before the first node
-- `results`, `steps`, `edges`, `usage`: what people see
+- `input`, `dry`, `setup` (reference to what step 0 found), `texts` (digest of the Sources as they are
+  written), `sources`, `skills` (both by reference when they are many), `long` (references to long
+  contents), `warnings` (per node): what was known before the first node
+- `results`, `steps`, `edges`, `usage`, `retries`: what people see; `bytes` is the size of the results,
+  `missing` the declared output that nobody was warned about yet
 - `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`,
   `node_asks` (n-th question of each kind, so that a scripted answer follows from the request)
 - `branches`: the threads of the run, "0" the first. A branch has `parent` (its group), the context
   items `base` and `own`, `data` (the item each of its nodes left) and the `visit` it is in
-- `groups`: forks that have not joined yet; `parent` is the branch that waits for them
-- `resume`: where the branches of a run that was stopped go on if a person retries it
+- `groups`: forks that have not joined yet; `parent` is the branch that waits for them; `forks` counts
+- `ended`, `halted` (a dry run came to a decision: nothing more is entered), `resume` (where the
+  branches of a run that was stopped go on if a person retries it), `seal` (a long result in the making)
 
 A branch has at most one open intent, whose `ref` is the branch's id.
 """
@@ -44,8 +46,8 @@ class Flow:
     events: list[dict[str, Any]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
-    # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "follow", edge],
-    # [branch, "route", node].
+    # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "route", node],
+    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data]].
     ready: list[list[Any]] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None
@@ -190,6 +192,9 @@ def new_state(input: Value) -> dict[str, Any]:
         "groups": {},
         "forks": 0,
         "ended": None,
+        "halted": False,
+        "retries": 0,
+        "texts": None,
         "resume": [],
         "seal": None,
     }

@@ -183,6 +183,7 @@ def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
     visit["preamble"] = preamble(node.retry, visit["evals"], reflection)
     add_step(flow, branch, "failed")
     visit["attempt"] += 1
+    flow.state["retries"] += 1
     visit["stage"] = "again"
     visit.pop("question", None)
     flow.emit(

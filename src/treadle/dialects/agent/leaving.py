@@ -15,7 +15,7 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
 from . import context
-from .ending import finish
+from .ending import finish, run_error
 from .flow import WARNINGS_MAX, Branch, Flow, new_branch, new_visit, no_usage
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -23,8 +23,9 @@ from .routing import Ways, choices, chosen, is_decision, join_of, ways
 
 # Data up to this size is changed right here; what is larger would not fit into one record.
 MERGED_BYTES_MAX: Final = 64 * 1024
-# A run is stopped in one step, and a step has room for so many events.
+# A run is stopped in one step, which has room for so many `node:exit` and so much in them.
 CUT_EVENTS_MAX: Final = 100
+CUT_BYTES_MAX: Final = 600 * 1024
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -79,8 +80,10 @@ def leave(
         flow.emit("workflow:halted", node=node, reason=stop)
         branch["visit"] = None
         stop_run(flow, f"{stop} at {node}", error, at=[branch["id"], "enter", node])
-    elif dry:
-        flow.emit("workflow:halted", node=node, reason="dry run")
+    elif dry or state["halted"]:
+        if dry:
+            flow.emit("workflow:halted", node=node, reason="dry run")
+        state["halted"] = True
         branch["visit"] = None
         end_branch(flow, branch)
     elif over is not None:
@@ -167,7 +170,7 @@ def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any
             result = {"status": "failed", "data": data, "toolCalls": visit["calls"]}
             _record(flow, branch, visit["node"], result)
             add_step(flow, branch, "failed")
-            if len(stopped) <= CUT_EVENTS_MAX:
+            if len(stopped) <= CUT_EVENTS_MAX and flow.bytes <= CUT_BYTES_MAX:
                 flow.emit("node:exit", node=visit["node"], result=result)
         branch["visit"] = None
     flow.state["resume"] = [*stopped, *flow.ready]
@@ -223,20 +226,26 @@ def _warn_missing(flow: Flow) -> None:
 
 def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> None:
     """`reason` is what the event says; the trace says "only path" for a default edge."""
-    _take(flow, edge, reason, traced)
+    state, limit = flow.state, flow.workflow.max_steps
+    entering = sum(how == "enter" for _, how, _ in flow.ready)
+    if state["visits"] + entering >= limit and not _joins(flow, branch, edge.target):
+        message = f"more than {limit} node visits; raise max_steps if that is meant"
+        error = TreadleError(message, cls="user", code="MAX_STEPS", where=edge.target)
+        flow.emit("workflow:halted", node=edge.source, reason="max_steps")
+        at = [branch["id"], "follow", [edge.index, reason, traced]]
+        stop_run(flow, f"max_steps at {edge.source}", error.to_value(), at=at)
+        return
+    counts = state["counts"]
+    counts[edge.pair] = counts.get(edge.pair, 0) + 1
+    state["edges"].append({"from": edge.source, "to": edge.target, "reason": traced})
+    flow.emit("route", **{"from": edge.source, "to": edge.target, "reason": reason})
     go(flow, branch, edge.target)
 
 
-def _take(flow: Flow, edge: Edge, reason: str, traced: str) -> None:
-    counts = flow.state["counts"]
-    counts[edge.pair] = counts.get(edge.pair, 0) + 1
-    flow.state["edges"].append({"from": edge.source, "to": edge.target, "reason": traced})
-    flow.emit("route", **{"from": edge.source, "to": edge.target, "reason": reason})
-
-
-def set_out(flow: Flow, branch: Branch, index: int) -> None:
-    """A new branch takes the edge it was forked for."""
-    follow(flow, branch, flow.workflow.edges[index], ONLY_PATH, ONLY_PATH)
+def set_out(flow: Flow, branch: Branch, how: list[Any]) -> None:
+    """A new branch takes the edge it was forked for; a run that is sent on, the one that was chosen."""
+    index, reason, traced = how
+    follow(flow, branch, flow.workflow.edges[index], reason, traced)
 
 
 def route_again(flow: Flow, branch: Branch, node: str) -> None:
@@ -273,19 +282,10 @@ def ask_route(flow: Flow, branch: Branch) -> None:
 
 def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     visit = branch["visit"]
-    node = visit["node"]
     if receipt.status != "ok":
         if backs_off(flow, branch, receipt):
             return
-        code = code_of(receipt)
-        error = TreadleError(
-            f"routing after {node} failed: {message_of(receipt)}",
-            cls="transport",
-            code=code if code in FATAL else "ROUTE_FAILED",
-            where=node,
-        )
-        branch["visit"] = None
-        stop_run(flow, f"no route from {node}", error.to_value(), at=[branch["id"], "route", node])
+        _route_failed(flow, branch, code_of(receipt), message_of(receipt))
         return
     value = _object(flow.load(receipt.value))
     flow.charge(None, value.get("usage"))
@@ -300,19 +300,42 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         _go_unasked(flow, branch, asked, "no condition applies")
 
 
+def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
+    """Nobody says where to go: the run ends here, failed, over a node if one has failed too."""
+    node, fatal = branch["visit"]["node"], code in FATAL
+    error: dict[str, Any] | None = TreadleError(
+        f"routing after {node} failed: {message}",
+        cls="user" if fatal else "transport",
+        code=code if fatal else "ROUTE_FAILED",
+        where=node,
+    ).to_value()
+    if not fatal and run_error(flow) is not None:
+        error = None
+    branch["visit"] = None
+    flow.emit("workflow:halted", node=node, reason=f"routing failed: {message}")
+    stop_run(flow, f"no route from {node}", error, at=[branch["id"], "route", node])
+
+
 # --- forks and joins ----------------------------------------------------------------------------
 
 
 def go(flow: Flow, branch: Branch, target: str) -> None:
     """A branch goes on at a node, unless that is where it joins the others."""
+    if _joins(flow, branch, target):
+        _arrive(flow, branch, target)
+    else:
+        flow.ready.append([branch["id"], "enter", target])
+
+
+def _joins(flow: Flow, branch: Branch, target: str) -> bool:
+    """Whether a branch, or one that waits for it, joins others at this node."""
     group_id = branch["parent"]
     while group_id:
         group = flow.state["groups"][group_id]
         if group["join"] == target:
-            _arrive(flow, branch, target)
-            return
+            return True
         group_id = flow.state["branches"][group["parent"]]["parent"]
-    flow.ready.append([branch["id"], "enter", target])
+    return False
 
 
 def end_branch(flow: Flow, branch: Branch) -> None:
@@ -340,7 +363,7 @@ def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:
     for id, edge in zip(ids, edges, strict=True):
         state["branches"][id] = new_branch(id, group_id, base)
         # Not followed here: a wide fork takes several steps.
-        flow.ready.append([id, "follow", edge.index])
+        flow.ready.append([id, "follow", [edge.index, ONLY_PATH, ONLY_PATH]])
 
 
 def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:
@@ -359,7 +382,7 @@ def _arrive(flow: Flow, branch: Branch, target: str | None) -> None:
         parent["own"] += group["own"][id]
         parent["data"].update(group["data"][id])
     del state["groups"][branch["parent"]]
-    if group["goal"] is None:
+    if group["goal"] is None or state["halted"]:
         end_branch(flow, parent)
     else:
         go(flow, parent, group["goal"])

@@ -17,6 +17,7 @@ from . import ending, judging, leaving, visiting
 from .context import item_of
 from .flow import Branch, Flow, new_state
 from .model import Workflow, load
+from .sources import texts_of
 
 KINDS = frozenset({"source", "model", "call", "route", "ask"})
 
@@ -69,10 +70,25 @@ class AgentMachine(Machine):
             decision.result = {"results": results, "trace": ending.trace(state)}
         return decision
 
+    def compatible(self, definition: Workflow, state: Value) -> str | None:
+        if state["texts"] is not None and state["texts"] != texts_of(definition):
+            return (
+                "its instructions, rules or context are others than those that the run resolved before its "
+                "first node; fork at record 1"
+            )
+        groups = state["groups"].values()
+        nodes = [branch["visit"]["node"] for branch in _active(state)]
+        nodes += [group["join"] for group in groups if group["join"] is not None]
+        if missing := sorted(set(nodes) - definition.nodes.keys()):
+            return f"the run is at {', '.join(missing)}, which this definition does not have"
+        if any(branch["visit"]["stage"] == "route" for branch in _active(state)) or state["resume"]:
+            return "the run is between two nodes; fork at another record"
+        return None
+
     def view(self, definition: Workflow, state: Value) -> dict[str, Any]:
         return {
             "state": {"results": state["results"], "trace": ending.trace(state)},
-            "stats": {"usage": state["usage"], "steps": len(state["steps"])},
+            "stats": {"usage": state["usage"], "steps": len(state["steps"]), "retries": state["retries"]},
             "nodes": {branch["visit"]["node"]: branch["visit"]["stage"] for branch in _active(state)},
         }
 
@@ -86,11 +102,16 @@ def _decided(flow: Flow) -> Decision:
     while flow.ready and flow.ending is None and not flow.full:
         id, how, what = flow.ready.pop(0)
         branch = flow.state["branches"][id]
+        if flow.state["halted"]:
+            leaving.end_branch(flow, branch)
+            continue
         match how:
             case "follow":
                 leaving.set_out(flow, branch, what)
             case "route":
                 leaving.route_again(flow, branch, what)
+            case "settle":
+                visiting.settle_by_hand(flow, branch, *what)
             case _:
                 visiting.enter(flow, branch, what)
         _begin_again(flow, flow.state["branches"].get(id))
@@ -165,7 +186,7 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
         error = receipt.error or TreadleError("the Sources could not be resolved").to_value()
         ending.finish(flow, {**error, "where": error.get("where")})
         return
-    flow.state["setup"] = value["setup"]
+    flow.state["setup"], flow.state["texts"] = value["setup"], texts_of(flow.workflow)
     flow.state["sources"] = value["sources"]
     flow.state["skills"] = value["skills"]
     flow.state["long"] = value.get("long") or {}
@@ -176,29 +197,49 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
 
 def _retry(flow: Flow, event: Retry) -> None:
     """A person sends a failed run on: from the node they name; else from where it was stopped, on
-    every branch; else from the first node that failed. A run whose Sources could not be resolved
-    tries them again."""
-    state, named = flow.state, event.how.get("from")
+    every branch; else from the first node that failed. `skip` and `fail` give that node its result
+    instead of running it. A run whose Sources could not be resolved tries them again."""
+    state, how = flow.state, event.how
     if flow.ctx.status != "failed":
         raise Unsupported("only a failed run can be retried")
+    if unknown := sorted(set(how) - {"from", "skip", "fail"}):
+        raise Unsupported(
+            f"an agent run cannot be retried with {', '.join(unknown)}: its input stays as it is"
+        )
     if state["setup"] is None:
         state["ended"] = None
         flow.open("source", "setup", {"name": "sources", "op": "setup", "input": state["input"]})
         return
     # A step that raised left its branches where they were.
     stopped = state["resume"] or [at for branch in _active(state) for at in leaving.interrupted(branch)]
-    if named is None and stopped:
+    if how.get("from") is None and stopped:
         for branch in _active(state):
             branch["visit"] = None
-        flow.ready += stopped
+        first, *others = stopped
     else:
         failed = (step["node"] for step in state["steps"] if _failed(state, step["node"]))
-        node = named or next(failed, flow.workflow.entry)
+        node = how.get("from") or next(failed, flow.workflow.entry)
         if node not in flow.workflow.nodes:
             raise Unsupported(f"there is no node {node!r} to retry from")
         _gather(flow)
-        flow.ready.append(["0", "enter", node])
+        first, others = ["0", "enter", node], []
+    flow.ready += [_by_hand(first, how, event.by), *others]
     state.update(ended=None, seal=None, visits=0, resume=[])
+
+
+def _by_hand(at: list[Any], how: dict[str, Any], by: str | None) -> list[Any]:
+    """Where a retry goes on, with the result that a person gives the node, if they do."""
+    if not how.keys() & {"skip", "fail"}:
+        return at
+    branch, stage, node = at
+    if stage != "enter":
+        raise Unsupported("the run stopped between two nodes: there is no node to skip or to fail; retry it")
+    who = f" by {by}" if by else ""
+    if "fail" in how:
+        return [branch, "settle", [node, "failed", {"error": str(how["fail"] or f"failed{who}")}]]
+    value = how["skip"]
+    data = value if isinstance(value, dict) else {} if value is None else {"result": value}
+    return [branch, "settle", [node, "skipped", {"skipped_reason": f"skipped{who}", **data}]]
 
 
 def _failed(state: dict[str, Any], node: str) -> bool:
@@ -210,6 +251,7 @@ def _gather(flow: Flow) -> None:
     state = flow.state
     root = ending.at_rest(state)
     for id in dict.fromkeys(step["node"] for step in state["steps"]):
-        if id not in root["data"]:
-            root["data"][id] = item_of(id, state["results"][id])
-            root["own"].append(root["data"][id])
+        item = item_of(id, state["results"][id])
+        if root["data"].get(id) != item:
+            root["data"][id] = item
+            root["own"].append(item)

@@ -37,6 +37,7 @@ def backs_off(flow: Flow, branch: Branch, receipt: Receipt) -> bool:
     visit["tries"] += 1
     if visit["tries"] >= ATTEMPTS_MAX:
         return False
+    flow.state["retries"] += 1
     wanted = details.get("retry_after_s")
     delay = float(wanted) if isinstance(wanted, int | float) and wanted >= 0 else DELAY_S[visit["tries"] - 1]
     due_ns = flow.ctx.now_ns + int(min(delay, DELAY_S_MAX) * 10**9)

@@ -6,7 +6,7 @@ question there is, if any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +40,17 @@ def is_decision(workflow: Workflow, node: str) -> bool:
     return any(edge.when is not None for edge in workflow.out[node])
 
 
-def choices(edges: Iterable[Edge]) -> list[dict[str, str]]:
+def choices(edges: Sequence[Edge]) -> list[dict[str, str]]:
     """The question's choices, conditional edges first. Ids are targets; a second edge to the same
     target gets a number, so that an answer always names one edge."""
-    seen: dict[str, int] = {}
-    out = []
+    out: list[dict[str, str]] = []
+    taken = {edge.target for edge in edges}
+    given: set[str] = set()
     for edge in edges:
-        seen[edge.target] = seen.get(edge.target, 0) + 1
-        id = edge.target if seen[edge.target] == 1 else f"{edge.target} ({seen[edge.target]})"
+        id, number = edge.target, 2
+        while id in given or (id != edge.target and id in taken):
+            id, number = f"{edge.target} ({number})", number + 1
+        given.add(id)
         out.append({"id": id, "description": edge.when or DEFAULT_PATH})
     return out
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, digest
 
-from .model import Node
+from .model import Node, Workflow
 
 SECTION: Final = "\n\n---\n\n"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -130,6 +130,12 @@ def fields(body: dict[str, Any], input: Value, templates: Mapping[str, Any]) -> 
     for name, source in templates.items():
         found[f"templates.{name}"] = source
     return found
+
+
+def texts_of(workflow: Workflow) -> str:
+    """A digest of the workflow's own Sources as they are written: a run that has resolved them goes on
+    under another definition only if these are the same."""
+    return digest(fields(workflow.body, {}, {}))
 
 
 def _add(found: dict[str, Value], prefix: str, sources: list[Value]) -> None:

@@ -59,6 +59,16 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
         begin(flow, branch)
 
 
+def settle_by_hand(flow: Flow, branch: Branch, node: str, status: str, data: Value) -> None:
+    """A person gives the node its result; nothing is asked and nothing called."""
+    state = flow.state
+    state["visits"] += 1
+    iteration = state["iterations"][node] = state["iterations"].get(node, 0) + 1
+    branch["visit"] = new_visit(node, iteration)
+    flow.emit("node:enter", node=node, instruction=_shown(flow, f"nodes.{node}.instruction"))
+    leave(flow, branch, status, data)
+
+
 def _shown(flow: Flow, path: str) -> Value:
     """The content of a Source in an event: a long one stays a reference there."""
     return flow.state["long"].get(path) or _content(flow, path)
