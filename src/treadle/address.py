@@ -20,10 +20,16 @@ def store_path(url: str) -> Path | None:
     )
 
 
+def has_store(url: str) -> bool:
+    """Whether a store is there: one in memory always is, a file with nothing in it is none yet."""
+    path = store_path(url)
+    return path is None or schema_version(path) > 0
+
+
 def migrate_store(url: str) -> dict[str, Any]:
     """Brings a store's schema up to date; which one it had and has."""
     path = store_path(url)
-    before = schema_version(path) if path is not None and path.exists() else 0
+    before = 0 if path is None else schema_version(path)
     store = open_sqlite(path)
     after = store.schema_version
     store.close()

@@ -26,7 +26,7 @@ from treadle.runtime.signing import node_signer
 from treadle.runtime.thread import CoreThread
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads, Store
-from treadle.store.sql import open_sqlite, read_sqlite
+from treadle.store.sql import open_sqlite, read_sqlite, schema_version
 from treadle.work.worker import Worker
 
 from .watching import Watching
@@ -265,12 +265,20 @@ class Bridge:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, question)
 
     def _read_now(self, question: Callable[[Reads], T]) -> T:
-        if self._reads is None:
-            there = self.path is not None and self.path.exists()
-            assert there or self.readonly, "a store in memory is read on the core thread"
-            # To an onlooker a store that is not there yet is an empty one, and stays away.
-            self._reads = read_sqlite(self.path) if there and self.path is not None else open_sqlite(None)
-        return question(self._reads)
+        if self._reads is None and self._is_there():
+            assert self.path is not None, "a store in memory is read on the core thread"
+            self._reads = read_sqlite(self.path)
+        if self._reads is not None:
+            return question(self._reads)
+        # To an onlooker a store that is not there yet is an empty one, and stays away.
+        empty = open_sqlite(None)
+        try:
+            return question(empty)
+        finally:
+            empty.close()
+
+    def _is_there(self) -> bool:
+        return not self.readonly or (self.path is not None and schema_version(self.path) > 0)
 
     def _close_reads(self) -> None:
         if self._reads is not None:

@@ -107,6 +107,34 @@ def test_a_store_that_is_none_is_left_alone(cli: Cli, write: Write) -> None:
     assert "sqlite:///relative.db" in cli("list", "--store", "nonsense:x", "--json", code=1).error["message"]
 
 
+READERS = ("list", "tasks", "definitions", "doctor")
+NO_RUN = (("show", "r"), ("events", "r"), ("resume", "r"), ("cancel", "r"), ("signal", "r", "go"))
+
+
+def test_an_empty_file_is_no_store_yet(cli: Cli, write: Write) -> None:
+    """Left by a first run that was killed while it made its store, or by mktemp."""
+    file = write("treadle.db", "")
+    for command in READERS:
+        cli(command, "--json", code=0)
+    for words in NO_RUN:
+        assert cli(*words, "--json").error["code"] == "RUN_NOT_FOUND", words
+    assert cli("run", "etl", "--json", code=2).error["code"] == "UNKNOWN_WORKFLOW"
+    assert file.stat().st_size == 0, "who only looks makes no store"
+    flow = str(write("etl.yaml", ETL))
+    assert cli("run", flow, "--id", "e1", "--json", code=0).json["status"] == "completed"
+    assert [row["id"] for row in cli("list", "--json", code=0).json] == ["e1"]
+
+
+@pytest.mark.parametrize("first", [("deploy", "etl.yaml"), ("gc",), ("migrate",)])
+def test_every_command_that_writes_makes_a_store_of_an_empty_file(
+    cli: Cli, write: Write, first: tuple[str, ...]
+) -> None:
+    write("treadle.db", "")
+    write("etl.yaml", ETL)
+    cli(*first, code=0)
+    assert cli("doctor", "--json", code=0).json["schema"] > 0
+
+
 def test_gc_and_bench(cli: Cli, write: Write, folder: Path) -> None:
     write("flow.yaml", ETL)
     cli("run", "flow.yaml", code=0)

@@ -5,15 +5,23 @@ Each gives the error that says what to do, and a file that is refused keeps its 
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from treadle.engine import Engine
 from treadle.kernel.errors import (
     StoreCorrupt,
     StoreFull,
@@ -22,9 +30,10 @@ from treadle.kernel.errors import (
     StoreUnavailable,
     TreadleError,
 )
+from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Batch
-from treadle.store.sql import migrations, open_sqlite
-from treadle.store.sqlite import APPLICATION_ID
+from treadle.store.sql import migrations, open_sqlite, read_sqlite, schema_version
+from treadle.store.sqlite import APPLICATION_ID, SqliteDialect
 from treadle.testing.rows import contents, full_batch, record, run_row
 
 
@@ -89,6 +98,159 @@ def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
     with pytest.raises(TreadleError) as caught:
         open_sqlite(tmp_path)
     assert caught.value.code.startswith("STORE_")
+
+
+# --- broken off while it was made ------------------------------------------------------------------------
+
+
+def copied(connection: sqlite3.Connection, source: Path, path: Path) -> None:
+    """The files as a kill at this instant leaves them; locks die with their holder."""
+    for file in source.parent.glob(source.name + "*"):
+        if not file.name.endswith("-shm"):
+            shutil.copy(file, path.with_name(path.name + file.name.removeprefix(source.name)))
+    connection.rollback()
+    connection.close()
+
+
+def unfinished(path: Path, *, mode: str) -> None:
+    """A schema half written when its maker was killed; what spilled is on disk, the commit is not."""
+    source = path.with_name("made.db")
+    connection = sqlite3.connect(source, isolation_level=None)
+    connection.execute(f"PRAGMA journal_mode={mode}")
+    connection.execute("PRAGMA cache_size=1")
+    connection.execute("BEGIN IMMEDIATE")
+    for number in range(40):
+        connection.execute(f"CREATE TABLE half{number} (a TEXT DEFAULT '{'x' * 900}')")
+    copied(connection, source, path)
+
+
+def wal_only(path: Path) -> None:
+    source = path.with_name("made.db")
+    connection = sqlite3.connect(source, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    copied(connection, source, path)
+
+
+def empty_with_journal(path: Path) -> None:
+    path.touch()
+    Path(f"{path}-journal").write_bytes(b"\0" * 512)
+
+
+BROKEN_OFF: dict[str, Callable[[Path], None]] = {
+    "an empty file": Path.touch,
+    "an empty file and a journal": empty_with_journal,
+    "a header and no table": wal_only,
+    "a hot journal": lambda path: unfinished(path, mode="delete"),
+    "a log without its commit": lambda path: unfinished(path, mode="wal"),
+}
+
+
+@pytest.fixture(params=BROKEN_OFF)
+def broken_off(request: pytest.FixtureRequest, path: Path) -> Path:
+    BROKEN_OFF[request.param](path)
+    return path
+
+
+def test_a_store_that_was_not_finished_is_none_yet(broken_off: Path) -> None:
+    assert schema_version(broken_off) == 0
+
+
+def test_a_store_that_was_not_finished_is_finished_by_the_next_writer(broken_off: Path) -> None:
+    store = open_sqlite(broken_off)
+    store.own()
+    store.commit(full_batch())
+    assert store.check() == []
+    store.close()
+    reads = read_sqlite(broken_off)
+    assert reads.run("run-1") is not None
+    reads.close()
+
+
+async def test_an_onlooker_sees_an_empty_store_until_it_is_one(broken_off: Path) -> None:
+    async with Engine(f"sqlite:///{broken_off}", readonly=True) as onlooker:
+        assert await onlooker.list() == []
+        store = open_sqlite(broken_off)
+        store.own()
+        store.commit(full_batch())
+        store.close()
+        assert [row["id"] for row in await onlooker.list()] == ["run-1"]
+
+
+# --- made by several at once -----------------------------------------------------------------------------
+
+
+def test_a_store_is_not_taken_for_a_foreign_one_while_it_is_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker commits the schema between two questions of another process that looks."""
+    wal_only(path)
+    maker = sqlite3.connect(path, isolation_level=None)
+    looked: list[str] = []
+
+    class Looking(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            found = super().execute(sql, *parameters)
+            looked.append(sql)
+            if sql != "BEGIN" and maker.in_transaction is False and len(looked) <= 2:
+                SqliteDialect(path).migrate(maker, migrations())
+            return found
+
+    def connect(*where: Any, **how: Any) -> sqlite3.Connection:
+        return sqlite3.Connection(*where, **how) if looked else Looking(*where, **how)
+
+    monkeypatch.setattr(
+        "treadle.store.sqlite.sqlite3", SimpleNamespace(**{**vars(sqlite3), "connect": connect})
+    )
+    assert schema_version(path) == 0
+    assert schema_version(path) == migrations()[-1][0]
+    maker.close()
+
+
+def test_whoever_makes_the_same_store_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself does not wait there."""
+    maker = sqlite3.connect(path, isolation_level=None)
+    maker.execute("CREATE TABLE t (a)")
+    maker.execute("DROP TABLE t")
+    maker.execute("BEGIN IMMEDIATE")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if maker.in_transaction:
+            maker.execute("COMMIT")
+
+    monkeypatch.setattr("treadle.store.sqlite.time.sleep", pause)
+    store = open_sqlite(path)
+    assert pauses
+    assert store.schema_version == migrations()[-1][0]
+    store.close()
+    maker.close()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no file", "an empty file"])
+def test_several_make_a_store_at_once(tmp_path: Path, there: bool) -> None:
+    failures: list[BaseException] = []
+    for number in range(10):
+        path = tmp_path / f"{number}.db"
+        if there:
+            path.touch()
+        ready = threading.Barrier(6)
+
+        def make(path: Path = path, ready: threading.Barrier = ready) -> None:
+            ready.wait()
+            try:
+                schema_version(path)
+                open_sqlite(path).close()
+                assert schema_version(path) > 0
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
 
 
 # --- newer, damaged ----------------------------------------------------------------------------------
@@ -192,6 +354,37 @@ def test_a_full_store_keeps_what_it_has_and_goes_on(store_file: Path) -> None:
     assert len(store.journal(2)) == 1
     assert store.check() == []
     store.close()
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_FSYNC", "SQLITE_CANTOPEN"])
+def test_an_error_of_the_disk_is_a_full_one_where_there_is_no_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = name
+    monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_bavail=1, f_frsize=4096))
+    assert SqliteDialect(path).translate(error).code == "STORE_FULL"
+    monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_bavail=10**6, f_frsize=4096))
+    assert SqliteDialect(path).translate(error).code == "STORE_UNAVAILABLE"
+
+
+def test_a_lock_that_cannot_be_made_says_why(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(StoreFull, match="-owner"):
+        OwnerLock(path).acquire()
+
+
+def test_a_lock_needs_no_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    lock = OwnerLock(path)
+    assert lock.acquire()
+    lock.release()
 
 
 # --- migrations --------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ from typing import Any
 from treadle.engine import store_path
 from treadle.lang.duration import instant_text
 from treadle.store.owner import OwnerLock
-from treadle.store.sql import open_sqlite
+from treadle.store.sql import open_sqlite, schema_version
 
 
 def examine(url: str) -> dict[str, Any]:
     """How a store is: `ok`, the `problems` that make it not so, and remarks on what waits for whom."""
     path = store_path(url)
-    if path is None or not path.exists():
+    if path is None or schema_version(path) == 0:
         return {
             "store": url,
             "ok": True,

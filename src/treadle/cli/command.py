@@ -103,10 +103,9 @@ class Session:
             yield engine
 
     def has_store(self) -> bool:
-        from treadle.engine import store_path
+        from treadle.address import has_store
 
-        path = store_path(self.store)
-        return path is None or path.exists()
+        return has_store(self.store)
 
     @asynccontextmanager
     async def look(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[Engine]:

@@ -35,13 +35,13 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
 
 def _ask(ctx: typer.Context, incomplete: str, question: Callable[[Any], list[str]]) -> list[str]:
     from treadle.engine import store_path
-    from treadle.store.sql import read_sqlite
+    from treadle.store.sql import read_sqlite, schema_version
 
     from .command import DEFAULT_STORE
 
     try:
         path = store_path(ctx.params.get("store") or os.environ.get("TREADLE_STORE") or DEFAULT_STORE)
-        if path is None or not path.exists():
+        if path is None or schema_version(path) == 0:
             return []
         reads = read_sqlite(path)
         try:

@@ -13,9 +13,9 @@ import hmac
 import os
 from pathlib import Path
 
-from treadle.kernel.errors import StoreReadOnly
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import encode
+from treadle.store.files import written
 
 KEY_BYTES = 32
 
@@ -45,10 +45,8 @@ def node_signer(store: Path | None) -> Signer:
         # Nothing signed with an earlier key is on its way: receipts live in one process.
         key = os.urandom(KEY_BYTES)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
+        with written(path):
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(key)
             temporary.replace(path)
-        except PermissionError as error:
-            raise StoreReadOnly(f"cannot write {path}: {error.strerror}") from error
     return Signer(key)

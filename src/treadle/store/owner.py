@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from .files import written
 
 
 class OwnerLock:
@@ -21,14 +24,16 @@ class OwnerLock:
         """Takes the lock if nobody holds it; never waits."""
         if self._fd is not None:
             return True
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with written(self._path):
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             return False
-        os.ftruncate(fd, 0)
-        os.write(fd, str(os.getpid()).encode())
+        with suppress(OSError):  # a full disk: the number is for messages only
+            os.ftruncate(fd, 0)
+            os.write(fd, str(os.getpid()).encode())
         self._fd = fd
         return True
 

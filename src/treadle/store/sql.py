@@ -43,12 +43,8 @@ def read_sqlite(path: Path) -> SqlReads:
 
 
 def schema_version(path: Path) -> int:
-    """The schema of a store, without touching it."""
-    reads = read_sqlite(path)
-    try:
-        return reads.schema_version
-    finally:
-        reads.close()
+    """The schema of the store at a path, without touching it; 0 if none is there yet."""
+    return SqliteDialect(path).found()
 
 
 def _files(path: Path | None) -> BlobFiles | None:

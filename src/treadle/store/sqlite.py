@@ -3,6 +3,9 @@
 WAL with `synchronous=FULL`: a commit is on disk when it returns, readers never wait for the
 writer. Every write transaction begins IMMEDIATE, so a busy store is noticed at the start and
 waited for (SQLite's busy handler), never in the middle. Errors become ours, with a remedy.
+
+A store is made in its place, and its maker may be killed at any instant: what it leaves (an empty file,
+one without tables, a journal to roll back) is no store yet to readers, and made whole by the next writer.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +32,9 @@ from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+# SQLite needs about this much to begin with: its notes beside the file, a page of the log.
+_ROOM_BYTES_MIN: Final = 64 * 1024
+_BUSY_PAUSE_S: Final = 0.01
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
 
 
@@ -49,7 +56,11 @@ class SqliteDialect:
             if self.path is None:
                 connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             else:
-                self._refuse_foreign()
+                if not self.path.parent.is_dir():
+                    raise StoreUnavailable(
+                        f"the folder {self.path.parent} does not exist; create it, or choose another --store"
+                    )
+                self.found()
                 uri = self._read_uri(self.path) if readonly else f"{self.path.absolute().as_uri()}?mode=rwc"
                 connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
@@ -64,26 +75,49 @@ class SqliteDialect:
     def _read_uri(self, path: Path) -> str:
         """A store at rest (a backup, another user's) is read even where SQLite may not put its notes
         beside it. While somebody works on it there is a log, and with the log come the notes."""
-        at_rest = not os.access(path.absolute().parent, os.W_OK) and not Path(f"{path}-wal").exists()
+        worked_on = any(Path(f"{path}{log}").exists() for log in ("-wal", "-journal"))
+        at_rest = not worked_on and not os.access(path.absolute().parent, os.W_OK)
         return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if at_rest else ''}"
 
-    def _refuse_foreign(self) -> None:
-        """Looks before it writes: a file that is not ours, or newer than us, stays as it is."""
-        assert self.path is not None
-        if not self.path.parent.is_dir():
-            raise StoreUnavailable(
-                f"the folder {self.path.parent} does not exist; create it, or choose another --store"
-            )
-        if not self.path.exists() or self.path.stat().st_size == 0:
-            return
-        probe = sqlite3.connect(self._read_uri(self.path), uri=True)
-        try:
-            application = probe.execute("PRAGMA application_id").fetchone()[0]
-            tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        finally:
-            probe.close()
-        if application != APPLICATION_ID and tables:
+    def found(self) -> int:
+        """The schema of the store that is there; 0 if none is yet: no file, or one whose maker did not
+        come to the end. Looks before it writes: a file that is not ours stays as it is."""
+        if self.path is None or not self.path.exists() or self.path.stat().st_size == 0:
+            return 0
+        with self.errors():
+            try:
+                application, schema, tables = self._probe(self.path)
+            except sqlite3.OperationalError as error:
+                if not str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
+                    raise
+                # Its maker was killed with a journal open, which only a writer can roll back.
+                self._roll_back(self.path)
+                application, schema, tables = self._probe(self.path)
+        if application == APPLICATION_ID:
+            return schema
+        if tables:
             raise StoreCorrupt(f"{self.path} is a database of another program; choose another --store")
+        return 0
+
+    def _probe(self, path: Path) -> tuple[int, int, int]:
+        """Whose file it is, its schema, how many tables it has: as they were at one moment."""
+        probe = sqlite3.connect(
+            self._read_uri(path), uri=True, isolation_level=None, timeout=STORE_BUSY_MS_MAX / 1000
+        )
+        with contextlib.closing(probe):
+            probe.execute("BEGIN")
+            tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            application = probe.execute("PRAGMA application_id").fetchone()[0]
+            return application, self.schema_version(probe), tables
+
+    @staticmethod
+    def _roll_back(path: Path) -> None:
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        with (
+            contextlib.suppress(sqlite3.Error),  # who asked finds out the same, and says it better
+            contextlib.closing(sqlite3.connect(uri, uri=True, timeout=STORE_BUSY_MS_MAX / 1000)) as writer,
+        ):
+            writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
     def schema_version(self, connection: sqlite3.Connection) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -95,7 +129,7 @@ class SqliteDialect:
             if (found := self.schema_version(connection)) > newest:
                 raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
             # It is in the file's header: written only once we know that the file is ours.
-            connection.execute("PRAGMA journal_mode=WAL")
+            self._log_ahead(connection)
             if found == newest:
                 return
             connection.execute("BEGIN IMMEDIATE")
@@ -112,6 +146,20 @@ class SqliteDialect:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    @staticmethod
+    def _log_ahead(connection: sqlite3.Connection) -> None:
+        """The one statement for which SQLite does not wait while another process makes the same store."""
+        until = time.monotonic() + STORE_BUSY_MS_MAX / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                busy = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+                if not busy or time.monotonic() > until:
+                    raise
+            time.sleep(_BUSY_PAUSE_S)
 
     def data_version(self, connection: sqlite3.Connection) -> int:
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
@@ -162,11 +210,22 @@ class SqliteDialect:
         ]
         if name in _PRIMARY:
             return AppendConflict(str(error))
+        if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and self._is_full():
+            name = "SQLITE_FULL"
         for prefix, translated in table:
             if name.startswith(prefix):
                 found: TreadleError = translated
                 return found
         return StoreUnavailable(f"{place}: {error} ({name or type(error).__name__})")
+
+    def _is_full(self) -> bool:
+        """What SQLite calls an I/O error when it can make none of the files it needs."""
+        if self.path is None:
+            return False
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(self.path.absolute().parent)
+            return disk.f_bavail * disk.f_frsize < _ROOM_BYTES_MIN
+        return False
 
 
 def _statements(script: str) -> list[str]:
