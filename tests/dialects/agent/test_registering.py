@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from treadle import Engine
 from treadle.agent import Skill
 from treadle.kernel.errors import DefinitionError, TreadleError
+from treadle.testing.scripted import ScriptedModel
 from treadle.work.agent_skills import Skills, is_there
 
 
@@ -89,6 +91,32 @@ def test_a_function_evaluator_knows_a_tool_by_its_aliases(play, flow):
     script = {"run": {"a": [{"tool_calls": [{"tool": "find"}], "data": {}}]}}
     run = play(flow({"a": {"skills": ["net"], "eval": [rule]}}), script, skills=(skill,))
     assert run.results["a"]["status"] == "success"
+
+
+async def test_a_run_is_decided_the_same_by_who_compiled_and_by_who_reads_later(tmp_path, flow):
+    """D5. The order of keys is the author's in a file, and canonical in a store."""
+    names = {"reasoning": {}, "zz": {}, "a": {}}
+    output = {"type": "object", "properties": names, "required": ["reasoning"]}
+    wf = flow(
+        {"n": {"output": {**output, "required": []}}, "b": {"output": output}}, ("n", "b", {"when": "q"})
+    )
+    (tmp_path / "flow.json").write_text(json.dumps(wf))
+    script = {"run": {"n": [{"data": {}}], "b": [{"data": {"reasoning": 1}}]}, "evaluate": {"n": ["b"]}}
+    shown = []
+    for is_first in (True, False):
+        engine = Engine(f"sqlite:///{tmp_path}/t.db")
+        model = engine.models["fake"] = ScriptedModel(script)
+        if is_first:
+            engine.deploy(str(tmp_path / "flow.json"))
+        async with engine:
+            run = await engine.start("wf", {}, id=f"r{is_first}", model="fake")
+            await run.result(timeout=20)
+            assert (await engine.replay("rTrue"))["equal"]
+        shown.append(
+            [list(call["output_schema"]["properties"]) for call in model.calls if call["op"] == "run"]
+        )
+    assert shown[0] == shown[1]
+    assert shown[0][1][0] == "reasoning", "required ones first, as the author lists them"
 
 
 def test_installed_skills_that_are_broken_stop_nobody(monkeypatch, caplog):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, to_value
 from treadle.lang.duration import parse_duration
 
 from .json_schema import validator
@@ -93,7 +93,6 @@ class Approve:
 class Node:
     id: str
     name: str
-    has_instruction: bool
     skills: tuple[str, ...] = ()
     output: dict[str, Any] | None = None
     max_turns: int = MAX_TURNS
@@ -155,6 +154,9 @@ class Workflow:
 
 
 def load(body: Value) -> Workflow:
+    # As the store gives it back, keys in canonical order: a run that was begun where the file was
+    # compiled must be decided in the same way by those who read the definition later.
+    written, body = body, to_value(body)
     edges = tuple(
         Edge(index, edge["from"], edge["to"], edge.get("when") or None, edge.get("max_iterations"))
         for index, edge in enumerate(body["edges"])
@@ -172,7 +174,8 @@ def load(body: Value) -> Workflow:
         budget=_budget(body.get("budget")),
         halt_on_failure=body.get("on_failure") == "halt",
         max_steps=body.get("max_steps", MAX_STEPS),
-        inputs=body.get("inputs") or {},
+        # Read only before a run is there: errors come in the author's order where it is known.
+        inputs=written.get("inputs") or {},
     )
 
 
@@ -180,11 +183,10 @@ def _node(id: str, spec: dict[str, Any]) -> Node:
     tools = spec.get("tools") or {}
     rules, rules_only = _cascade(spec.get("rules"))
     context, context_only = _cascade(spec.get("context"))
-    output = spec.get("output")
+    output = _ordered(spec.get("output"))
     return Node(
         id=id,
         name=spec["name"],
-        has_instruction="instruction" in spec,
         skills=tuple(dict.fromkeys(spec.get("skills") or ())),
         output=output,
         max_turns=spec.get("max_turns", MAX_TURNS),
@@ -207,6 +209,21 @@ def _node(id: str, spec: dict[str, Any]) -> Node:
         in_doubt=spec.get("in_doubt", "ask"),
         validator=validator(output) if output is not None else None,
     )
+
+
+def _ordered(schema: Any) -> Any:
+    """A schema with its required properties first, in the order the author lists them there: a model
+    writes them in the order it is shown, and that of a mapping is not kept."""
+    if isinstance(schema, list):
+        return [_ordered(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _ordered(item) for key, item in schema.items()}
+    properties, required = found.get("properties"), found.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        first = {name: properties[name] for name in required if isinstance(name, str) and name in properties}
+        found["properties"] = {**first, **properties}
+    return found
 
 
 def _cascade(value: Any) -> tuple[list[Any], bool]:
