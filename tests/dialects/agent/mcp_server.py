@@ -28,6 +28,11 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@server.tool(description="Keeps a value", annotations=ToolAnnotations(idempotent_hint=True))
+def put(value: str) -> str:
+    return value
+
+
 @server.tool(description="Says who it is")
 def whoami() -> str:
     return f"{os.environ.get('SERVER_TOKEN', 'nobody')} in {os.getpid()}"

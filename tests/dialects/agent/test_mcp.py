@@ -53,7 +53,7 @@ async def gone(pid: int) -> None:
 
 async def test_a_stdio_server_lives_for_one_visit(sessions):
     session = await sessions.open("v1", {"calc": server(env={"SERVER_TOKEN": "me"})}, [])
-    assert sorted(session.tools) == ["add", "die", "fail", "flood", "hang", "whoami"]
+    assert sorted(session.tools) == ["add", "die", "fail", "flood", "hang", "put", "whoami"]
     assert session.tools["add"].idempotent, "readOnlyHint counts as idempotent"
     assert not session.tools["whoami"].idempotent
     assert await session.call(session.tools["add"], {"a": 2, "b": 3}) == {"result": 5}

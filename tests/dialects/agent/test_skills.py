@@ -432,6 +432,26 @@ async def test_a_redirect_to_the_inside_is_refused(site):
     assert [path for path, _ in site.seen] == ["/r"]
 
 
+async def test_a_redirect_to_a_name_that_leads_inside_is_refused(site, monkeypatch):
+    """R2: each redirect hop re-checked; what counts is the address behind the name."""
+    loop = asyncio.get_running_loop()
+    known = loop.getaddrinfo
+
+    async def looked_up(host: str, *more: Any, **options: Any) -> Any:
+        return await known("127.0.0.1" if host.endswith(".example") else host, *more, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", looked_up)
+    site.pages = {
+        "/r": (302, {"location": f"http://second.example:{site.port}/a"}, b""),
+        "/a": (200, {}, b"secret"),
+    }
+    fetch = fetcher({"allow": ["first.example"]}, token, lambda n, v: None)
+    with pytest.raises(SourceError, match=r"second\.example leads to 127\.0\.0\.1") as caught:
+        await fetch(f"http://first.example:{site.port}/r")
+    assert caught.value.code == "SOURCE_URL_BLOCKED"
+    assert [path for path, _ in site.seen] == ["/r"]
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [
