@@ -228,10 +228,12 @@ def _told(body: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 def _add_workflows(server: MCPServer, engine: Engine) -> None:
-    @server.tool(description="List the deployed workflows")
+    from treadle.tools.skills.workflows import described
+
+    @server.tool(description="List the deployed workflows, with what they do and the input they take")
     @_told
     async def list_workflows() -> list[dict[str, Any]]:
-        return await engine.definitions()
+        return await described(engine)
 
     @server.tool(description="Start a workflow; gives the run's id. The same id again is the same run")
     @_told

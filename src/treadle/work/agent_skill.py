@@ -44,6 +44,8 @@ class ToolContext:
     progress: Callable[[str], Any]
     # Folder of the workflow's file, if it came from one.
     base: str | None = None
+    # For our own skills: the settings of the run, which a run that a tool starts has to share.
+    _options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 class CleanLogger(logging.LoggerAdapter[logging.Logger]):

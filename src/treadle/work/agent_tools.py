@@ -23,7 +23,7 @@ from .agent_api import McpServer, McpSessions, McpTool, ProviderError, Visit
 from .agent_handlers import run_handler
 from .agent_skill import CleanLogger, ToolContext
 from .agent_skills import Skills, Values
-from .agent_store import CALL_BYTES_MAX, Payloads
+from .agent_store import PART_BYTES_MAX, Payloads
 from .job import Done, Job, StaysOpen, is_revoked
 
 log = logging.getLogger("treadle.agent")
@@ -162,9 +162,15 @@ class ToolWork:
                 return await session.call(mcp_tool, input)
 
             return await self._guarded(job, offered.mcp.idempotent, use_server)
-        return await self._call_skill(job, workflow, offered, input)
+        given = await self.payloads.load(job, setup["input"])
+        options = dict(job.options)
+        if isinstance(given, dict) and given.get("dryRun") is True:
+            options["dry_run"] = True
+        return await self._call_skill(job, workflow, offered, input, options)
 
-    async def _call_skill(self, job: Job, workflow: Workflow, offered: Offered, input: Value) -> Done:
+    async def _call_skill(
+        self, job: Job, workflow: Workflow, offered: Offered, input: Value, options: Mapping[str, Any]
+    ) -> Done:
         base = job.options.get("base")
         skill = self.skills.find(offered.skill, workflow.body.get("skills") or {}, base)
         tool = skill.tools.get(offered.own_name) if skill is not None else None
@@ -183,6 +189,7 @@ class ToolWork:
             node=job.intent.params["node"],
             progress=_progress(job, running),
             base=base,
+            _options=options,
         )
 
         async def use_handler() -> Value:
@@ -210,7 +217,7 @@ class ToolWork:
                 raise
             # A tool may raise anything; the model is told, and the run goes on (S32).
             return _error(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-        return Done(value={"output": await self.payloads.slim(job, output, CALL_BYTES_MAX)})
+        return Done(value={"output": await self.payloads.slim(job, output, PART_BYTES_MAX)})
 
 
 def _was_started(job: Job) -> bool:

@@ -33,13 +33,16 @@ async def ask(client: Client, tool: str, **input: Any) -> Any:
 
 async def test_a_client_starts_watches_and_answers(tmp_path, flow):
     wf = flow({"a": {"approve": {"roles": ["lead"], "prompt": "Go?"}}})
+    wf |= {"description": "Asks first", "inputs": {"k": {"type": "number"}}}
     (tmp_path / "flow.json").write_text(json.dumps(wf))
     engine = Engine(f"sqlite:///{tmp_path}/t.db")
     engine.models["fake"] = ScriptedModel({"run": {"a": [{"data": {"ok": True}}]}})
     engine.deploy(str(tmp_path / "flow.json"))
     async with engine:
         async with Client(make_server(engine, user="ann", roles=("lead",))) as client:
-            assert [row["name"] for row in await ask(client, "list_workflows")] == ["wf"]
+            (row,) = await ask(client, "list_workflows")
+            assert (row["name"], row["description"]) == ("wf", "Asks first")
+            assert row["inputs"] == {"k": {"type": "number"}}
             started = await ask(
                 client, "start_workflow", workflow="wf", input={"k": 1}, id="r1", model="fake"
             )
