@@ -7,11 +7,9 @@ but the protocol goes to standard output.
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
@@ -20,9 +18,8 @@ import typer
 
 from treadle.kernel.errors import RunFailed, TreadleError
 
-from . import stdout
+from . import mcp_http, stdout
 from .command import RUN, Commands, Session
-from .output import Output, Usage
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -33,17 +30,13 @@ commands = Commands(RUN)
 P = ParamSpec("P")
 T = TypeVar("T")
 WAIT_S_MAX = 300.0
-PORT_MAX = 65535
-# The environment variable with the token of `--http`; on a loopback address there may be none.
-TOKEN = "TREADLE_MCP_TOKEN"
-# How long a stop waits for what is under way; streams of clients stay open as long as they like.
-STOP_S = 2
 
 
 @commands(
     examples=[
         "treadle mcp --deploy flows/",
         "treadle mcp --http 127.0.0.1:8765",
+        "TREADLE_TOKEN=… treadle mcp --http 0.0.0.0:8765",
         "claude mcp add treadle -- treadle mcp --store sqlite:////srv/treadle.db",
     ]
 )
@@ -61,6 +54,14 @@ async def mcp(
             "--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio.", show_default=False
         ),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            help=f"What HTTP clients have to send as bearer token. Env {mcp_http.TOKEN}, which nobody else sees.",
+            show_default=False,
+        ),
+    ] = None,
     user: Annotated[str, typer.Option("--user", help="Who answers tasks.")] = "mcp",
     role: Annotated[
         list[str] | None,
@@ -68,22 +69,16 @@ async def mcp(
     ] = None,
 ) -> None:
     """Serve workflows, runs and human tasks to MCP clients."""
+    address = mcp_http.address(http, token) if http is not None else None
     async with cli.engine() as engine:
         for target in deploy or ():
             engine.deploy(target)
         server = make_server(engine, user=user, roles=tuple(role or ()))
-        if http is None:
-            with _endable_input() as end:
-                await _until_stopped(_serve_stdio(server), end)
+        if address is not None:
+            await mcp_http.serve(cli.out, server, address)
         else:
-            await _serve_http(cli.out, server, *_address(http))
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > PORT_MAX:
-        raise Usage(f"--http takes HOST:PORT, for instance 127.0.0.1:8765; not {text!r}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+            with _endable_input() as end:
+                await mcp_http.until_stopped(_serve_stdio(server), end)
 
 
 async def _serve_stdio(server: MCPServer) -> None:
@@ -95,78 +90,6 @@ async def _serve_stdio(server: MCPServer) -> None:
     with open(stdout.stream().fileno(), "w", encoding="utf-8", newline="\n", closefd=False) as out:
         async with stdio_server(stdout=anyio.wrap_file(out)) as (read, write):
             await inner.run(read, write, inner.create_initialization_options())
-
-
-async def _serve_http(out: Output, server: MCPServer, host: str, port: int) -> None:
-    import socket
-
-    import uvicorn
-    from rich.markup import escape
-
-    class Serving(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            # Signals are the command's: it is cancelled, and so are we. Two handlers would both act.
-            yield
-
-    token = os.environ.get(TOKEN)
-    if not (token or _is_loopback(host)):
-        raise Usage(f"{host} can be reached by others: set {TOKEN}, which clients then send as bearer token")
-    app: Any = server.streamable_http_app(host=host)
-    if token:
-        app = _guarded(app, token)
-    serving = Serving(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_S - 1))
-    try:
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except OSError as error:
-        raise TreadleError(
-            f"cannot listen on {host}:{port}: {error.strerror}", cls="user", code="ADDRESS_UNAVAILABLE"
-        ) from error
-    shown = f"[{host}]" if ":" in host else host
-    whom = "whoever has the token" if token else "everybody on this machine"
-    out.note(
-        escape(f"serving MCP at http://{shown}:{listening.getsockname()[1]}/mcp for {whom}; Ctrl-C stops it")
-    )
-    await _until_stopped(serving.serve([listening]), lambda: setattr(serving, "should_exit", True))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _guarded(app: Any, token: str) -> Any:
-    """An application that answers only those who send the token."""
-    wanted = f"Bearer {token}".encode()
-
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        sent = dict(scope.get("headers") or ()).get(b"authorization", b"")
-        if scope["type"] != "http" or hmac.compare_digest(sent, wanted):
-            await app(scope, receive, send)
-            return
-        headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-
-    return guarded
-
-
-async def _until_stopped(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
-    """Serves; on SIGTERM and Ctrl-C asks it to stop, and gives the answers under way time to go out."""
-    import asyncio
-
-    work = asyncio.ensure_future(serving)
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        stop()
-        await asyncio.wait([work], timeout=STOP_S)
-        work.cancel()
-        raise
 
 
 @contextmanager

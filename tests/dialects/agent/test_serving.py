@@ -137,31 +137,47 @@ def test_a_signal_stops_the_stdio_server_though_its_input_stays_open(server, sig
     assert process.stderr.read().strip() == "stopped."
 
 
-async def test_a_server_for_others_wants_its_token(server):
-    port = port_of(server("--http", "0.0.0.0:0", TREADLE_MCP_TOKEN="open-sesame"))
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [((), {"TREADLE_TOKEN": "open-sesame"}), (("--token", "open-sesame"), {"TREADLE_TOKEN": "other"})],
+)
+async def test_a_server_for_others_wants_its_token(server, arguments, variables):
+    port = port_of(server("--http", "0.0.0.0:0", *arguments, **variables))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for sent, status in (
             (None, 401),
             ("Bearer wrong", 401),
             ("open-sesame", 401),
+            ("Basic open-sesame", 401),
             ("Bearer open-sesame", 400),
+            ("bearer open-sesame", 400),
         ):
             headers = {"authorization": sent} if sent else {}
             assert (await client.get("/mcp", headers=headers)).status_code == status
+            assert (await client.post("/other", headers=headers)).status_code in (status, 404)
+
+
+def test_a_server_without_a_token_says_that_it_is_open(server):
+    process = server("--http", "127.0.0.1:0")
+    port_of(process)
+    assert re.match("warning: it is open: .* TREADLE_TOKEN", process.stderr.readline())
 
 
 def test_an_address_that_cannot_be_had_is_an_error_with_a_reason(server):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wrong = {
-            "0.0.0.0:0": (2, "set TREADLE_MCP_TOKEN"),
+            "0.0.0.0:0": (2, "set TREADLE_TOKEN"),
+            "192.0.2.1:0": (2, "set TREADLE_TOKEN"),
+            "[::]:0": (2, "set TREADLE_TOKEN"),
             "nonsense": (2, "HOST:PORT"),
+            "127.0.0.1:abc": (2, "HOST:PORT"),
             "127.0.0.1:99999": (2, "HOST:PORT"),
             f"127.0.0.1:{taken.getsockname()[1]}": (1, "ADDRESS_UNAVAILABLE"),
         }
+        started = {address: server("--http", address) for address in wrong}
         for address, (code, reason) in wrong.items():
-            process = server("--http", address)
-            _, said = process.communicate(timeout=30)
-            assert process.returncode == code
+            _, said = started[address].communicate(timeout=60)
+            assert started[address].returncode == code
             assert reason in said
 
 
