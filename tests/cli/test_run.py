@@ -264,6 +264,16 @@ def test_follow_ends_with_the_run(cli: Cli, write: Write) -> None:
     assert cli("events", "r", "--after", "2", "--json", code=0).lines == everything[2:]
 
 
+@pytest.mark.parametrize("text", ["a: [x", '{"a":', "5", "- a", "a: {b: {c: 1}}", "A=1\nB"])
+def test_secrets_that_cannot_be_read_start_nothing(cli: Cli, write: Write, folder: Path, text: str) -> None:
+    write("flow.yaml", ETL)
+    write("bad.env", text)
+    error = cli("run", "flow.yaml", "--secrets", "bad.env", "--json", code=2).error
+    assert error["code"] == "SECRETS_UNREADABLE"
+    assert "bad.env" in error["message"]
+    assert not (folder / "treadle.db").exists()
+
+
 def test_secrets_must_be_a_file(cli: Cli, write: Write) -> None:
     write("flow.yaml", ETL)
     assert (

@@ -101,6 +101,21 @@ def sources(items: Sequence[str], option: str) -> dict[str, Any]:
     return out
 
 
+def secrets_file(path: Path | None) -> str | None:
+    """`--secrets`: a file that can be read, told before anything is started."""
+    if path is None:
+        return None
+    if not path.is_file():
+        raise Usage(f"--secrets: there is no file {path}")
+    from treadle.work.secret_files import SecretsUnreadable, read_secrets_file
+
+    try:
+        read_secrets_file(path)
+    except SecretsUnreadable as error:
+        raise Usage(f"--secrets: {error.message}", code=error.code) from error
+    return str(path.absolute())
+
+
 def merged(base: Any, items: Sequence[str], option: str) -> Any:
     """`--input` with the keys of `-i` added."""
     extra = pairs(items)

@@ -111,8 +111,7 @@ async def run(
     from treadle.engine import new_id
 
     data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
-    if secrets is not None and not secrets.is_file():
-        raise Usage(f"--secrets: there is no file {secrets}")
+    secrets_path = inputs.secrets_file(secrets)
     if not is_file(target) and not cli.has_store():
         cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
     engine = await cli.prepare(app)
@@ -133,7 +132,7 @@ async def run(
             key=key,
             reference=reference,
             model=model,
-            secrets=str(secrets.absolute()) if secrets else None,
+            secrets=secrets_path,
             offline=offline,
             dry_run=dry_run,
             templates=inputs.sources(template or [], "--template"),

@@ -116,13 +116,14 @@ class AgentWork:
         inline = workflow.body.get("skills") or {}
         found: dict[str, Any] = {}
         left_out: dict[str, str] = {}
+        passed: dict[str, list[str]] = {}
         for node in workflow.nodes.values():
             for id in node.skills:
                 if id in found or id in left_out:
                     continue
                 skill = self.skills.find(id, inline, values.base)
                 if skill is None:
-                    left_out[id] = f"the skill {id!r} is not known here; the node runs without it"
+                    left_out[id] = f"{self.skills.unknown(id, values.base)}; the node runs without it"
                 elif missing := await self.skills.missing_config(skill, values):
                     left_out[id] = (
                         f"the skill {id!r} is not configured ({', '.join(missing)}); the node runs without it"
@@ -131,8 +132,10 @@ class AgentWork:
                     written = resolved.get(f"skills.{id}.instruction")
                     own = skill.instruction or (written["content"] if written else None)
                     found[id] = recorded(skill, id, own)
+                    passed[id] = self.skills.passed_over(id, values.base)
+        told = {**passed, **{id: [message] for id, message in left_out.items()}}
         warnings = {
-            node.id: [left_out[id] for id in node.skills if id in left_out]
+            node.id: [message for id in dict.fromkeys(node.skills) for message in told[id]]
             for node in workflow.nodes.values()
         }
         return found, {node: messages for node, messages in warnings.items() if messages}

@@ -137,6 +137,10 @@ class Skills:
             else f"the skill {id!r} is not known here"
         )
 
+    def passed_over(self, id: str, base: str | None) -> list[str]:
+        """What stood before the skill that `find` gives, and could not be read."""
+        return [f"for the skill {id!r} passed over: {problem}" for problem in _written(id, base)[1]]
+
     async def config(self, skill: Skill, values: Values) -> dict[str, str]:
         """The skill's settings, as far as they are set. All of them are known as secrets."""
         found = {}

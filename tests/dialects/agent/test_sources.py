@@ -369,6 +369,16 @@ def test_a_written_skill_that_is_wrong_stops_nobody(play, flow, tmp_path, text, 
     assert wrong in told
 
 
+def test_a_written_skill_that_hides_a_broken_one_says_so(play, flow, tmp_path):
+    skill_md(tmp_path, ".treadle/skills", "net", "---\nconfig: [x]\n---\nmeant")
+    skill_md(tmp_path, ".claude/skills", "net", "other")
+    run = play(flow({"a": {"skills": ["net", "net"]}}), ONE, base=str(tmp_path))
+    (warned,) = run.of("node:warning")
+    assert warned["node"] == "a"
+    assert str(tmp_path / ".treadle/skills/net/SKILL.md") in warned["message"]
+    assert "config" in warned["message"]
+
+
 @pytest.mark.parametrize(
     ("text", "name", "instruction"),
     [
