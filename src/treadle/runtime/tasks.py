@@ -143,12 +143,14 @@ def _refused(core: Core, task: TaskRow, actor: Actor, what: str, why: str) -> Tr
 def _check_schema(task: TaskRow, data: Value) -> None:
     if task.schema is None:
         return
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
+    from treadle.lang.json_schema import CANNOT_APPLY, validator
 
-    # An empty registry: a schema that refers to another document must not reach the network.
-    validator = Draft202012Validator(task.schema, registry=Registry())
-    errors = sorted(validator.iter_errors(data), key=lambda e: [str(p) for p in e.path])
+    try:
+        errors = sorted(validator(task.schema).iter_errors(data), key=lambda e: [str(p) for p in e.path])
+    except CANNOT_APPLY as error:
+        raise InputInvalid(
+            f"the answer cannot be checked: the schema of the task {task.name}: {error}"
+        ) from error
     if errors:
         found = [
             {"field": ".".join(str(part) for part in e.path) or "$", "message": e.message} for e in errors

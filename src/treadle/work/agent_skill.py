@@ -19,11 +19,11 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from treadle.dialects.agent.json_schema import schema_problem, validator
 from treadle.dialects.agent.schema import SKILL
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import parse_duration
+from treadle.lang.json_schema import schema_problem
 
 Handler = Callable[[dict[str, Any], "ToolContext"], Any]
 _SHAPE = Draft202012Validator(SKILL)
@@ -77,7 +77,6 @@ class SkillTool:
     input_schema: dict[str, Any]
     idempotent: bool
     handler: Handler
-    validator: Draft202012Validator
     timeout_s: float | None = None
 
     @property
@@ -162,7 +161,7 @@ class Skill:
             if not callable(handler):
                 raise _invalid(f"{label} needs a function, not {type(handler).__name__}")
             text = description or inspect.getdoc(handler) or ""
-            self.tools[name] = SkillTool(name, text, schema, idempotent, handler, validator(schema), timeout)
+            self.tools[name] = SkillTool(name, text, schema, idempotent, handler, timeout)
             return handler
 
         return add

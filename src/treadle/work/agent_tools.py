@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
+from treadle.lang.json_schema import validator
 
 from .agent_api import McpServer, McpSessions, McpTool, ProviderError, Visit
 from .agent_handlers import run_handler
@@ -241,7 +240,7 @@ def _refused(schema: dict[str, Any], input: Value) -> str | None:
     try:
         problems = [
             f"{'.'.join(map(str, error.absolute_path)) or 'input'}: {error.message}"
-            for error in Draft202012Validator(schema).iter_errors(input)
+            for error in validator(schema).iter_errors(input)
         ]
     except Exception as error:  # a server may publish a schema that cannot be applied
         return f"invalid input: the tool's schema cannot be applied: {error}"

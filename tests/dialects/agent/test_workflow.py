@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from referencing.exceptions import Unresolvable
 
 from treadle import Engine
-from treadle.dialects.agent import DIALECT, inputs, json_schema
+from treadle.dialects.agent import DIALECT, inputs
 from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
+from treadle.lang import json_schema
 from treadle.lang.problems import Problems
 from treadle.lang.text import parse
 

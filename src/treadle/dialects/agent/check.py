@@ -13,12 +13,13 @@ from typing import Any, Final
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import parse_duration
+from treadle.lang.json_schema import schema_problem
+from treadle.lang.patterns import PatternError, compile_pattern
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
 from .inputs import check_declarations
-from .json_schema import schema_problem
-from .paths import Path, PathError, compile_js
+from .paths import Path, PathError
 from .schema import SKILL_ID
 from .shape import check_shape, short
 from .sources import url_problem
@@ -296,8 +297,8 @@ def _check_rule(rule: dict[str, Any], at: Where, problems: Problems) -> None:
         _check_path(entry.get("path"), (*where, "path"), problems)
         if isinstance(entry.get("matches"), str):
             try:
-                compile_js(entry["matches"])
-            except (re.error, RecursionError, OverflowError) as error:
+                compile_pattern(entry["matches"])
+            except PatternError as error:
                 problems.error(
                     "BAD_PATTERN",
                     (*where, "matches"),

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value, to_value
 from treadle.lang.duration import parse_duration
+from treadle.lang.json_schema import validator
 
-from .json_schema import validator
 from .paths import Match, Path
 
 MAX_TURNS: Final = 50

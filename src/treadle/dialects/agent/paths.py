@@ -8,15 +8,17 @@ resolve, and the check fails. `all:` over an empty array holds, `any:` does not.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from treadle.kernel.values import Value
+from treadle.lang.patterns import Budget, Pattern, TooMuchWork, compile_pattern
 
 _SEGMENT: Final = re.compile(r"([a-zA-Z_][a-zA-Z0-9_-]*)(\[\*\])?\Z")
-_NAMED_GROUP: Final = re.compile(r"\(\?<(?![=!])")
 
 
 class PathError(ValueError):
@@ -78,25 +80,29 @@ class Match:
     path: Path
     op: str
     operand: Value
-    pattern: re.Pattern[str] | None = None
+    pattern: Pattern | None = None
 
     @staticmethod
     def of(spec: dict[str, Any]) -> Match:
         op = next(name for name in ("equals", "in", "matches") if name in spec)
-        pattern = compile_js(spec["matches"]) if op == "matches" else None
+        pattern = compile_pattern(spec["matches"]) if op == "matches" else None
         return Match(Path.parse(spec["path"]), op, spec[op], pattern)
 
-    def passes(self, value: Value) -> bool:
+    def passes(self, value: Value, budget: Budget | None = None) -> bool:
         if self.op == "equals":
             return same(value, self.operand)
         if self.op == "in":
             return any(same(value, item) for item in self.operand)
         assert self.pattern is not None
-        return self.pattern.search(js_text(value)) is not None
+        return self.pattern.found_in(js_text(value), budget)
 
     def problem(self, root: Value) -> str | None:
-        """Why this entry does not hold, or None."""
-        held = self.path.holds(root, self.passes)
+        """Why this entry does not hold, or None. One whose pattern takes too much work does not."""
+        budget = Budget()
+        try:
+            held = self.path.holds(root, lambda value: self.passes(value, budget))
+        except TooMuchWork as error:
+            return f"{self.path.text} {self.op} does not hold: {error}"
         if held is None:
             return f"{self.path.text} is missing"
         if held:
@@ -142,14 +148,26 @@ def js_text(value: Value) -> str:
             return "null"
         case bool():
             return "true" if value else "false"
-        case float() if value.is_integer() and abs(value) < 1e21:
-            return str(int(value))
+        case float():
+            return _js_number(value)
         case list():
             return ",".join("" if item is None else js_text(item) for item in value)
         case dict():
             return "[object Object]"
         case _:
             return str(value)
+
+
+def _js_number(value: float) -> str:
+    """The shortest digits that mean the number, as both languages have them, with exponents only
+    where JavaScript writes them."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-6 <= abs(value) < 1e21:
+        text = format(Decimal(repr(abs(value))), "f").removesuffix(".0")
+        return f"-{text}" if value < 0 else text
+    digits, _, exponent = repr(value).partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent):+d}"
 
 
 def brief(value: Value, limit: int = 120) -> str:
@@ -159,34 +177,3 @@ def brief(value: Value, limit: int = 120) -> str:
     except (ValueError, RecursionError):  # Python writes no number of that many digits
         text = f"such a {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def compile_js(source: str) -> re.Pattern[str]:
-    """A JavaScript regular expression without flags. Python's differs where it matters to us in
-    `(?<name>` and `\\k<name>`, in `$` before a final newline, in `[^]`, and in `\\d \\w` beyond ASCII."""
-    out, in_class, index = [], False, 0
-    text = _NAMED_GROUP.sub("(?P<", source)
-    while index < len(text):
-        char = text[index]
-        if text.startswith("\\k<", index) and (end := text.find(">", index)) > 0:
-            out.append(f"(?P={text[index + 3 : end]})")
-            index = end + 1
-            continue
-        if char == "\\" and index + 1 < len(text):
-            out.append(text[index : index + 2])
-            index += 2
-            continue
-        if text.startswith("[^]", index) and not in_class:
-            out.append(r"[\s\S]")
-            index += 3
-            continue
-        if char == "[":
-            out.append("\\[" if in_class else "[")
-            in_class = True
-        elif char == "$" and not in_class:
-            out.append(r"\Z")
-        else:
-            in_class = in_class and char != "]"
-            out.append(char)
-        index += 1
-    return re.compile("".join(out), re.ASCII)

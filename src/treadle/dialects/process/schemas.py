@@ -7,43 +7,44 @@ References to other documents are refused: checking a payload must not reach the
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from treadle.kernel.values import Value, decode_trusted, encode
+
+if TYPE_CHECKING:
+    from treadle.lang.json_schema import Schema
 
 
 def schema_problem(schema: Value) -> str | None:
     """Why a schema is not one, or None."""
-    import jsonschema
-    from jsonschema.validators import Draft202012Validator
+    from treadle.lang.json_schema import syntax_problem
 
     if not isinstance(schema, dict | bool):
         return "a schema is a mapping"
-    try:
-        Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        return f"not a JSON Schema: {error.message}"
-    return None
+    found = syntax_problem(schema)
+    return found[1] if found else None
 
 
 def mismatches(schema: Value, value: Value) -> list[dict[str, str]]:
     """Everything in which a value does not fit a schema: `{"path", "message"}`, in order."""
     from referencing.exceptions import Unresolvable
 
-    validator = _validator(encode(schema))
+    from treadle.lang.json_schema import CANNOT_APPLY
+
     try:
         found = sorted(
-            validator.iter_errors(value),
+            _validator(encode(schema)).iter_errors(value),
             key=lambda error: (list(map(str, error.absolute_path)), error.message),
         )
     except Unresolvable as error:
         return [{"path": "$", "message": f"the schema refers to another document: {error}"}]
+    except CANNOT_APPLY as error:
+        return [{"path": "$", "message": f"the schema cannot be applied: {error}"}]
     return [{"path": error.json_path, "message": error.message} for error in found]
 
 
 @lru_cache(maxsize=256)
-def _validator(schema: bytes) -> Any:
-    from jsonschema.validators import Draft202012Validator
-    from referencing import Registry
+def _validator(schema: bytes) -> Schema:
+    from treadle.lang.json_schema import validator
 
-    return Draft202012Validator(decode_trusted(schema), registry=Registry())
+    return validator(decode_trusted(schema))
