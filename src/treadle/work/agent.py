@@ -31,12 +31,12 @@ from .agent_api import (
 )
 from .agent_skills import Skills, Values, recorded
 from .agent_sources import Fetch, resolve_all
-from .agent_store import CALL_BYTES_MAX, DATA_BYTES_MAX, Payloads
+from .agent_store import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
 from .agent_tools import NodeTools, ToolWork, node_tools
 from .job import Done, Job, StaysOpen
 
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
-INLINE_BYTES_MAX: Final = 24 * 1024
+SETUP_BYTES_MAX: Final = 24 * 1024
 INPUT_BYTES_MAX: Final = 64 * 1024
 COUNT_MAX: Final = 10**12
 QUESTION: Final = "Based on the results so far, which condition is true?"
@@ -64,10 +64,10 @@ class AgentWork:
     # Cleans what a tool logs; everything else is cleaned where it leaves the worker.
     redact: Callable[[str], str] = str
     payloads: Payloads = field(default_factory=Payloads)
+    tools: ToolWork = field(init=False)
 
-    @property
-    def tools(self) -> ToolWork:
-        return ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
+    def __post_init__(self) -> None:
+        self.tools = ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
 
     # --- step 0, and the end ---
 
@@ -88,8 +88,8 @@ class AgentWork:
             fetch=self.fetch(workflow.body.get("fetch") or {}, job),
         )
         found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
-        slim = await self.payloads.slim(job, resolved, INLINE_BYTES_MAX)
-        skills = await self.payloads.slim(job, found, INLINE_BYTES_MAX)
+        slim = await self.payloads.slim(job, resolved, SETUP_BYTES_MAX)
+        skills = await self.payloads.slim(job, found, SETUP_BYTES_MAX)
         # An input may look like a reference; then it is stored, and the reference is ours.
         given = await self.payloads.slim(job, input, INPUT_BYTES_MAX)
         setup = await self.payloads.store(job, {"input": given, "sources": slim, "skills": skills})
@@ -263,7 +263,7 @@ class AgentWork:
         if own is not None:
             value["own"] = own
         if reply.text:
-            value["text"] = _text(reply.text[:CALL_BYTES_MAX])
+            value["text"] = _text(reply.text[:PART_BYTES_MAX])
         if not reply.calls:
             value["status"] = _storable(reply.status)
             value["data"] = await self.payloads.slim(job, _storable(reply.data), DATA_BYTES_MAX)
@@ -272,7 +272,7 @@ class AgentWork:
             {
                 "id": _text(call.get("id") or ""),
                 "tool": _text(call["tool"]),
-                "input": await self.payloads.slim(job, _storable(call.get("input")), CALL_BYTES_MAX),
+                "input": await self.payloads.slim(job, _storable(call.get("input")), PART_BYTES_MAX),
             }
             for call in reply.calls
         ]

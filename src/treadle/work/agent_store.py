@@ -19,7 +19,7 @@ from treadle.kernel.values import Value, digest, encode
 from .job import Job
 
 HINT: Final = "agent"
-CALL_BYTES_MAX: Final = 4 * 1024
+PART_BYTES_MAX: Final = 4 * 1024
 DATA_BYTES_MAX: Final = 16 * 1024
 KEPT_BYTES_MAX: Final = 128 * 1024
 FOLD_DEPTH: Final = 16

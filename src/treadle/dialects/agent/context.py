@@ -14,23 +14,22 @@ items of each branch are put behind one another, in edge order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
 
+from .limits import ITEMS_INLINE_BYTES_MAX, ITEMS_INLINE_MAX
 from .model import Workflow
 
 Item = Any
-ITEMS_INLINE_MAX: Final = 8
-BYTES_INLINE_MAX: Final = 8 * 1024
 
 
 def wants_chunk(own: list[Item]) -> bool:
     """Whether a list of own items should be stored as a chunk before it travels again."""
     if len(own) <= 1 and (not own or is_reference(own[0])):
         return False
-    return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > BYTES_INLINE_MAX
+    return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > ITEMS_INLINE_BYTES_MAX
 
 
 def item_of(node: str, result: Mapping[str, Any]) -> Item:

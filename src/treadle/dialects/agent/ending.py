@@ -7,18 +7,14 @@ a performer in slices, which stores them as one payload; the run's result is its
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Decision, Receipt
 from treadle.kernel.values import Value, encode
 
 from .flow import Branch, Flow
-
-INLINE_BYTES_MAX: Final = 128 * 1024
-# Few large slices: each is put onto all that were stored before it. A record takes 1 MiB.
-SLICE_BYTES_MAX: Final = 600 * 1024
-STEP_BYTES: Final = 160
+from .limits import RESULT_INLINE_BYTES_MAX, SEAL_SLICE_BYTES_MAX, TRACE_STEP_BYTES
 
 
 def finish(flow: Flow, error: dict[str, Any] | None = None) -> None:
@@ -74,8 +70,8 @@ def at_rest(state: dict[str, Any]) -> Branch:
 
 def fits(state: dict[str, Any]) -> bool:
     """Whether results and trace are small enough to stand in one record."""
-    size: int = state["bytes"] + STEP_BYTES * len(state["steps"])
-    return size <= INLINE_BYTES_MAX
+    size: int = state["bytes"] + TRACE_STEP_BYTES * len(state["steps"])
+    return size <= RESULT_INLINE_BYTES_MAX
 
 
 def _close(flow: Flow, error: dict[str, Any] | None, results: Value, result: Value) -> None:
@@ -111,7 +107,7 @@ def _seal(flow: Flow) -> None:
         if position < seal["done"]:
             continue
         size += len(encode(value)) + len(key)
-        if size > SLICE_BYTES_MAX and taken > seal["done"]:
+        if size > SEAL_SLICE_BYTES_MAX and taken > seal["done"]:
             last = False
             break
         if key:

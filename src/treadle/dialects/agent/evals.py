@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value
 
+from .limits import REASONING_CHARS_MAX
 from .model import Evaluator, Node, Retry
 from .paths import problems_of
 
-REASONING_CHARS_MAX: Final = 500
 PARSE_FAILURE: Final = "judge parse failure"
 OUTPUT_CHECK: Final = "output_required"
 _WORDS: Final = frozenset({"yes", "no", "pass", "fail", "passed", "failed", "true", "false"})
@@ -48,7 +48,7 @@ def check_output(node: Node, data: Value) -> dict[str, Any] | None:
     return verdict(OUTPUT_CHECK, "value", False, "; ".join(errors[:10]))
 
 
-def evaluate(evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def decided(evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A value or function evaluator's verdict."""
     rule = evaluator.rule
     found = problems_of(rule.required, rule.matches, data)

@@ -22,18 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.model import Context, Decision, Intent, is_reference
 from treadle.kernel.values import Value
 
 from .context import entry, evals_of
+from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX, WARNINGS_MAX
 from .model import Budget, Node, Workflow
-
-EVENTS_PER_STEP: Final = 128
-INTENTS_PER_STEP: Final = 48
-BYTES_PER_STEP: Final = 200 * 1024
-WARNINGS_MAX: Final = 20
 
 Branch = dict[str, Any]
 
@@ -47,7 +43,8 @@ class Flow:
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
     # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "route", node],
-    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data]].
+    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data]], and
+    # [branch, "begin", attempt] inside a visit.
     ready: list[list[Any]] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None
@@ -66,7 +63,12 @@ class Flow:
         due_ns: int | None = None,
         key: str | None = None,
     ) -> None:
-        self.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
+        self.add(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
+
+    def add(self, intent: Intent) -> None:
+        taken = {other.ref for other in self.intents} | {other.ref for other in self.ctx.open.values()}
+        assert intent.ref not in taken, "a branch has at most one open intent"
+        self.intents.append(intent)
 
     def load(self, value: Value) -> Value:
         """The value itself, wherever a payload may have been moved to the blob store."""
@@ -76,9 +78,9 @@ class Flow:
     def full(self) -> bool:
         """Whether this step has grown enough; what is left goes into the next one."""
         return (
-            len(self.events) >= EVENTS_PER_STEP
-            or len(self.intents) >= INTENTS_PER_STEP
-            or self.bytes > BYTES_PER_STEP
+            len(self.events) >= STEP_EVENTS_MAX
+            or len(self.intents) >= STEP_INTENTS_MAX
+            or self.bytes > STEP_BYTES_MAX
         )
 
     def node(self, branch: Branch) -> Node:

@@ -119,14 +119,6 @@ def _problem(value: Value, spec: dict[str, Any]) -> str | None:
     return f"must be one of {', '.join(brief(choice) for choice in choices)}, not {brief(value)}"
 
 
-def shape(value: Value) -> dict[str, str]:
-    """What telemetry may carry of an input: the names and kinds of its keys, never a value."""
-    kinds = {str: "string", bool: "boolean", int: "number", float: "number", list: "array", dict: "object"}
-    return (
-        {key: kinds.get(type(item), "null") for key, item in value.items()} if isinstance(value, dict) else {}
-    )
-
-
 def _invalid(errors: list[dict[str, str]]) -> InputInvalid:
     listed = "; ".join(f"{error['field']} {error['message']}".strip() for error in errors)
     return InputInvalid(f"the input does not fit: {listed}", details={"errors": errors})

@@ -15,13 +15,13 @@ from treadle.kernel.values import Value
 from .evals import (
     PARSE_FAILURE,
     check_output,
+    decided,
     failures,
     preamble,
     read_verdict,
     verdict,
     with_aliases,
 )
-from .evals import evaluate as verdict_of
 from .flow import Branch, Flow
 from .leaving import add_step, leave
 from .model import Evaluator
@@ -46,7 +46,7 @@ def go_on(flow: Flow, branch: Branch) -> None:
             ask_judge(flow, branch)
             return
         calls = with_aliases(visit["calls"], _aliases(flow, branch))
-        visit["evals"].append(verdict_of(evaluator, flow.load(visit["data"]), calls))
+        visit["evals"].append(decided(evaluator, flow.load(visit["data"]), calls))
         visit["at"] += 1
     _conclude(flow, branch)
 
@@ -176,7 +176,7 @@ def on_reflected(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 
 def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
-    """Prepares the next attempt; the machine begins it (`visit.stage` is then "again")."""
+    """Announces the next attempt; the machine begins it, in this step or in the next."""
     visit, node = branch["visit"], flow.node(branch)
     assert node.retry is not None
     reason = failures(visit["evals"])
@@ -184,8 +184,8 @@ def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
     add_step(flow, branch, "failed")
     visit["attempt"] += 1
     flow.state["retries"] += 1
-    visit["stage"] = "again"
     visit.pop("question", None)
     flow.emit(
         "node:retry", node=visit["node"], attempt=visit["attempt"], reason=reason, preamble=visit["preamble"]
     )
+    flow.ready.append([branch["id"], "begin", visit["attempt"]])

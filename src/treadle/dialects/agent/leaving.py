@@ -8,7 +8,7 @@ goes on at the join with everything its branches left, in edge order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt, is_reference
@@ -16,16 +16,11 @@ from treadle.kernel.values import Value, encode
 
 from . import context
 from .ending import finish, run_error
-from .flow import WARNINGS_MAX, Branch, Flow, new_branch, new_visit, no_usage
+from .flow import Branch, Flow, new_branch, new_visit, no_usage
+from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
 from .routing import Ways, choices, chosen, is_decision, join_of, ways
-
-# Data up to this size is changed right here; what is larger would not fit into one record.
-MERGED_BYTES_MAX: Final = 64 * 1024
-# A run is stopped in one step, which has room for so many `node:exit` and so much in them.
-CUT_EVENTS_MAX: Final = 100
-CUT_BYTES_MAX: Final = 600 * 1024
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -55,30 +50,24 @@ def leave(
 ) -> None:
     """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
     ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
-    state, visit = flow.state, branch["visit"]
-    node = visit["node"]
+    state, node = flow.state, branch["visit"]["node"]
     possible = ways(flow.workflow, node, state["counts"])
-    dry = stop is None and state["dry"] and is_decision(flow.workflow, node)
-    over, ends_run = flow.over_budget(branch) if possible.ask and not dry and stop is None else (None, False)
-    if over is not None:
-        status, extra = _unpaid(flow, branch, status, data, extra or {}, over, ends_run)
-        stop = "budget exceeded" if ends_run else None
+    dry = state["dry"] and is_decision(flow.workflow, node)
+    over = None
+    if possible.ask and not dry and stop is None:
+        over, ends_run = flow.over_budget(branch)
+        if over is not None:
+            status, extra = _unpaid(flow, branch, status, data, extra or {}, over, ends_run)
+            stop = "budget exceeded" if ends_run else None
     if extra and is_reference(data) and data["size"] > MERGED_BYTES_MAX:
         _merge(flow, branch, data, {"status": status, "extra": dict(extra), "stop": stop, "error": error})
         return
-    if extra:
-        data = {**_object(flow.load(data)), **extra}
+    _exit(flow, branch, status, {**_object(flow.load(data)), **extra} if extra else data)
     if stop is None and status == "failed" and flow.workflow.halt_on_failure:
         stop = "node failed"
-    result = {"status": status, "data": data, "toolCalls": visit["calls"]}
-    if visit["evals"]:
-        result["evals"] = visit["evals"]
-    _record(flow, branch, node, result)
-    add_step(flow, branch, status)
-    flow.emit("node:exit", node=node, result=result)
     if stop is not None:
-        flow.emit("workflow:halted", node=node, reason=stop)
         branch["visit"] = None
+        flow.emit("workflow:halted", node=node, reason=stop)
         stop_run(flow, f"{stop} at {node}", error, at=[branch["id"], "enter", node])
     elif dry or state["halted"]:
         if dry:
@@ -91,6 +80,17 @@ def leave(
         _go_unasked(flow, branch, possible.ask, "budget exceeded")
     else:
         _go_on(flow, branch, possible)
+
+
+def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
+    """The node is left with this result: everybody may see it."""
+    visit = branch["visit"]
+    result = {"status": status, "data": data, "toolCalls": visit["calls"]}
+    if visit["evals"]:
+        result["evals"] = visit["evals"]
+    _record(flow, branch, visit["node"], result)
+    add_step(flow, branch, status)
+    flow.emit("node:exit", node=visit["node"], result=result)
 
 
 def _unpaid(
@@ -173,7 +173,8 @@ def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any
             if len(stopped) <= CUT_EVENTS_MAX and flow.bytes <= CUT_BYTES_MAX:
                 flow.emit("node:exit", node=visit["node"], result=result)
         branch["visit"] = None
-    flow.state["resume"] = [*stopped, *flow.ready]
+    inside = {at[0] for at in stopped}
+    flow.state["resume"] = [*stopped, *(at for at in flow.ready if at[0] not in inside)]
     finish(flow, error)
 
 

@@ -102,10 +102,11 @@ def _decided(flow: Flow) -> Decision:
     while flow.ready and flow.ending is None and not flow.full:
         id, how, what = flow.ready.pop(0)
         branch = flow.state["branches"][id]
-        if flow.state["halted"]:
-            leaving.end_branch(flow, branch)
-            continue
         match how:
+            case "begin":
+                visiting.begin(flow, branch)
+            case _ if flow.state["halted"]:
+                leaving.end_branch(flow, branch)
             case "follow":
                 leaving.set_out(flow, branch, what)
             case "route":
@@ -114,7 +115,6 @@ def _decided(flow: Flow) -> Decision:
                 visiting.settle_by_hand(flow, branch, *what)
             case _:
                 visiting.enter(flow, branch, what)
-        _begin_again(flow, flow.state["branches"].get(id))
     more: dict[str, Any] | None = None
     if flow.ending is not None:
         if flow.full:
@@ -126,12 +126,6 @@ def _decided(flow: Flow) -> Decision:
     if flow.decision is not None:
         return flow.decision
     return Decision(state=flow.state, events=flow.events, intents=flow.intents, cancel=flow.cancel, more=more)
-
-
-def _begin_again(flow: Flow, branch: Branch | None) -> None:
-    """Evaluators that failed without asking anybody leave an attempt to begin."""
-    if branch is not None and branch["visit"] is not None and branch["visit"]["stage"] == "again":
-        visiting.begin(flow, branch)
 
 
 def _settled(flow: Flow, receipt: Receipt) -> None:
@@ -163,10 +157,11 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
             judging.on_reflected(flow, branch, receipt)
         case "task", "approve":
             visiting.on_approval(flow, branch, receipt)
-        case _:
+        case "task", "in_doubt":
             answer = receipt.value if isinstance(receipt.value, dict) else {}
             visiting.decide(flow, branch, answer.get("decision"))
-    _begin_again(flow, flow.state["branches"].get(intent.ref))
+        case kind, stage:
+            raise AssertionError(f"a receipt of {kind} at the stage {stage}")
 
 
 def _after_pause(flow: Flow, branch: Branch, stage: str) -> None:
@@ -184,7 +179,7 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
     value = flow.load(receipt.value)
     if receipt.status != "ok" or not isinstance(value, dict):
         error = receipt.error or TreadleError("the Sources could not be resolved").to_value()
-        ending.finish(flow, {**error, "where": error.get("where")})
+        ending.finish(flow, error)
         return
     flow.state["setup"], flow.state["texts"] = value["setup"], texts_of(flow.workflow)
     flow.state["sources"] = value["sources"]

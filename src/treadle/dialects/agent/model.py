@@ -134,7 +134,6 @@ class Workflow:
     body: dict[str, Any]
     model: str | None = None
     judge_model: str | None = None
-    parallel: bool = False
     budget: Budget | None = None
     halt_on_failure: bool = False
     max_steps: int = MAX_STEPS
@@ -170,7 +169,6 @@ def load(body: Value) -> Workflow:
         body=body,
         model=body.get("model"),
         judge_model=body.get("judge_model"),
-        parallel=bool(body.get("parallel")),
         budget=_budget(body.get("budget")),
         halt_on_failure=body.get("on_failure") == "halt",
         max_steps=body.get("max_steps", MAX_STEPS),

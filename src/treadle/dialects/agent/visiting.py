@@ -17,14 +17,11 @@ from .child import render
 from .flow import Branch, Flow, new_visit
 from .judging import evaluate
 from .leaving import leave, stop_run
+from .limits import CHILD_INPUT_BYTES_MAX, NODE_CALLS_BYTES_MAX, PROMPT_CHARS_MAX, TURN_CALLS_MAX
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
 
-CALLS_PER_TURN_MAX: Final = 128
-CALL_BYTES_MAX: Final = 512 * 1024
-CHILD_INPUT_BYTES_MAX: Final = 256 * 1024
-PROMPT_CHARS_MAX: Final = 64 * 1024
 STATUSES: Final = ("success", "skipped", "failed")
 APPROVAL_SCHEMA: Final = {
     "type": "object",
@@ -108,7 +105,7 @@ def _open_task(flow: Flow, branch: Branch, params: dict[str, Any], due_ns: int |
     ctx = flow.ctx
     identity = encode([ctx.run, ctx.definition, ctx.key])
     task = intent_id(identity, intent, ctx.seq, len(flow.intents))
-    flow.intents.append(intent)
+    flow.add(intent)
     flow.emit("node:waiting", node=branch["visit"]["node"], task=task)
 
 
@@ -238,11 +235,11 @@ def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     calls = flow.load(value.get("calls"))
     if not calls:
         settle(flow, branch, value.get("status", "success"), value.get("data"))
-    elif len(calls) > CALLS_PER_TURN_MAX:
+    elif len(calls) > TURN_CALLS_MAX:
         fail(
             flow,
             branch,
-            f"the model asked for {len(calls)} tool calls at once; {CALLS_PER_TURN_MAX} is the limit",
+            f"the model asked for {len(calls)} tool calls at once; {TURN_CALLS_MAX} is the limit",
         )
     else:
         visit["pending"] = list(calls)
@@ -344,8 +341,8 @@ def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> bool:
     flow.emit("tool:result", node=visit["node"], tool=call["tool"], output=shown)
     visit["stage"] = "turn"
     visit["bytes"] += len(encode(record))
-    if visit["bytes"] > CALL_BYTES_MAX:
-        fail(flow, branch, f"the tool calls of this node exceed {CALL_BYTES_MAX // 1024} KiB of record")
+    if visit["bytes"] > NODE_CALLS_BYTES_MAX:
+        fail(flow, branch, f"the tool calls of this node exceed {NODE_CALLS_BYTES_MAX // 1024} KiB of record")
         return False
     return True
 

@@ -25,7 +25,7 @@ from treadle.kernel.model import (
     Started,
     is_reference,
 )
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value, encode, to_value
 
 from . import finish, joins, loops, stepruns
 from .handles import Loader, Scope, loader
@@ -47,7 +47,8 @@ class PlaybookMachine(Machine):
     large_input = True
 
     def load(self, body: Value) -> Playbook:
-        return load(body)
+        # Keys in canonical order, as the store gives them back: whoever runs it decides the same.
+        return load(to_value(body))
 
     def kinds(self, definition: Playbook) -> frozenset[str]:
         return frozenset({"step"})

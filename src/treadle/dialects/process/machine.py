@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from treadle.kernel.errors import ExpressionError, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, to_value
 
 from . import waits
 from .program import Ask, Await, Call, Fork, Op, Program, Repeat, Start, Wait, load
@@ -22,7 +22,8 @@ class ProcessMachine(Machine):
     version: ClassVar[int] = 1
 
     def load(self, body: Value) -> Program:
-        return load(body)
+        # Keys in canonical order, as the store gives them back: whoever runs it decides the same.
+        return load(to_value(body))
 
     def start(self, definition: Program, event: Started, ctx: Context) -> Decision:
         turn = Turn(definition, fresh(event.input), ctx)
