@@ -63,6 +63,8 @@ class TurnRequest:
     `context` and `history` are loaded when they are asked for. History is a list of neutral
     messages: `{"role": "assistant", "text", "calls", "native"?}` and `{"role": "tool", "results"}`;
     `results` are those of the last answer's calls, which are not in the history yet.
+    `disallowed_tools` names tools of the provider's own that the model must not have at this node
+    (never skill tools); a provider that adds none has nothing to leave out.
     """
 
     node: str

@@ -452,6 +452,23 @@ async def test_a_question_that_was_cut_off_or_refused_has_no_answer(wire, kind):
 
 
 @BOTH
+async def test_a_provider_adds_no_tools_of_its_own(wire, kind):
+    """N8: what is in disallowed_tools must be unusable; without built-in tools, all of them are. A
+    skill's tool of such a name is not meant."""
+    model = kind(key, base_url=wire.url)
+    answer = claude(text("no")) if kind is AnthropicModel else gpt({"content": "no"})
+    wire.answers = [answer, answer]
+    banned = ["web_search", "ping"]
+    await model.turn(request(disallowed_tools=banned))
+    await model.turn(request(tools=[PING], disallowed_tools=banned))
+    without, with_skill = [asked["body"] for asked in wire.requests]
+    assert not {"tools", "tool_choice", "functions", "mcp_servers", "web_search_options"} & set(without)
+    (sent,) = with_skill["tools"]
+    assert (sent["name"] if kind is AnthropicModel else sent["function"]["name"]) == "ping"
+    await model.close()
+
+
+@BOTH
 async def test_names_of_tools_fit_and_come_back(wire, kind):
     model = kind(key, base_url=wire.url)
     long = "server__" + "x" * 80

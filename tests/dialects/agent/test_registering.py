@@ -132,7 +132,8 @@ def test_installed_skills_that_are_broken_stop_nobody(monkeypatch, caplog):
             return self.loaded
 
     entries = [Entry("broken", ImportError("gone")), Entry("odd", [5, good])]
-    monkeypatch.setattr("treadle.work.agent_skills.entry_points", lambda group: entries)
+    groups = {"treadle.skills": entries}
+    monkeypatch.setattr("treadle.work.agent_skills.entry_points", lambda group: groups.get(group, []))
     assert Skills(learn=lambda name, value: None).find("good", {}, None) is good
     assert is_there("good", None)
     assert not is_there("broken", None)
