@@ -21,17 +21,19 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import OwnershipLost, TreadleError
 from treadle.store.protocol import Batch
-from treadle.store.sql import open_sqlite
+from treadle.store.reads import SqlReads
+from treadle.store.sql import open_sqlite, read_sqlite
 from treadle.testing import toy
 from treadle.work.job import Done, Job
 
 DEADLINE_S = 30.0
 
 
-def make_engine(path: Path) -> Engine:
+def make_engine(path: Path, *, deploys: bool = True) -> Engine:
     engine = Engine(f"sqlite:///{path}")
     toy.install(engine)
-    engine.deploy(toy.TOY)
+    if deploys:
+        engine.deploy(toy.TOY)
     return engine
 
 
@@ -126,6 +128,77 @@ async def test_a_guest_takes_over_at_once_when_the_owner_is_killed(tmp_path: Pat
             assert await (await guest.run("held")).result(timeout=DEADLINE_S) == ["worked"]
             assert guest.owns
             assert (await guest.replay("held"))["equal"]
+    finally:
+        child.kill()
+        child.communicate()
+
+
+async def test_who_takes_over_answers_what_it_had_handed_over_once_it_has_read_it(tmp_path: Path) -> None:
+    """The owner stands still, so it reads nothing; then it is killed. Its guest, now the owner, says of
+    each call what came of it, and not that it was handed over."""
+    path = tmp_path / "t.db"
+    async with make_engine(path) as engine:
+        run = await engine.start("toy", {"do": ["work"]}, id="taken")
+        await run.result(timeout=DEADLINE_S)
+    child = begin("own", path)
+    try:
+        assert child.stdout is not None
+        assert await asyncio.to_thread(child.stdout.readline) == "open\n"
+        os.kill(child.pid, signal.SIGSTOP)
+        async with make_engine(path, deploys=False) as guest:
+            asked = {
+                "taken": guest.start("toy", {"do": ["work", "work"]}, id="taken"),
+                "fresh": guest.start("toy", {"do": ["work"]}, id="fresh"),
+                "nobody": guest.signal("nobody", "go"),
+                "no task": guest.task_claim("no such task", user="ann", roles=["admin"]),
+            }
+            tasks = {name: asyncio.ensure_future(call) for name, call in asked.items()}
+            reads = read_sqlite(path)
+            await until(lambda: _holds(reads, len(asked)))
+            reads.close()
+            assert not any(task.done() for task in tasks.values())
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+            async with asyncio.timeout(DEADLINE_S):
+                said = dict(
+                    zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True)
+                )
+            assert _codes(said) == {
+                "taken": "RUN_EXISTS",
+                "fresh": "Run",
+                "nobody": "RUN_NOT_FOUND",
+                "no task": "TASK_NOT_FOUND",
+            }
+            shown = await said["fresh"].show()
+            assert shown["id"] == "fresh"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _codes(said: dict[str, Any]) -> dict[str, str]:
+    return {name: getattr(found, "code", type(found).__name__) for name, found in said.items()}
+
+
+async def _holds(reads: SqlReads, count: int) -> bool:
+    return len(reads.inbox(100)) >= count
+
+
+async def test_an_unread_message_is_answered_when_its_sender_stops(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    child = begin("own", path)
+    try:
+        assert child.stdout is not None
+        assert await asyncio.to_thread(child.stdout.readline) == "open\n"
+        os.kill(child.pid, signal.SIGSTOP)
+        async with make_engine(path, deploys=False) as guest:
+            asked = asyncio.ensure_future(guest.signal("held", "go"))
+            reads = read_sqlite(path)
+            await until(lambda: _holds(reads, 1))
+            reads.close()
+        with pytest.raises(TreadleError, match="before this was decided"):
+            async with asyncio.timeout(DEADLINE_S):
+                await asked
     finally:
         child.kill()
         child.communicate()

@@ -30,7 +30,7 @@ from .commands import HANDED_ON, CheckpointSaved, Command, FrameSent, Progress, 
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
-from .messages import item_to_bytes, unusable
+from .messages import GUEST, item_to_bytes, unusable
 from .ports import Ack, Clock, Item, News, Port
 from .registry import Registry
 from .staging import Staged
@@ -302,7 +302,9 @@ class Core:
         if item.run not in self._unreadable:
             self._unreadable[item.run] = error
             self.diagnose(item.run, "run.unreadable", {"error": error_of(error)})
-        if item.ack is not None:
+        if item.inbox is not None and item.inbox.startswith(GUEST):
+            self.refuse(item, error)
+        elif item.ack is not None:
             self.staged.answers.append((item.ack, None, error))
 
     def raise_if_unreadable(self, run: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
 from treadle.kernel.limits import INBOX_PER_TURN_MAX, TIMERS_PER_TURN_MAX
 from treadle.kernel.model import ENGINE_KINDS, Receipt
+from treadle.kernel.run import error_of
 from treadle.store.protocol import RunRow
 
 from . import effects
@@ -98,7 +99,8 @@ class Intake:
             try:
                 self._core.post(item_from_bytes(body, key))
             except (TreadleError, KeyError, TypeError, ValueError) as error:
-                self._core.diagnose("", "inbox.unreadable", {"key": key, "error": str(error)})
+                about = {"key": key, "message": key, "error": error_of(error)}
+                self._core.diagnose("", "inbox.unreadable", about)
                 self._core.staged.batch.inbox_done.append(key)
         self.inbox_dirty = bool(rows)
 

@@ -3,7 +3,7 @@ fit into the batch that sent it. Keyed, so that a message sent twice is one mess
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
@@ -11,6 +11,9 @@ from treadle.kernel.model import event_from_value, event_value
 from treadle.kernel.values import decode_trusted, encode
 
 from .ports import Item, NewRun
+
+# How the keys of messages begin that another process left: somebody there waits for the answer.
+GUEST: Final = "guest:"
 
 
 def unusable(item: Item) -> TreadleError | None:

@@ -12,18 +12,17 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from secrets import token_hex
 
-from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import OWNER_POLL_MS
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Store
 
 from .commands import Command
 from .core import Core
-from .messages import item_to_bytes
+from .messages import GUEST, item_to_bytes
 from .ports import Ack, Item, Port
 
 _IDLE_CHECKPOINT_TURNS = 40
-REFUSALS_READ = 500
 
 
 class CoreThread(threading.Thread):
@@ -49,8 +48,9 @@ class CoreThread(threading.Thread):
         # Held by whoever turns the core: this thread, or a worker's for one turn.
         self._turning = threading.Lock()
         self._failure: BaseException | None = None
-        # Answers owed for messages that wait in the inbox of another owner.
-        self._handed: dict[str, Ack] = {}
+        # Answers owed for messages that we left in the inbox as a guest: for its owner, or for us if
+        # we became it. They are given once the message was read, and its commit is done.
+        self._handed: dict[str, tuple[str, Ack]] = {}
 
     @property
     def owns(self) -> bool:
@@ -87,6 +87,7 @@ class CoreThread(threading.Thread):
             failure = error
             self.opened.put(error)
         finally:
+            self._abandon(failure)
             if store is not None:
                 store.close()
             if self._lock is not None:
@@ -136,7 +137,10 @@ class CoreThread(threading.Thread):
                 if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
                     core.poll()
                     polled = now
-                if core.turn():
+                turned = core.turn()
+                if self._handed:
+                    self._answer_read(core.store)
+                if turned:
                     idle = 0
                     continue
                 wait_ns = core.wait_ns()
@@ -161,8 +165,6 @@ class CoreThread(threading.Thread):
             except Empty:
                 self._answer_read(store)
                 if self._lock.acquire():
-                    # What was handed over is durable; as owner we read it ourselves.
-                    self._port.answer([(ack, {"posted": key}, None) for key, ack in self._handed.items()])
                     self._become_owner(store)
                     return
 
@@ -170,11 +172,11 @@ class CoreThread(threading.Thread):
         ack = getattr(command, "ack", None)
         error: TreadleError | None = None
         if isinstance(command, Item) and (command.event is not None or command.notes):
-            key = f"guest:{token_hex(16)}"
+            key = f"{GUEST}{token_hex(16)}"
             try:
                 store.post([(key, item_to_bytes(command))])
                 if ack is not None:
-                    self._handed[key] = ack
+                    self._handed[key] = (command.run, ack)
                 return
             except TreadleError as found:
                 error = found
@@ -186,12 +188,26 @@ class CoreThread(threading.Thread):
             self._port.answer([(ack, None, error)])
 
     def _answer_read(self, store: Store) -> None:
-        """A message that is gone from the inbox was read by the owner: accepted, unless the
-        diagnostics say that it was refused."""
-        gone = [key for key in self._handed if not store.inbox_has(key)]
-        if not gone:
-            return
-        refused = {d["message"]: d["error"] for d in store.diagnostics(limit=REFUSALS_READ) if "message" in d}
+        """A message that is gone from the inbox was read by the owner, and what it decided is durable:
+        accepted, unless the diagnostics say that it was refused."""
+        try:
+            gone = [key for key in self._handed if not store.inbox_has(key)]
+            # What belongs to no run, and what could not even be read, is noted under no run's name.
+            runs = dict.fromkeys([*(self._handed[key][0] for key in gone), ""] if gone else ())
+            noted = [d for run in runs for d in store.diagnostics(run) if "message" in d]
+        except PASSING:
+            return  # the store does not answer now; it is asked again
+        refused = {d["message"]: d["error"] for d in noted}
         for key in gone:
             error = TreadleError.from_value(refused[key]) if key in refused else None
-            self._port.answer([(self._handed.pop(key), None if error else {"posted": key}, error)])
+            _, ack = self._handed.pop(key)
+            self._port.answer([(ack, None if error else {"posted": key}, error)])
+
+    def _abandon(self, failure: BaseException | None) -> None:
+        """What we handed over stays in the inbox; whoever waits for its answer is told that none comes."""
+        known = failure if isinstance(failure, TreadleError) else None
+        error = known or EngineStopped(
+            "the engine stopped before this was decided; look before you repeat it"
+        )
+        self._port.answer([(ack, None, error) for _, ack in self._handed.values()])
+        self._handed.clear()
