@@ -25,10 +25,10 @@ from . import clean_logs
 from .models import Providers
 
 if TYPE_CHECKING:
-    from .skills.workflows import Runs
+    from .skills import Home
     from .visits import VisitSessions, Watched
 
-    class Host(Runs, Watched, Protocol):
+    class Host(Home, Watched, Protocol):
         """What is needed of the engine."""
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
+from treadle import Engine
 from treadle.agent import ToolContext
 from treadle.kernel.errors import ToolError
+from treadle.testing.scripted import ScriptedModel
 from treadle.tools.skills import duckdb_skill, files_skill, http_skill, shell_skill
 from treadle.tools.skills.duckdb import _query
 from treadle.tools.skills.duckdb_child import Refused, answer, readable
 from treadle.tools.skills.fetch import fetcher
 from treadle.tools.skills.files import Walk, matches
+from treadle.tools.skills.hidden import Own
 from treadle.work.agent_sources import SourceError
 
 
@@ -218,11 +223,14 @@ def test_what_a_query_may_read(tmp_path):
     (tmp_path / "clean").mkdir()
     for name in ("u.csv", "sub/t.csv", "sub/deep/.env.local"):
         (tmp_path / name).write_text("")
-    assert readable(str(tmp_path / "clean")) == ([f"{tmp_path}/clean/"], [])
-    assert readable(str(tmp_path)) == ([f"{tmp_path}/clean/"], [f"{tmp_path}/u.csv", f"{tmp_path}/sub/t.csv"])
+    assert readable(str(tmp_path / "clean"), Own()) == ([f"{tmp_path}/clean/"], [])
+    assert readable(str(tmp_path), Own()) == (
+        [f"{tmp_path}/clean/"],
+        [f"{tmp_path}/u.csv", f"{tmp_path}/sub/t.csv"],
+    )
     (tmp_path / "sub/deep/.env.local").unlink()
     (tmp_path / "sub/link").symlink_to("/etc")
-    assert readable(str(tmp_path))[0] == [f"{tmp_path}/clean/", f"{tmp_path}/sub/deep/"]
+    assert readable(str(tmp_path), Own())[0] == [f"{tmp_path}/clean/", f"{tmp_path}/sub/deep/"]
 
 
 @pytest.mark.parametrize("name", [".env", "*", "sub/../.env", "sub/link"])
@@ -235,6 +243,86 @@ def test_queries_do_not_see_settings_and_keys(tmp_path, monkeypatch, name):
     with pytest.raises(duckdb.PermissionException):
         answer(f"SELECT content FROM read_text('{name}')", None, 10, 1000)
     assert answer("FROM 'u.csv'", None, 10, 1000)["rows"] == [[2]]
+
+
+KEPT = [
+    *("t.db", "t.db-wal", "t.db-shm", "t.db-key", "t.db-owner", "t.db-blobs/ab/cd", "t.db.secrets"),
+    *("t.db.secrets.key", "other.db.secrets.key", ".env", ".ENV.local", ".envrc", "tls/server.pem"),
+    *("id_ed25519", ".ssh/config", ".netrc", "given.yaml", "script.json"),
+]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[Path, ToolContext]:
+    """A folder with everything that is not for models, and two files that are; its store is in `data`."""
+    for name in KEPT:
+        place = tmp_path / "data" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("very-secret,b\n1,2\n")
+    (tmp_path / "data" / "sub").mkdir()
+    for name in ("u.csv", "sub/t.db.csv"):
+        (tmp_path / "data" / name).write_text("a,b\n1,2\n")
+    (tmp_path / "data" / "sub" / "link.csv").symlink_to(tmp_path / "data" / "t.db")
+    given = {"secrets": f"{tmp_path}/data/given.yaml", "model": f"scripted:{tmp_path}/data/script.json"}
+    return tmp_path / "data" / "t.db", replace(ctx(tmp_path), _options=given)
+
+
+async def test_the_store_and_keys_are_not_for_models(kept, tmp_path):
+    store, context = kept
+    skill = files_skill(store)
+    listed = await use(skill, "list_files", {}, context)
+    assert listed == {"files": ["data/u.csv", "data/sub/t.db.csv"], "more": 0}
+    assert (await use(skill, "search_files", {"text": "very-secret"}, context)) == {"matches": []}
+    for name in (*KEPT, "sub/link.csv"):
+        for tool in ("read_file", "write_file"):
+            with pytest.raises(ToolError, match="not for models"):
+                await use(skill, tool, {"path": f"data/{name}", "text": "gone"}, context)
+        assert "gone" not in (tmp_path / "data" / name).read_text()
+    await use(skill, "write_file", {"path": "data/t.db.md", "text": "fine"}, context)
+
+
+async def test_queries_do_not_see_the_store_and_keys(kept, tmp_path):
+    store, context = kept
+    skill = duckdb_skill(store)
+
+    async def query(sql: str) -> Any:
+        return (await use(skill, "query", {"sql": sql}, context))["rows"]
+
+    assert await query("SELECT a FROM 'data/*.csv'") == [[1]], "patterns work beside what is hidden"
+    assert await query("SELECT count(*) FROM 'data/**/*.csv'") == [[2]]
+    assert await query(f"SELECT a FROM '{tmp_path}/data/u.csv'") == [[1]]
+    assert await query("SELECT file FROM glob('data/*') ORDER BY 1") == [["data/u.csv"]]
+    names = ["sub/link.csv", "sub/../t.db", *KEPT]
+    listed = ", ".join(f"'data/{name}'" for name in names)
+    assert await query(f"SELECT content FROM read_text([{listed}])") == [], "to a query they are not there"
+    for name in names[::4]:
+        with pytest.raises(ToolError, match="not for models"):
+            await query(f"SELECT content FROM read_text('{tmp_path}/data/{name}')")
+
+
+async def test_an_engine_keeps_its_store_from_models(tmp_path, monkeypatch, flow):
+    monkeypatch.chdir(tmp_path)
+    calls = [
+        {"tool": "write_file", "input": {"path": "treadle.db", "text": "gone"}},
+        {"tool": "query", "input": {"sql": "SELECT content FROM read_blob('treadle.db-key')"}},
+    ]
+    (tmp_path / "flow.json").write_text(json.dumps(flow({"a": {"skills": ["files", "duckdb"]}})))
+    async with Engine("sqlite:///treadle.db") as engine:
+        engine.models["fake"] = ScriptedModel({"run": {"a": [{"tool_calls": calls, "data": {}}]}})
+        engine.deploy("flow.json")
+        run = await engine.start("wf", id="r1", model="fake")
+        written, read = (await run.result(timeout=60))["results"]["a"]["toolCalls"]
+    assert "not for models" in written["error"]
+    assert read["output"]["rows"] == []
+    async with Engine("sqlite:///treadle.db") as engine:
+        assert [row["id"] for row in await engine.list()] == ["r1"]
+
+
+async def test_a_query_may_ask_for_times_with_zones(tmp_path):
+    sql = "SELECT TIMESTAMPTZ '2026-01-01 00:00:00+00' AS t, now() > '2026-01-01' AS later"
+    found = await use(duckdb_skill(), "query", {"sql": sql}, ctx(tmp_path))
+    assert found["rows"][0][0].startswith("2026-01-01 00:00:00")
+    assert found["rows"][0][1] is True
 
 
 async def test_a_query_without_end_is_killed(tmp_path):

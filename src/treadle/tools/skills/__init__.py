@@ -7,7 +7,9 @@ when the operator says so; `workflows` starts other Treadle workflows.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
+from treadle.address import store_path
 from treadle.work.agent_skill import Skill
 
 from .duckdb import duckdb_skill
@@ -17,5 +19,12 @@ from .shell import shell_skill
 from .workflows import Runs, workflows_skill
 
 
-def built_in(runs: Runs) -> Iterable[Skill]:
-    return [files_skill(), shell_skill(), http_skill(), duckdb_skill(), workflows_skill(runs)]
+class Home(Runs, Protocol):
+    """What the built-in skills need of an engine."""
+
+    store_url: str
+
+
+def built_in(home: Home) -> Iterable[Skill]:
+    store = store_path(home.store_url)
+    return [files_skill(store), shell_skill(), http_skill(), duckdb_skill(store), workflows_skill(home)]

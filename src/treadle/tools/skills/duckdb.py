@@ -11,12 +11,16 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
 from treadle.work.agent_skill import Skill, ToolContext
 
 from .files import ROOT, root_of
+from .hidden import Own
 
 ROWS_MAX: Final = 1_000
 CHARS_MAX: Final = 1024 * 1024
@@ -25,7 +29,8 @@ SECONDS_MAX: Final = 60.0
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "SYSTEMROOT")
 
 
-def duckdb_skill() -> Skill:
+def duckdb_skill(store: Path | None = None) -> Skill:
+    """`store`: the engine's own database, which is not for models."""
     skill = Skill(
         "duckdb",
         name="DuckDB",
@@ -48,12 +53,35 @@ def duckdb_skill() -> Skill:
         idempotent=True,
     )
     async def query(input: dict[str, Any], ctx: ToolContext) -> Any:
-        return await _query(input["sql"], str(root_of(ctx)), ctx.config.get("DUCKDB_DATABASE"))
+        database = ctx.config.get("DUCKDB_DATABASE")
+        return await _query(input["sql"], str(root_of(ctx)), database, Own.of(store, ctx))
 
     return skill
 
 
-async def _query(sql: str, root: str, database: str | None, seconds: float = SECONDS_MAX) -> Any:
+async def _query(
+    sql: str, root: str, database: str | None, own: Own | None = None, seconds: float = SECONDS_MAX
+) -> Any:
+    asked = {
+        "sql": sql,
+        "database": database and os.path.abspath(database),
+        "rows_max": ROWS_MAX,
+        "chars_max": CHARS_MAX,
+        "own": asdict(own or Own()),
+    }
+    # A place for links; it is ours to remove, because the child may be killed.
+    with TemporaryDirectory(prefix="treadle-query-", ignore_cleanup_errors=True) as view:
+        out, err = await _ask_child(root, json.dumps({**asked, "view": os.path.realpath(view)}), seconds)
+    if not out:
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
+        raise ToolError(f"the query could not be run: {last[0]}")
+    found = json.loads(out)
+    if "error" in found:
+        raise ToolError(found["error"])
+    return found["ok"]
+
+
+async def _ask_child(root: str, asked: str, seconds: float) -> tuple[bytes, bytes]:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-P", "-m", "treadle.tools.skills.duckdb_child"),
@@ -63,21 +91,12 @@ async def _query(sql: str, root: str, database: str | None, seconds: float = SEC
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    path = database and os.path.abspath(database)
-    asked = json.dumps({"sql": sql, "database": path, "rows_max": ROWS_MAX, "chars_max": CHARS_MAX})
     try:
         async with asyncio.timeout(seconds):
-            out, err = await child.communicate(asked.encode())
+            return await child.communicate(asked.encode())
     except TimeoutError as error:
         raise ToolError(f"the query took longer than {seconds:g} s") from error
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    if not out:
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
-        raise ToolError(f"the query could not be run: {last[0]}")
-    found = json.loads(out)
-    if "error" in found:
-        raise ToolError(found["error"])
-    return found["ok"]

@@ -1,8 +1,8 @@
 """`files`: read, write, list and search text files below one folder.
 
 The folder is FILES_ROOT, else the workflow's own, else the current one. Links are followed before
-the check, so nothing outside can be reached through them. `.env` files hold what the model must not
-see: to it they are not there. Looking through a folder ends after so many files and seconds, and
+the check, so nothing outside can be reached through them. What `hidden` names, the model must not
+see: to it these files are not there. Looking through a folder ends after so many files and seconds, and
 says so, because a thread cannot be stopped from outside.
 """
 
@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
 from treadle.work.agent_skill import Skill, ToolContext
+
+from .hidden import Own, is_hidden
 
 READ_BYTES_MAX: Final = 256 * 1024
 FOUND_MAX: Final = 200
@@ -38,20 +40,18 @@ def root_of(ctx: ToolContext) -> Path:
     return Path(ctx.config.get("FILES_ROOT") or ctx.base or ".").resolve()
 
 
-def inside(ctx: ToolContext, path: str) -> Path:
+def inside(ctx: ToolContext, path: str, own: Own) -> Path:
     """The real path of a name, which must lie below the root."""
     root = root_of(ctx)
     found = (root / path).resolve()
     if not found.is_relative_to(root):
         raise ToolError(f"{path} is outside of the folder that may be used", code="FILE_OUTSIDE_ROOT")
-    if is_hidden(found.name):
-        raise ToolError(f"{path} holds settings and keys, and is not for models", code="FILE_OUTSIDE_ROOT")
+    if is_hidden(str(found), str(root), own):
+        raise ToolError(
+            f"{path} holds settings or keys, or is Treadle's own, and is not for models",
+            code="FILE_OUTSIDE_ROOT",
+        )
     return found
-
-
-def is_hidden(name: str) -> bool:
-    """`.env`, `.env.local` and the like."""
-    return name.lower() == ".env" or name.lower().startswith(".env.")
 
 
 def is_small(path: Path) -> bool:
@@ -62,10 +62,17 @@ class Walk:
     """The files below a folder, in order; `stopped` says why it ended early, if it did."""
 
     def __init__(
-        self, folder: Path, root: Path, *, files: int = FILES_MAX, seconds: float = SECONDS_MAX
+        self,
+        folder: Path,
+        root: Path,
+        own: Own | None = None,
+        *,
+        files: int = FILES_MAX,
+        seconds: float = SECONDS_MAX,
     ) -> None:
         self._folder = folder
         self._root = root
+        self._own = own or Own()
         self._files = files
         self._seconds = seconds
         self.stopped: str | None = None
@@ -73,7 +80,7 @@ class Walk:
     def __iter__(self) -> Iterator[Path]:
         until, seen = time.monotonic() + self._seconds, 0
         for place, folders, names in os.walk(self._folder):
-            folders.sort()
+            folders[:] = sorted(name for name in folders if not self._hides(Path(place, name)))
             for name in sorted(names):
                 seen += 1
                 if seen > self._files:
@@ -84,8 +91,11 @@ class Walk:
                     return
                 path = Path(place, name)
                 real = path.resolve()
-                if real.is_file() and real.is_relative_to(self._root) and not is_hidden(real.name):
+                if real.is_file() and real.is_relative_to(self._root) and not self._hides(real):
                     yield path
+
+    def _hides(self, real: Path) -> bool:
+        return is_hidden(str(real), str(self._root), self._own)
 
     def said(self, found: dict[str, Any]) -> dict[str, Any]:
         return found if self.stopped is None else {**found, "stopped": self.stopped}
@@ -106,7 +116,8 @@ def matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return fits(0, 0)
 
 
-def files_skill() -> Skill:
+def files_skill(store: Path | None = None) -> Skill:
+    """`store`: the engine's own database, which is not for models."""
     skill = Skill("files", name="Files", description="Text files below one folder", config=ROOT)
 
     @skill.tool(
@@ -116,14 +127,15 @@ def files_skill() -> Skill:
         idempotent=True,
     )
     def list_files(input: dict[str, Any], ctx: ToolContext) -> Any:
-        root, folder = root_of(ctx), inside(ctx, input.get("path") or ".")
+        own = Own.of(store, ctx)
+        root, folder = root_of(ctx), inside(ctx, input.get("path") or ".", own)
         text = input.get("pattern") or "**/*"
         pattern = Path(text).parts
         if text.startswith("/") or ".." in pattern:
             raise ToolError("a pattern is relative to the folder")
         if pattern and pattern[-1] == "**":
             pattern = (*pattern, "*")
-        walk = Walk(folder, root)
+        walk = Walk(folder, root, own)
         found = [p for p in walk if matches(p.relative_to(folder).parts, pattern)]
         listed = [str(p.relative_to(root)) for p in found[:FOUND_MAX]]
         return walk.said({"files": listed, "more": max(0, len(found) - FOUND_MAX)})
@@ -135,7 +147,7 @@ def files_skill() -> Skill:
         idempotent=True,
     )
     def read_file(input: dict[str, Any], ctx: ToolContext) -> Any:
-        path = inside(ctx, input["path"])
+        path = inside(ctx, input["path"], Own.of(store, ctx))
         if not path.is_file():
             raise ToolError(f"{input['path']} is not a file")
         with path.open("rb") as file:
@@ -157,7 +169,7 @@ def files_skill() -> Skill:
         idempotent=True,
     )
     def write_file(input: dict[str, Any], ctx: ToolContext) -> Any:
-        path = inside(ctx, input["path"])
+        path = inside(ctx, input["path"], Own.of(store, ctx))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(input["text"], encoding="utf-8")
         return {"path": input["path"], "bytes": len(input["text"].encode())}
@@ -173,8 +185,8 @@ def files_skill() -> Skill:
         idempotent=True,
     )
     def search_files(input: dict[str, Any], ctx: ToolContext) -> Any:
-        root = root_of(ctx)
-        walk = Walk(inside(ctx, input.get("path") or "."), root)
+        root, own = root_of(ctx), Own.of(store, ctx)
+        walk = Walk(inside(ctx, input.get("path") or ".", own), root, own)
         return walk.said({"matches": list(_lines_with(input["text"], walk, root))})
 
     return skill
