@@ -149,6 +149,23 @@ def test_bounded_cycles_are_allowed(problems, flow):
     ).errors
 
 
+def test_braces_that_stand_for_nothing_are_a_warning(problems, flow):
+    given = {
+        "fine": "{{ input.day }} of {{a.list}} by {{ approval.by }}",
+        "sum": "{{ input.q + 1 }}",
+        "deep": ["{{ a.list[0] }}", {"open": "{{ a.list"}],
+        "typo": "from {{ nope.x }}",
+        "text": "{ no } braces",
+    }
+    wf = flow({"a": {}, "b": {"run": {"workflow": "child", "input": given}}}, "a b")
+    found = problems(wf)
+    assert not found.errors
+    assert [(p.code, p.path) for p in found] == [
+        ("RUN_INPUT", f"nodes.b.run.input.{place}") for place in ("sum", "deep[0]", "deep[1].open", "typo")
+    ]
+    assert "'nope'" in list(found)[-1].message
+
+
 def test_unknown_skills_are_a_warning(problems, flow):
     found = problems(
         flow({"a": {"skills": ["somewhere", "files", "mine"]}}, skills={"mine": {"instruction": "x"}})

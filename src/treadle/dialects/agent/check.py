@@ -18,6 +18,7 @@ from treadle.lang.patterns import PatternError, compile_pattern
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
+from .child import doubts
 from .inputs import check_declarations
 from .paths import Path, PathError
 from .schema import SKILL_ID
@@ -52,6 +53,7 @@ def check(value: Any, problems: Problems, finds: Callable[[str], bool] = lambda 
         for id, node in nodes.items():
             if isinstance(node, dict):
                 _check_node(id, node, problems)
+                _check_child_input(id, node, nodes, problems)
         _check_skills(value, nodes, problems, finds)
         _check_judges(value, nodes, problems)
     check_declarations(value.get("inputs"), problems)
@@ -231,6 +233,19 @@ def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
         _check_source(approve.get("prompt"), (*at, "approve", "prompt"), problems)
     for field in ("instruction", "rules", "context"):
         _check_source(node.get(field), (*at, field), problems)
+
+
+def _check_child_input(id: str, node: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+    child = node.get("run")
+    if isinstance(child, dict) and "input" in child:
+        at: Where = ("nodes", id, "run", "input")
+        for place, why in doubts(child["input"], {*RESERVED, *nodes}, at):
+            problems.warning(
+                "RUN_INPUT",
+                place,
+                short(why),
+                hint="Write {{ input.day }} or {{ node.key }}; there are no expressions.",
+            )
 
 
 def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:

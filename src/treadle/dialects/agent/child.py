@@ -8,14 +8,16 @@ A path that leads nowhere is null. There are no expressions here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from treadle.kernel.values import Value
+from treadle.lang.text import Path as Where
 
 from .paths import js_text
 
 _PLACE: Final = re.compile(r"\{\{\s*([a-zA-Z_][a-zA-Z0-9_-]*(?:\.[a-zA-Z_][a-zA-Z0-9_-]*)*)\s*\}\}")
+_BRACES: Final = re.compile(r"\{\{.*?(?:\}\}|\Z)", re.S)
 
 Lookup = Callable[[str], Value]
 
@@ -40,3 +42,21 @@ def _at(path: str, lookup: Lookup) -> Value:
     for name in rest:
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def doubts(value: Value, names: Collection[str], at: Where = ()) -> Iterator[tuple[Where, str]]:
+    """Braces that were hardly meant so: those that hold no path are handed on as text, and a path that
+    starts with none of `names` is null. Where, and why."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from doubts(item, names, (*at, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from doubts(item, names, (*at, index))
+    elif isinstance(value, str):
+        for braces in _BRACES.findall(value):
+            place = _PLACE.fullmatch(braces)
+            if place is None:
+                yield at, f"{braces!r} is no path, and is handed on as text"
+            elif (first := place[1].partition(".")[0]) not in names:
+                yield at, f"{braces!r} is null: {first!r} is neither input nor a node"
