@@ -133,6 +133,14 @@ class ReplayDiffers(TreadleError):
     code = "REPLAY_DIFFERS"
 
 
+class RunTooOld(TreadleError):
+    """The run was begun by a version of its dialect that this Treadle does not decide any more. It is
+    left untouched: finish it with the Treadle that began it."""
+
+    cls = "consistency"
+    code = "RUN_TOO_OLD"
+
+
 class JournalCorrupt(TreadleError):
     """The journal's digest chain is broken: stored bytes are not the bytes that were written."""
 

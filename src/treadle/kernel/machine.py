@@ -26,6 +26,8 @@ class Machine(ABC):
     dialect: ClassVar[str]
     # Raised when behaviour changes; a run keeps the number it was started with (`ctx.machine`).
     version: ClassVar[int] = 1
+    # The oldest version whose runs it still decides as they were decided.
+    oldest: ClassVar[int] = 1
     # False where a completed run can be told more (a cell that is created anew).
     final: ClassVar[bool] = True
     # The most bytes one record may have. A dialect that counts its own output exactly raises it.

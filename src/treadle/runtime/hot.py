@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.kernel.errors import JournalCorrupt, ReplayDiffers
+from treadle.kernel.errors import JournalCorrupt, ReplayDiffers, RunTooOld
 from treadle.kernel.history import opened_by, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
@@ -98,6 +98,13 @@ def load_state(
         state = fresh_state(row)
         state.move(records[0].record()["event"]["definition"])
     machine = registry.load(state.definition).machine
+    begun = state.machine if cut is not None else records[0].record()["event"].get("machine", 1)
+    if begun < machine.oldest:
+        raise RunTooOld(
+            f"{row.id} was begun by version {begun} of the {row.dialect} dialect; this Treadle decides "
+            f"{machine.oldest} and newer. Finish it with the Treadle that began it, or start it anew",
+            where=row.id,
+        )
     cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
     for stored in records:
         replay(state, machine, lambda digest: registry.load(digest).definition, [stored], blobs=blobs)

@@ -24,7 +24,9 @@ KINDS = frozenset({"source", "model", "call", "route", "ask"})
 
 class AgentMachine(Machine):
     dialect: ClassVar[str] = "agent"
-    version: ClassVar[int] = 1
+    # 2: stops leave every node, budgets and limits are checked elsewhere (before 0.1.0 was published).
+    version: ClassVar[int] = 2
+    oldest: ClassVar[int] = 2
     # `workflow:end` is the last event an observer sees.
     last_event_closes: ClassVar[bool] = True
     large_input: ClassVar[bool] = True
