@@ -261,6 +261,31 @@ def test_a_reflection_that_cannot_be_paid_is_not_asked(play, flow, cap, whose):
     assert run.path() == (["a", "b"] if whose == "node" else ["a"])
 
 
+def test_a_nodes_cap_is_for_one_visit(play, flow):
+    """Not for the run, and not for all its visits together."""
+    wf = flow({"a": {}, "b": {"budget": {"tokens": 10}}}, "a b", ("b", "b", {"max_iterations": 2}))
+    spent = {"data": {}, "usage": {"input_tokens": 9}}
+    calling = {"turns": [{"tool_calls": [{"tool": "none"}], "usage": {"input_tokens": 9}}, {"data": {}}]}
+    run = play(wf, {"run": {"a": [spent], "b": [calling, calling, calling]}})
+    assert [step["status"] for step in run.trace["steps"]] == ["success"] * 4
+    assert run.trace["usage"]["input_tokens"] == 36
+
+
+# --- how a run ends (§8.3) ----------------------------------------------------------------------
+
+
+def test_the_first_node_that_failed_is_named(play, flow):
+    fails = {"status": "failed", "data": {"error": "no"}}
+    wf = flow("a b c d", "a b", "b c", "c d")
+    run = play(wf, {"run": {"a": data(), "b": [fails], "c": [fails], "d": data()}})
+    assert (run.error["code"], run.error["where"], run.error["message"]) == (
+        "NODE_FAILED",
+        "b",
+        "b failed: no",
+    )
+    assert list(run.result["results"]) == ["a", "b", "c", "d"]
+
+
 # --- providers that do not answer (§8.15) -------------------------------------------------------
 
 

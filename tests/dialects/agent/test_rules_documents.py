@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from treadle import Engine
-from treadle.kernel.errors import TreadleError
+from treadle.dialects.agent import inputs
+from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.testing.scripted import ScriptedModel
 
 # Every field of the tables of §2 and of §8.5, once.
@@ -245,6 +246,15 @@ def test_workflow_type_changes_nothing(play, flow):
     for kind in ("pr_review", "e2e_test", "content_generation", "monitor", "data_sync", "generic"):
         typed = play(flow("a b", "a b", workflow_type=kind), script)
         assert (typed.events, typed.model.calls) == (plain.events, plain.model.calls)
+
+
+def test_null_is_missing():
+    """W3: also where there is a default."""
+    declared = {"n": {"type": "number", "default": 3}, "s": {"type": "string"}, "b": {"type": "boolean"}}
+    assert inputs.apply(declared, {"n": None, "s": None, "b": False}) == {"n": 3, "s": None, "b": False}
+    with pytest.raises(InputInvalid) as caught:
+        inputs.apply({"s": {"type": "string", "required": True}}, {"s": None})
+    assert caught.value.details["errors"] == [{"field": "s", "message": "is required"}]
 
 
 async def test_no_value_of_an_input_is_logged(tmp_path, flow, caplog):

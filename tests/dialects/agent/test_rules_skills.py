@@ -74,6 +74,17 @@ async def test_a_servers_time_limit(written, seconds):
     assert (await server_of({"command": "x", **written}, {})).timeout_s == seconds
 
 
+async def test_an_empty_variable_is_not_set(tmp_path, monkeypatch):
+    """K2: a required value that is missing makes the skill unavailable, an empty one does too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NET_KEY", "")
+    skill = Skill("s", name="S", config={"NET_KEY": {"description": "k", "required": True}})
+    skills = Skills(learn=lambda name, value: None)
+    assert await skills.missing_config(skill, Values({}, no_secret, None)) == ["NET_KEY"]
+    (tmp_path / ".env").write_text("NET_KEY=from the file\n")
+    assert await skills.config(skill, Values({}, no_secret, None)) == {"NET_KEY": "from the file"}
+
+
 # --- SKILL.md (K5, K3) --------------------------------------------------------------------------
 
 
