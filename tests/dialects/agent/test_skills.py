@@ -70,6 +70,26 @@ async def test_files_stay_below_their_folder(tmp_path):
     assert (outside / "secret.txt").read_text() == "secret"
 
 
+async def test_a_folder_that_is_a_link_leads_nowhere(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text("secret")
+    (inside / "folder").symlink_to(outside, target_is_directory=True)
+    (inside / "own.txt").write_text("no secret")
+    skill, context = files_skill(), ctx(inside)
+    for tool, more in (("read_file", {}), ("write_file", {"text": "x"})):
+        for path in ("folder/secret.txt", "folder/new/file.txt", "folder/../folder/secret.txt"):
+            with pytest.raises(ToolError, match="outside"):
+                await use(skill, tool, {"path": path, **more}, context)
+    for pattern in ("**/*", "folder/*", "*/*"):
+        listed = await use(skill, "list_files", {"pattern": pattern}, context)
+        assert "secret.txt" not in str(listed)
+    found = await use(skill, "search_files", {"text": "secret"}, context)
+    assert [match["file"] for match in found["matches"]] == ["own.txt"]
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+
+
 async def test_settings_and_keys_are_not_for_models(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in (".env", ".env.local", "sub/.ENV"):
