@@ -44,6 +44,7 @@ _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FA
 _USAGE_CODES: Final = frozenset(
     [
         "INPUT_INVALID",
+        "PRICES_INVALID",
         "RUN_EXISTS",
         "RUN_NOT_FOUND",
         "SCRIPT_INVALID",

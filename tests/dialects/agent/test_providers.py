@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from treadle import Engine
 from treadle.agent import AskRequest, ChooseRequest, ProviderError, ToolSpec, TurnRequest
 from treadle.kernel.errors import TreadleError
 from treadle.tools.models import Providers
@@ -530,6 +531,100 @@ async def test_time_outs_and_lost_connections_are_worth_another_try(wire, kind):
     await model.close()
 
 
+def plain(kind: Any, said: str, calls: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An answer as a server writes it that knows no streams."""
+    if kind is AnthropicModel:
+        blocks = [{"type": "text", "text": said}] if said else []
+        blocks += [use(name, input) for name, input in (calls or {}).items()]
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-haiku-4-5",
+            "content": blocks,
+            "stop_reason": "tool_use" if calls else "end_turn",
+            "usage": {"input_tokens": 1000, "output_tokens": 500},
+        }
+    made = [
+        {"id": "toolu_1", "type": "function", "function": {"name": name, "arguments": json.dumps(input)}}
+        for name, input in (calls or {}).items()
+    ]
+    message = {"role": "assistant", "content": said or None, **({"tool_calls": made} if made else {})}
+    return {
+        "id": "c1",
+        "object": "chat.completion",
+        "model": "gpt-4o-mini",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if made else "stop"}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 500},
+    }
+
+
+def document(value: Any, kind: str = "application/json; charset=utf-8") -> Any:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return 200, {"content-type": kind, "content-length": str(len(body))}, [body]
+
+
+@BOTH
+async def test_a_server_that_does_not_stream_is_understood(wire, kind):
+    model = kind(key, base_url=wire.url)
+    wire.answers = [
+        document(plain(kind, "", {"ping": {"host": "db1"}})),
+        document(plain(kind, '{"n": 3}'), "application/json"),
+        document(plain(kind, "none"), "text/plain"),
+    ]
+    reply = await model.turn(request(tools=[PING]))
+    assert reply.calls == [{"id": "toolu_1", "tool": "ping", "input": {"host": "db1"}}]
+    assert {reply.usage[name] for name in ("input_tokens", "output_tokens")} == {1000, 500}
+    assert reply.usage["usd"] > 0
+    reply = await model.turn(request(output_schema={"properties": {"n": {"type": "integer"}}}))
+    assert reply.data == {"n": 3}
+    assert (await model.ask(AskRequest(instruction="?", nth=1, model="m"))).text == "none"
+    assert len(wire.requests) == 3, "asked once each"
+    await model.close()
+
+
+@BOTH
+async def test_a_document_with_an_error_is_an_error(wire, kind):
+    model = kind(key, base_url=wire.url)
+    wire.answers = [
+        document({"error": {"type": "overloaded_error", "message": "try later"}}),
+        document({"error": "no such model"}),
+        document({"hello": 1}),
+        document(b'{"cut'),
+    ]
+    found = []
+    for _ in range(4):
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request())
+        found.append((caught.value.message, caught.value.details["retryable"]))
+    assert found[0] == ("HTTP 529: try later", True)
+    assert "no such model" in found[1][0]
+    assert [message.startswith("the provider's answer cannot be read") for message, _ in found[2:]] == [
+        True
+    ] * 2
+    await model.close()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"type": "error", "error": {"type": "x", "message": "slow down"}}', "HTTP 429: slow down"),
+        (b'{"error": {"message": "slow down", "type": "requests", "code": null}}', "HTTP 429: slow down"),
+        (b'{"message": "slow down"}', "HTTP 429: slow down"),
+        (b"slow down", "HTTP 429: slow down"),
+        (b"", "HTTP 429"),
+    ],
+)
+async def test_a_refusal_is_told_once_in_the_words_of_the_server(wire, kind, body, said):
+    model = kind(key, base_url=wire.url)
+    wire.answers = [(429, {"content-type": "application/json", "content-length": str(len(body))}, [body])]
+    with pytest.raises(ProviderError) as caught:
+        await model.turn(request())
+    assert caught.value.message == said
+    await model.close()
+
+
 @BOTH
 async def test_a_truncated_answer_is_no_answer(wire, kind):
     model = kind(key, base_url=wire.url)
@@ -685,6 +780,30 @@ def test_prices_may_be_overridden(tmp_path, monkeypatch):
     (tmp_path / "p.json").write_text('{"nobody": [1, 2]}')
     monkeypatch.setenv("TREADLE_PRICES", str(tmp_path / "p.json"))
     assert cost("nobody", input_tokens=1_000_000, output_tokens=1_000_000) == 3.0
+
+
+@pytest.mark.parametrize(
+    "text", [None, "no", "[]", '{"m": 3}', '{"m": [1]}', '{"m": ["x", 1]}', '{"m": [-1, 1]}']
+)
+async def test_prices_that_cannot_be_read_cost_nothing(wire, tmp_path, monkeypatch, flow, text):
+    """Nothing is asked, so nothing is paid for and then thrown away."""
+    for name in ("ANTHROPIC_API_KEY", "TREADLE_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-1234567890")
+    monkeypatch.setenv("OPENAI_BASE_URL", wire.url)
+    monkeypatch.setenv("TREADLE_PRICES", str(tmp_path / "prices.json"))
+    if text is not None:
+        (tmp_path / "prices.json").write_text(text)
+    (tmp_path / "flow.json").write_text(json.dumps(flow("a")))
+    async with Engine("memory:") as engine:
+        engine.deploy(str(tmp_path / "flow.json"))
+        with pytest.raises(TreadleError, match=r"TREADLE_PRICES.*prices\.json") as refused:
+            await engine.start("wf", model="openai:m")
+        assert (refused.value.code, refused.value.cls) == ("PRICES_INVALID", "user")
+        # Nobody named a provider, so it is chosen when it is needed: then the node fails, unasked.
+        document = await (await engine.start("wf")).settled(timeout=30)
+        assert "TREADLE_PRICES" in document["state"]["results"]["a"]["data"]["error"]
+    assert wire.requests == []
 
 
 def test_providers_are_chosen_by_spec(monkeypatch):

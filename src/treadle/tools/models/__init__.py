@@ -14,6 +14,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.work.agent_api import Provider, ProviderError
 from treadle.work.agent_skills import environment
 
+from . import prices
+
 Resolve = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 Learn = Callable[[str, str], Any]
 
@@ -94,6 +96,8 @@ class Providers:
             from .scripted import ScriptedModel
 
             return ScriptedModel.load(argument)
+        if name in ("anthropic", "openai"):
+            prices.check()
         if name == "anthropic":
             from .anthropic import AnthropicModel
 

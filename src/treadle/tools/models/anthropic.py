@@ -14,6 +14,7 @@ from typing import Any, Final
 import anthropic
 import httpx2
 from anthropic import AsyncAnthropic
+from anthropic.types import Message
 
 from treadle.work.agent_api import (
     AskReply,
@@ -28,13 +29,22 @@ from treadle.work.agent_api import (
 from . import prompt
 from .names import Names
 from .prices import usage as priced
-from .remote import RemoteModel
+from .remote import RemoteModel, whole_answer
 
 SUBMIT: Final = "submit_result"
 MAX_TOKENS: Final = 16_000
 # Thinking counts too, and is on by default with current models.
 ANSWER_TOKENS: Final = 8_000
 PROGRESS_CHARS: Final = 400
+# What a server that speaks the language only roughly may leave out of a message.
+_UNSAID: Final = {
+    "id": "",
+    "type": "message",
+    "role": "assistant",
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 0, "output_tokens": 0},
+}
 
 
 class AnthropicModel(RemoteModel[AsyncAnthropic]):
@@ -104,6 +114,8 @@ class AnthropicModel(RemoteModel[AsyncAnthropic]):
         try:
             body: dict[str, Any] = {"model": model or self.default_model, "messages": messages, **more}
             async with client.messages.stream(max_tokens=max_tokens, **body) as stream:
+                if (document := await whole_answer(stream.response)) is not None:
+                    return Message.model_validate({**_UNSAID, "model": body["model"], **document})
                 async for event in stream:
                     if event.type == "message_stop":
                         finished = True
@@ -119,7 +131,8 @@ class AnthropicModel(RemoteModel[AsyncAnthropic]):
         except anthropic.APIStatusError as error:
             if error.status_code < 400:
                 raise prompt.stream_error(error.body, error.message, error.response.headers) from error
-            raise self._refused(error.status_code, error.message, error.response.headers) from error
+            headers = error.response.headers
+            raise self._refused(error.status_code, error.body, error.message, headers) from error
         except anthropic.APITimeoutError as error:
             raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
         except (anthropic.APIConnectionError, httpx2.TransportError) as error:

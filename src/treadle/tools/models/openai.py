@@ -29,7 +29,7 @@ from treadle.work.agent_api import (
 from . import prompt
 from .names import Names
 from .prices import usage as priced
-from .remote import RemoteModel
+from .remote import RemoteModel, whole_answer
 
 PROGRESS_CHARS: Final = 400
 
@@ -67,6 +67,24 @@ class _Answer:
                     call["arguments"] += part.function.arguments or ""
         self.text += added
         return added
+
+    def take(self, document: dict[str, Any]) -> None:
+        """Takes in an answer that came in one piece."""
+        used, choice = document.get("usage") or {}, document["choices"][0]
+        message = choice["message"]
+        self.model = document.get("model") or ""
+        self.input_tokens = used.get("prompt_tokens") or 0
+        self.output_tokens = used.get("completion_tokens") or 0
+        self.finish = choice.get("finish_reason") or "stop"
+        self.text, self.refusal = message.get("content") or "", message.get("refusal") or ""
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            called = call["function"]
+            given = called.get("arguments") or ""
+            self.calls[index] = {
+                "id": call.get("id") or f"call_{index}",
+                "name": called["name"],
+                "arguments": given if isinstance(given, str) else json.dumps(given),
+            }
 
     @property
     def stopped_short(self) -> str | None:
@@ -152,14 +170,20 @@ class OpenAIModel(RemoteModel[AsyncOpenAI]):
                 stream=True, stream_options={"include_usage": True}, **body
             )
             async with stream:
+                if (document := await whole_answer(stream.response)) is not None:
+                    answer.take(document)
+                    return answer
                 async for chunk in stream:
                     said += answer.add(chunk)
                     if progress is not None and (len(said) >= PROGRESS_CHARS or said.endswith("\n")):
                         if said.strip():
                             await progress(said.strip())
                         said = ""
+        except ProviderError:
+            raise
         except openai.APIStatusError as error:
-            raise self._refused(error.status_code, error.message, error.response.headers) from error
+            headers = error.response.headers
+            raise self._refused(error.status_code, error.body, error.message, headers) from error
         except openai.APITimeoutError as error:
             raise ProviderError("the provider timed out", code="PROVIDER_TIMEOUT", retryable=True) from error
         except (openai.APIConnectionError, httpx2.TransportError) as error:

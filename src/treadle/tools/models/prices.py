@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.kernel.errors import TreadleError
+from treadle.work.agent_api import ProviderError
 
 PRICES: Final[dict[str, tuple[float, float]]] = {
     "claude-fable-5-1": (10, 50),
@@ -59,16 +59,27 @@ def usage(model: str | None, *, input_tokens: int, output_tokens: int, weighed: 
     return found if usd is None else {**found, "usd": usd}
 
 
+def check() -> None:
+    """Refuses prices that cannot be read: better before the first answer is paid for than after it."""
+    _own(os.environ.get("TREADLE_PRICES"))
+
+
 @cache
 def _own(path: str | None) -> dict[str, tuple[float, float]]:
     if not path:
         return {}
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {str(name): (float(price[0]), float(price[1])) for name, price in given.items()}
-    except (OSError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        raise TreadleError(
+        return {str(name): _price(price) for name, price in given.items()}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ProviderError(
             f"TREADLE_PRICES={path} is not a JSON mapping of model name to [input, output]: {error}",
-            cls="user",
             code="PRICES_INVALID",
         ) from error
+
+
+def _price(written: Any) -> tuple[float, float]:
+    input, output = (float(part) for part in written)
+    if not (0 <= input < float("inf") and 0 <= output < float("inf")):
+        raise ValueError(f"{written} is no price")
+    return input, output

@@ -42,6 +42,8 @@ _STATUS_OF: Final = {
     "overloaded_error": 529,
     "engine_overloaded": 529,
 }
+SAID_CHARS_MAX: Final = 1000
+_CODE: Final = re.compile(r"^Error code: \d+( - )?")
 _NEGATED: Final = re.compile(
     r"\b(not|never|neither|nor|cannot|avoid|except|instead|rather|without)\b|n['’]t\b", re.I
 )
@@ -162,7 +164,7 @@ def status_error(status: int, message: str, headers: Mapping[str, str]) -> Provi
     if status in (401, 403):
         code = "PROVIDER_AUTH"
     return ProviderError(
-        f"HTTP {status}: {message}",
+        f"HTTP {status}: {message}" if message else f"HTTP {status}",
         code=code,
         retryable=retryable,
         retry_after_s=retry_after(headers) if retryable else None,
@@ -172,10 +174,7 @@ def status_error(status: int, message: str, headers: Mapping[str, str]) -> Provi
 def stream_error(body: object, message: str, headers: Mapping[str, str]) -> ProviderError:
     """The error that a server reported after its answer had begun: by its kind, as the status it
     would have been."""
-    error = body.get("error", body) if isinstance(body, Mapping) else {}
-    if not isinstance(error, Mapping):
-        error = {}
-    said = str(error.get("message") or message)
+    error, said = _error_in(body), said_by(body, message)
     for name in ("code", "status", "type"):
         kind = error.get(name)
         if isinstance(kind, int) and 400 <= kind < 600:
@@ -183,6 +182,19 @@ def stream_error(body: object, message: str, headers: Mapping[str, str]) -> Prov
         if isinstance(kind, str) and kind.lower() in _STATUS_OF:
             return status_error(_STATUS_OF[kind.lower()], said, headers)
     return ProviderError(f"the provider broke off its answer: {said}")
+
+
+def said_by(body: object, message: str) -> str:
+    """What a server says is wrong, in its own words; else `message`, which an SDK put around its answer."""
+    found = _error_in(body).get("message")
+    if not isinstance(found, str) or not found.strip():
+        found = body if isinstance(body, str) else _CODE.sub("", message)
+    return found.strip()[:SAID_CHARS_MAX]
+
+
+def _error_in(body: object) -> Mapping[str, Any]:
+    error = body.get("error", body) if isinstance(body, Mapping) else None
+    return error if isinstance(error, Mapping) else {"message": error}
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

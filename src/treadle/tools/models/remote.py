@@ -6,14 +6,15 @@ restart. Requests that are under way with the old one may finish.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from treadle.tools.clean_logs import cover
 from treadle.work.agent_api import ProviderError
 
-from .prompt import status_error
+from .prompt import said_by, status_error, stream_error
 
 TIMEOUT_S: Final = 600.0
 
@@ -23,6 +24,27 @@ class Client(Protocol):
 
 
 C = TypeVar("C", bound=Client)
+
+
+class Response(Protocol):
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    async def aread(self) -> bytes: ...
+
+
+async def whole_answer(response: Response) -> dict[str, Any] | None:
+    """An answer that came as one document, though a stream was asked for: small servers and gateways know
+    no other. None if it is a stream."""
+    if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return None
+    body = await response.aread()
+    if not body.lstrip().startswith(b"{"):
+        return None
+    document: dict[str, Any] = json.loads(body)
+    if document.get("error"):
+        raise stream_error(document, "it gave no reason", response.headers)
+    return document
 
 
 class RemoteModel(ABC, Generic[C]):
@@ -66,10 +88,10 @@ class RemoteModel(ABC, Generic[C]):
             self._current = key
         return self._clients[self._current]
 
-    def _refused(self, status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
+    def _refused(self, status: int, body: object, message: str, headers: Mapping[str, str]) -> ProviderError:
         if status == 401:
             self._current = None
-        return status_error(status, message, headers)
+        return status_error(status, said_by(body, message), headers)
 
     async def close(self) -> None:
         clients, self._clients, self._current = self._clients, {}, None
