@@ -65,7 +65,8 @@ def test_a_run_whose_child_waits_says_what_for_and_how_it_goes_on(cli: Cli) -> N
     for told in (said, cli("resume", "r", code=3).err, cli("show", "r", code=0).out):
         assert "waits for task child › x" in told
         assert f"treadle task claim {task['id']} --user YOU --role lead" in told
-        assert f"treadle task complete {task['id']}" in told
+        assert f"treadle task complete {task['id']} --user YOU --data '{{\"approved\":true}}'" in told
+        assert "Go?" in told
         assert "waits for child" not in told
     (wait,) = cli("show", "r", "--json", code=0).json["waiting_for"]
     assert (wait["kind"], wait["name"], wait["run"]) == ("child", "child", task["run"])

@@ -286,6 +286,9 @@ async def test_beside_an_owner_commands_are_handed_over(
         task = document["waiting_for"][0]["id"]
         code, answer = await cli("task", "claim", task, "--user", "bob")
         assert (code, answer["error"]["code"]) == (1, "FORBIDDEN")
+        code, answer = await cli("task", "complete", task, "--data", '{"answer": 1}')
+        assert (code, answer["error"]["code"]) == (1, "FORBIDDEN")
+        assert "gives no user (--user) may not complete" in answer["error"]["message"]
         code, row = await cli("task", "claim", task, "--user", "ann", "--role", "admin")
         assert (code, row["assignee"]) == (0, "ann")
         code, _ = await cli("task", "complete", task, "--user", "ann", "--data", '{"answer": 1}')

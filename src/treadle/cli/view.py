@@ -8,6 +8,9 @@ from typing import Any
 
 from .output import STATUS_STYLES, Output, elapsed, exit_code, moment, to_json
 
+# How much is shown of what a person is asked.
+PROMPT_CHARS = 200
+
 
 def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) -> int:
     """Reports the state a run was left in; gives the exit code. `quiet`: only what is unusual."""
@@ -66,6 +69,8 @@ def _waits(run: str, found: Sequence[Mapping[str, Any]], whose: str) -> Iterator
         arrow = f"  [cyan]{escape(how)}[/]" if how else ""
         stuck = " [dark_orange]stalled[/]" if wait.get("status") == "stalled" else ""
         yield f"  waits for {wait.get('kind')} [dim]{escape(whose)}[/][bold]{escape(name)}[/]{stuck}{due}{arrow}"
+        if wait.get("prompt"):
+            yield f"    [dim]{escape(_short(wait['prompt']))}[/]"
 
 
 def _how(run: str, wait: Mapping[str, Any]) -> str:
@@ -75,7 +80,7 @@ def _how(run: str, wait: Mapping[str, Any]) -> str:
             role = next(iter(wait.get("roles") or ()), "ROLE")
             return (
                 f"treadle task claim {wait.get('id')} --user YOU --role {role} && "
-                f"treadle task complete {wait.get('id')} --user YOU --data '{{…}}'"
+                f"treadle task complete {wait.get('id')} --user YOU --data '{_sample(wait.get('schema'))}'"
             )
         case "signal":
             return f"treadle signal {run} {wait.get('name')} --data '{{…}}'"
@@ -88,6 +93,25 @@ def _how(run: str, wait: Mapping[str, Any]) -> str:
             return f"treadle show {wait['run']}" if wait.get("run") else f"treadle list {run}."
         case _:
             return ""
+
+
+def _sample(schema: Any) -> str:
+    """Data that a schema asks for, to be changed where it says `…` or names several."""
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("required"), list):
+        return "{…}"
+    known = schema.get("properties") or {}
+    return to_json({name: _value(known.get(name) or {}) for name in schema["required"]})
+
+
+def _value(schema: Mapping[str, Any]) -> object:
+    if isinstance(schema.get("enum"), list):
+        return "|".join(map(str, schema["enum"]))
+    return {"boolean": True, "integer": 1, "number": 1}.get(str(schema.get("type")), "…")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= PROMPT_CHARS else line[: PROMPT_CHARS - 1] + "…"
 
 
 def error_line(error: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
@@ -126,12 +126,20 @@ def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) 
             "due": _at(intent.due_ns),
         }
         if intent.kind == "task":
-            wait["roles"] = intent.params.get("roles") or []
+            wait |= _asked(intent.params)
         if intent.kind == "child" and children_max:
             children_max -= 1
             wait |= _child_waits(reads, registry, child_id(state.id, intent.id), children_max // 4)
         found.append(wait)
     return found
+
+
+def _asked(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person has to know to answer a task."""
+    payload = params.get("payload")
+    prompt = payload.get("prompt") if isinstance(payload, Mapping) else None
+    found: dict[str, Any] = {"roles": params.get("roles") or [], "schema": params.get("schema")}
+    return {**found, "prompt": prompt} if isinstance(prompt, str) else found
 
 
 def _child_waits(reads: Reads, registry: Registry, id: str, children_max: int) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _require(core: Core, task: TaskRow, actor: Actor, what: str, allowed: bool) 
 
 
 def _refused(core: Core, task: TaskRow, actor: Actor, what: str, why: str) -> TreadleError:
-    who = actor.user or "nobody"
+    who = actor.user or "who gives no user (--user)"
     details = {"task": task.id, "user": actor.user, "roles": list(actor.roles), "operation": what}
     core.diagnose(task.run_id, "task.refused", details)
     return Forbidden(f"{who} may not {what} the task {task.name}: {why}", details=details)

@@ -116,7 +116,7 @@ class AgentWork:
         inline = workflow.body.get("skills") or {}
         found: dict[str, Any] = {}
         left_out: dict[str, str] = {}
-        passed: dict[str, list[str]] = {}
+        remarks: dict[str, list[str]] = {}
         for node in workflow.nodes.values():
             for id in node.skills:
                 if id in found or id in left_out:
@@ -132,8 +132,8 @@ class AgentWork:
                     written = resolved.get(f"skills.{id}.instruction")
                     own = skill.instruction or (written["content"] if written else None)
                     found[id] = recorded(skill, id, own)
-                    passed[id] = self.skills.passed_over(id, values.base)
-        told = {**passed, **{id: [message] for id, message in left_out.items()}}
+                    remarks[id] = await self.skills.remarks(skill, id, values)
+        told = {**remarks, **{id: [message] for id, message in left_out.items()}}
         warnings = {
             node.id: [message for id in dict.fromkeys(node.skills) for message in told[id]]
             for node in workflow.nodes.values()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -137,10 +137,6 @@ class Skills:
             else f"the skill {id!r} is not known here"
         )
 
-    def passed_over(self, id: str, base: str | None) -> list[str]:
-        """What stood before the skill that `find` gives, and could not be read."""
-        return [f"for the skill {id!r} passed over: {problem}" for problem in _written(id, base)[1]]
-
     async def config(self, skill: Skill, values: Values) -> dict[str, str]:
         """The skill's settings, as far as they are set. All of them are known as secrets."""
         found = {}
@@ -153,6 +149,16 @@ class Skills:
     async def missing_config(self, skill: Skill, values: Values) -> list[str]:
         set_ = await self.config(skill, values)
         return [name for name, entry in skill.config.items() if entry.get("required") and name not in set_]
+
+    async def remarks(self, skill: Skill, id: str, values: Values) -> list[str]:
+        """What whoever uses this skill should know: what stood before it and could not be read, and what
+        its server is started without."""
+        found = [f"for the skill {id!r} passed over: {problem}" for problem in _written(id, values.base)[1]]
+        names = dict.fromkeys(_server_variables(skill.mcp or {}))
+        unset = [name for name in names if await self._value(name, name, values) is None]
+        if unset:
+            found.append(f"the server of the skill {id!r} is used without {', '.join(unset)}: not set")
+        return found
 
     async def _value(self, name: str, variable: str, values: Values) -> str | None:
         found = await values.find(name, variable)
@@ -183,6 +189,12 @@ class Skills:
             timeout_s=parse_duration(mcp["timeout"]) / 1e9 if "timeout" in mcp else 30.0,
             cwd=values.base,
         )
+
+
+def _server_variables(mcp: Mapping[str, Any]) -> Iterator[str]:
+    yield from mcp.get("env") or {}
+    for text in (mcp.get("headers") or {}).values():
+        yield from _VARIABLE.findall(str(text))
 
 
 def is_there(id: str, base: str | None) -> bool:

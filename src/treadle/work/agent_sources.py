@@ -52,6 +52,9 @@ async def resolve_all(
             # The same file may be written in several ways; each field keeps what was written there.
             shown = without_credentials(source.origin) if source.kind == "url" else source.origin
             found[path] = {**cache[key], "origin": shown}
+            if not found[path]["content"].strip() and path.endswith(".instruction"):
+                code = "SOURCE_FILE_READ_FAILED" if source.kind == "file" else "SOURCE_URL_HTTP_ERROR"
+                raise SourceError(f"{shown} is empty, and an instruction needs text", code=code)
         except SourceShape as error:
             raise SourceError(str(error), code=error.code, where=path) from error
         except SourceError as error:

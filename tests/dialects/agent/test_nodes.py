@@ -238,6 +238,12 @@ def test_a_token_budget_of_the_node_fails_that_node_only(play, flow):
     assert run.trace["steps"][0]["usage"] == {"input_tokens": 100, "output_tokens": 20, "usd": 0.0}
 
 
+def test_a_small_budget_is_told_as_a_price(play, flow):
+    script = {"run": {"a": [{"data": {}, "usage": {"usd": 0.015}}]}}
+    run = play(flow("a b", "a b", budget={"usd": 0.00001}), script)
+    assert run.results["b"]["data"]["error"] == "budget exceeded: 0.015 of 0.00001 usd"
+
+
 def test_a_budget_of_the_workflow_ends_the_run(play, flow):
     wf = flow("a b c", "a b", "b c", budget={"usd": 0.5})
     script = {

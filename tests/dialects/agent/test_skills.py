@@ -537,6 +537,8 @@ async def test_a_redirect_to_the_inside_is_refused(site):
     with pytest.raises(SourceError) as caught:
         await fetch(f"http://localhost:{site.port}/r")
     assert caught.value.code == "SOURCE_URL_BLOCKED"
+    assert "fetch.allow" in caught.value.message
+    assert "TREADLE_HTTP_ALLOW" not in caught.value.message, "one remedy, the right one"
     assert [path for path, _ in site.seen] == ["/r"]
 
 

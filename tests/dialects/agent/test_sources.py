@@ -369,6 +369,26 @@ def test_a_written_skill_that_is_wrong_stops_nobody(play, flow, tmp_path, text, 
     assert wrong in told
 
 
+def test_a_server_that_is_used_without_a_variable_says_so(play, flow, tmp_path, monkeypatch):
+    monkeypatch.setenv("SET_KEY", "abcdefgh")
+    monkeypatch.delenv("UNSET_KEY", raising=False)
+    server = "mcp: {command: nobody, env: {SET_KEY: a key, UNSET_KEY: another}}"
+    skill_md(tmp_path, ".treadle/skills", "net", f"---\n{server}\n---\nbody")
+    wf = flow({"a": {"skills": ["net"], "requires": {"output_required": ["input.no"], "on_fail": "skip"}}})
+    (warned,) = play(wf, ONE, base=str(tmp_path)).of("node:warning")
+    assert warned["message"] == "the server of the skill 'net' is used without UNSET_KEY: not set"
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_instruction_that_is_an_empty_file_is_asked_of_nobody(play, flow, tmp_path, text):
+    (tmp_path / "a.md").write_text(text)
+    run = play(flow({"a": {"instruction": "./a.md"}}), ONE, base=str(tmp_path))
+    assert (run.status, run.error["code"]) == ("failed", "SOURCE_FILE_READ_FAILED")
+    assert run.error["where"] == "nodes.a.instruction"
+    fine = play(flow({"a": {"rules": ["./a.md"]}}), ONE, base=str(tmp_path))
+    assert fine.status == "completed"
+
+
 def test_a_written_skill_that_hides_a_broken_one_says_so(play, flow, tmp_path):
     skill_md(tmp_path, ".treadle/skills", "net", "---\nconfig: [x]\n---\nmeant")
     skill_md(tmp_path, ".claude/skills", "net", "other")

@@ -144,8 +144,14 @@ def exceeded(budget: Budget | None, usage: dict[str, Any]) -> str | None:
     if budget.tokens is not None and tokens >= budget.tokens:
         return f"budget exceeded: {tokens} of {budget.tokens} tokens"
     if budget.usd is not None and usage["usd"] >= budget.usd:
-        return f"budget exceeded: {usage['usd']:g} of {budget.usd:g} usd"
+        return f"budget exceeded: {_price(usage['usd'])} of {_price(budget.usd)} usd"
     return None
+
+
+def _price(usd: float) -> str:
+    """As people write prices: never 1e-05."""
+    text = f"{usd:g}"
+    return text if "e" not in text else f"{usd:.10f}".rstrip("0").rstrip(".")
 
 
 def new_branch(id: str, parent: str, base: list[Any]) -> Branch:

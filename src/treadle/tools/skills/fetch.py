@@ -101,8 +101,10 @@ def fetcher(
             ):
                 return await _follow(client, url, tokens)
         except InsideAddress as error:
+            # Its own remedy is for the http tool.
+            reason = str(error).partition(";")[0]
             raise SourceError(
-                f"{url}: {error}; list the host in fetch.allow if it is meant", code="SOURCE_URL_BLOCKED"
+                f"{url}: {reason}; list the host in fetch.allow if it is meant", code="SOURCE_URL_BLOCKED"
             ) from error
         except TimeoutError as error:
             raise SourceError(
