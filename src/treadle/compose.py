@@ -11,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import is_reference, make_reference
+from treadle.kernel.model import Event, event_value, is_reference, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
@@ -109,6 +111,8 @@ def attach(dialect: Dialect, definition: Definition) -> None:
 
 def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
     """Refuses what cannot be an option of a run, before anything of it is there."""
+    if id == "":
+        raise ValueRefused("a run's id is empty; leave it out, and one is made", details={"path": "id"})
     for name, value, kind in (
         ("id", id, str),
         ("model", model, str),
@@ -123,6 +127,23 @@ def check_start(id: object, model: object, config: object, secrets: object, temp
         from treadle.work.secret_files import read_secrets_file
 
         read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
+
+
+def checked_event(event: Event) -> Event:
+    """Refuses an event that a caller has filled with what it cannot hold: `signal("r", name=5)`."""
+    try:
+        msgspec.convert(event_value(event), type(event), builtin_types=(bytes,))
+    except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueRefused(f"{event.kind}: {error}") from error
+    return event
+
+
+def checked_actor(user: object, roles: object) -> tuple[str | None, tuple[str, ...]]:
+    if not isinstance(roles, list | tuple | set | frozenset) or any(type(role) is not str for role in roles):
+        raise ValueRefused("roles must be a list of texts", details={"path": "roles"})
+    if user is not None and not isinstance(user, str):
+        raise ValueRefused(f"user must be text, not {type(user).__name__}", details={"path": "user"})
+    return user, tuple(roles)
 
 
 def run_options(

@@ -147,8 +147,7 @@ class Engine:
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
-        answer: dict[str, Any] = await self._bridge.ask(lambda ack: Item(run, event, ack=ack, **more))
-        return answer
+        return await self.ask(lambda ack: Item(run, compose.checked_event(event), ack=ack, **more))
 
     async def write(self, change: Callable[[Core], T]) -> T:
         """Runs a change on the core thread, in a commit of its own."""
@@ -437,7 +436,8 @@ class Engine:
         )
 
     async def _task(self, name: str, id: str, user: str | None, roles: Any, **more: Any) -> dict[str, Any]:
-        asked = tasks.Operation(name=name, task=id, actor=tasks.Actor(user, tuple(roles)), **more)
+        actor = tasks.Actor(*compose.checked_actor(user, roles))
+        asked = tasks.Operation(name=name, task=id, actor=actor, **more)
         found: dict[str, Any] = await self._bridge.operate("task", asked.to_value())
         # Done by the owner, in another process: what has become of the task is in the store.
         return found if "posted" not in found else await self.task(id)

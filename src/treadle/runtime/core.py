@@ -16,17 +16,24 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from treadle.kernel.errors import PASSING, AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
+from treadle.kernel.errors import (
+    PASSING,
+    AppendConflict,
+    OwnershipLost,
+    StoreUnavailable,
+    TreadleError,
+    ValueRefused,
+)
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
-from treadle.kernel.model import Frame, Receipt
+from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Store
 
-from . import admission, effects
-from .commands import HANDED_ON, CheckpointSaved, Command, FrameSent, Progress, Write
+from . import admission, changes, effects, isolation, progress
+from .commands import CheckpointSaved, Command, FrameSent, Progress, Write
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
@@ -74,6 +81,9 @@ class Core:
         self._unreadable: dict[str, TreadleError] = {}
         self._retry_at_ns = 0
         self._failures = 0
+        self._expelling = False
+        # How many of the next batches hold one event each, because one of several is to blame.
+        self._apart = 0
 
     # --- from any thread ---
 
@@ -125,8 +135,11 @@ class Core:
         except PASSING as error:
             self._rollback(error)
             return True
+        except Exception as error:
+            self._single_out(error)
+            return True
         if self.staged.empty:
-            self._next_batch()
+            self.next_batch()
             return False
         self._commit()
         return True
@@ -142,6 +155,12 @@ class Core:
         """Takes a command in; on the thread that turns the core."""
         if command is None:
             return
+        try:
+            self._accept(command)
+        except Exception as error:
+            isolation.turn_away(self, command, error)
+
+    def _accept(self, command: Command) -> None:
         if type(command) is Item:
             if (error := unusable(command)) is None:
                 self.post(command)
@@ -154,35 +173,44 @@ class Core:
             hot = self.hot.peek(command.run)
             if isinstance(command, FrameSent) and hot and hot.machine.wants_frames(hot.definition):
                 # An event of the run like any other: it keeps its place before the receipt.
-                self.post(_frame_item(command))
+                self.post(progress.as_event(command))
             else:
                 self._progress.append(command)
 
     def post(self, item: Item) -> None:
         """Puts an event into a run's mailbox and the run into the ring of ready ones."""
         if "op" in item.notes:
-            self._writes.append(Write(lambda core: core.operate(item), item.ack))
+            self._writes.append(Write(lambda core: changes.operate(core, item), item.ack))
         else:
             self._mail.post(item)
+
+    def write_later(self, write: Write) -> None:
+        """For a change that could not be made because the store did not answer."""
+        self._writes.appendleft(write)
 
     def queued(self) -> list[Item]:
         """What waits in mailboxes, for changes that need an empty queue."""
         return list(self._mail)
 
     def _fill(self) -> None:
-        while self._writes and not self.staged.full:
+        while self._writes and not self._closed:
             if not self.staged.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return
-            self._write(self._writes.popleft())
-        while self._progress and not self.staged.full:
-            self._note(self._progress.popleft())
-        while self._mail and not self.staged.full:
+            changes.perform(self, self._writes.popleft())
+        while self._progress and not self._closed:
+            progress.note(self, self._progress.popleft())
+        while self._mail and not self._closed:
             item = self._mail.take()
             if not admission.admit(self, item):
                 # The run must be reloaded, and part of it is not durable yet: commit first.
                 self._mail.put_back(item)
                 return
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the batch at hand takes no more."""
+        return self.staged.full or (self._apart > 0 and self.staged.holds > 0)
 
     # --- commit ---
 
@@ -193,8 +221,14 @@ class Core:
         except (OwnershipLost, AppendConflict):
             # Somebody else owns the store now. Nothing of ours was written, and nothing more will be.
             raise
+        except ValueRefused as error:
+            self._single_out(error)
+            return
         except TreadleError as error:
             self._rollback(error)
+            return
+        except Exception as error:
+            self._single_out(error)
             return
         self._publish()
 
@@ -208,14 +242,14 @@ class Core:
 
     def _publish(self) -> None:
         staged = self.staged
-        self._failures = 0
+        self._failures, self._apart = 0, max(0, self._apart - 1)
         self._intake.reading.update(item.inbox for item in self._mail.made() if item.inbox is not None)
         self._mail.keep_made()
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
         self.registry.stored.update(row.digest for row in staged.batch.definitions)
         self._intake.handed_out(staged.dispatched)
-        self._next_batch()
+        self.next_batch()
         if staged.revoked:
             self._port.revoke(staged.revoked)
         if staged.news:
@@ -227,13 +261,24 @@ class Core:
             self._port.answer(staged.answers)
         self.hot.evict()
 
-    def _next_batch(self) -> None:
+    def next_batch(self) -> None:
+        """Begins an empty batch; what the last one held is done, or is put back by whoever calls."""
         self.staged = Staged(self.staged.number + 1)
         self.blobs.staged.clear()
 
     def _rollback(self, error: TreadleError) -> None:
-        """The commit failed and left no trace: forget every touched run, put the events back in
-        order. Callers from outside are told; what has happened outside is kept and tried again."""
+        """The store did not take the commit. Callers from outside are told; what has happened outside
+        is kept and tried again."""
+        self._undo(error)
+        self._retry_at_ns = self.clock.now_ns() + RETRY_AFTER_NS
+        self._failures += 1
+        if isinstance(error, StoreUnavailable) and self._failures > FAILURES_MAX:
+            # Room comes back and locks are freed, but this is something else: stop, and say what.
+            raise error
+
+    def _undo(self, error: TreadleError, *, told: bool = True) -> None:
+        """The batch left no trace: forget every touched run, put the events back in order. Callers are
+        told the error, or go on waiting."""
         staged = self.staged
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self.hot.drop_all()
@@ -244,21 +289,36 @@ class Core:
         for item in reversed(staged.taken):
             if item.derived:
                 continue
-            if item.ack is not None:
+            if told and item.ack is not None:
                 answers.append((item.ack, None, error))
             else:
                 self._mail.post(item, front=True)
-        answers += [(write.ack, None, error) for write in staged.writes if write.ack is not None]
+        if told:
+            answers += [(write.ack, None, error) for write in staged.writes if write.ack is not None]
+        else:
+            self._writes.extendleft(reversed(staged.writes))
         self._progress.extendleft(reversed(staged.progress))
         self._intake.undo(staged)
-        self._next_batch()
-        self._retry_at_ns = self.clock.now_ns() + RETRY_AFTER_NS
+        self.next_batch()
         if answers:
             self._port.answer(answers)
-        self._failures += 1
-        if isinstance(error, StoreUnavailable) and self._failures > FAILURES_MAX:
-            # Room comes back and locks are freed, but this is something else: stop, and say what.
+
+    def _single_out(self, error: Exception) -> None:
+        """Something that nobody foresaw, on account of one of those in this batch. Nothing of it is
+        durable, so all go back and are tried one by one; the one that fails alone is turned away, and
+        the others go on."""
+        staged = self.staged
+        if self._expelling or staged.vacant:
             raise error
+        self._apart = staged.holds
+        culprit, read = staged.release(), list(staged.batch.inbox_done)
+        refused = isolation.known(error)
+        self._undo(refused, told=False)
+        if self._apart <= 1:
+            self._expelling = True
+            isolation.expel(self, culprit, refused, read)
+            self._commit()
+            self._expelling = False
 
     # --- answers, refusals, diagnostics ---
 
@@ -405,86 +465,10 @@ class Core:
         earlier = news.events if news is not None else []
         self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)
 
-    # --- changes that are not events, progress ---
-
-    def _write(self, write: Write) -> None:
-        try:
-            value = write.change(self)
-        except PASSING:
-            self._writes.appendleft(write)
-            raise
-        except Exception as error:
-            # Nothing of it is kept but what it left in the diagnostics: a refusal is audited.
-            kept, read = self.staged.batch.diagnostics, self.staged.batch.inbox_done
-            known = (
-                error if isinstance(error, TreadleError) else TreadleError(f"{type(error).__name__}: {error}")
-            )
-            before = self.staged
-            self._next_batch()
-            self.staged.batch.diagnostics, self.staged.batch.inbox_done = kept, read
-            self.staged.answers, self.staged.writes = before.answers, before.writes
-            self.staged.dispatched, self.staged.revoked = before.dispatched, before.revoked
-            if write.ack is not None:
-                self.staged.answers.append((write.ack, None, known))
-            return
-        if value is HANDED_ON:
-            return
-        if write.ack is not None:
-            self.staged.answers.append((write.ack, value, None))
-        self.staged.writes.append(write)
-
-    def operate(self, item: Item) -> Any:
-        """An operation that came as data, because its sender may be another process."""
-        if item.inbox is not None:
-            self.staged.batch.inbox_done.append(item.inbox)
-        try:
-            return self.operations(self, item.notes["op"], item.ack)
-        except PASSING:
-            raise
-        except TreadleError as error:
-            if item.inbox is not None:
-                self.diagnose("", "refused", {"error": error_of(error), "message": item.inbox})
-            raise
-
     def adopt(self, hot: Hot, step: Step) -> None:
         """Takes in a run that was made by other means than an event: a fork."""
         self.hot.add(hot)
         admission.record(self, hot, step, Item(hot.state.id, None, notes={"forked": True}))
-
-    def _note(self, progress: Progress) -> None:
-        """Frames and checkpoints are rows beside the journal, written behind with the next batch."""
-        try:
-            hot = self.hot.get(progress.run)
-        except PASSING:
-            self._progress.appendleft(progress)
-            raise
-        except TreadleError:
-            hot = None
-        if hot is None or progress.intent not in hot.state.open:
-            if isinstance(progress, CheckpointSaved) and progress.ack is not None:
-                self.staged.answers.append((progress.ack, {"stale": True}, None))
-            elif hot is not None and isinstance(progress, FrameSent):
-                about = {"intent": progress.intent, "seq": progress.seq}
-                self.diagnose(progress.run, "stream.unknown_intent", about)
-            return
-        self.staged.progress.append(progress)
-        if isinstance(progress, FrameSent):
-            if hot.machine.wants_frames(hot.definition):
-                self.post(_frame_item(progress))
-                return
-            self.show(hot, {"type": progress.type, **progress.data})
-            return
-        for event in progress.events:
-            self.show(hot, event)
-        self.stage_blobs(hot, progress.blobs)
-        self.staged.batch.checkpoints[progress.intent] = (hot.no, encode(progress.body))
-        hot.checkpoints.add(progress.intent)
-        if progress.ack is not None:
-            self.staged.answers.append((progress.ack, {}, None))
-
-
-def _frame_item(sent: FrameSent) -> Item:
-    return Item(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
 
 
 def _no_operations(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:

@@ -19,12 +19,19 @@ GUEST: Final = "guest:"
 def unusable(item: Item) -> TreadleError | None:
     """Why a message cannot even be looked at: names that no store can hold. Asked of every event, so
     the likely case comes first."""
+    if type(item.run) is not str:
+        return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")
+    if item.expected_version is not None and type(item.expected_version) is not int:
+        return ValueRefused("the expected version is a whole number")
     if len(item.run) <= RUN_ID_CHARS_MAX and item.run.isascii() and item.submission is None:
         return None if item.run or item.event is None else ValueRefused("a run's id is empty")
     if len(item.run) > RUN_ID_CHARS_MAX:
         return ValueRefused(f"a run's id of {len(item.run)} characters; at most {RUN_ID_CHARS_MAX} are kept")
+    names = [item.run, *(item.submission or ())]
+    if not all(isinstance(name, str) for name in names):
+        return ValueRefused("the key of a submission is text")
     try:
-        encode([item.run, *(item.submission or ())])
+        encode(names)
     except ValueRefused as error:
         return error
     return None

@@ -37,3 +37,25 @@ class Staged:
     @property
     def full(self) -> bool:
         return len(self.batch.records) >= BATCH_RECORDS_MAX or self.batch.bytes >= BATCH_BYTES_MAX
+
+    @property
+    def holds(self) -> int:
+        """How many came from outside; what they made here does not count."""
+        return len(self.writes) + len(self.progress) + sum(not item.derived for item in self.taken)
+
+    @property
+    def vacant(self) -> bool:
+        """Whether nobody in this batch could be to blame for it."""
+        return not (self.taken or self.progress or self.writes or self.batch.inbox_done)
+
+    def release(self) -> Item | Write | Progress | None:
+        """The only one that this batch holds, taken out of it; None if it holds several, or none."""
+        if self.holds != 1:
+            return None
+        if self.writes:
+            return self.writes.pop()
+        if self.progress:
+            return self.progress.pop()
+        found = next(item for item in self.taken if not item.derived)
+        self.taken = [item for item in self.taken if item is not found]
+        return found

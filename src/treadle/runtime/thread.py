@@ -19,7 +19,8 @@ from treadle.store.protocol import Store
 
 from .commands import Command
 from .core import Core
-from .messages import GUEST, item_to_bytes
+from .isolation import known
+from .messages import GUEST, item_to_bytes, unusable
 from .ports import Ack, Item, Port
 
 _IDLE_CHECKPOINT_TURNS = 40
@@ -174,12 +175,13 @@ class CoreThread(threading.Thread):
         if isinstance(command, Item) and (command.event is not None or command.notes):
             key = f"{GUEST}{token_hex(16)}"
             try:
-                store.post([(key, item_to_bytes(command))])
-                if ack is not None:
-                    self._handed[key] = (command.run, ack)
-                return
-            except TreadleError as found:
-                error = found
+                if (error := unusable(command)) is None:
+                    store.post([(key, item_to_bytes(command))])
+                    if ack is not None:
+                        self._handed[key] = (command.run, ack)
+                    return
+            except Exception as found:
+                error = known(found)
         elif not isinstance(command, Item):
             error = Unsupported(
                 "another process owns this store; do it there, or stop it first", code="STORE_OWNED"

@@ -27,6 +27,7 @@ from treadle.kernel.errors import (
     StoreTooNew,
     StoreUnavailable,
     TreadleError,
+    ValueRefused,
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
@@ -184,9 +185,12 @@ class SqliteDialect:
             raise self.translate(error) from error
 
     def translate(self, error: sqlite3.Error) -> TreadleError:
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError) and "binding" in str(error):
+            return ValueRefused(f"the store cannot hold a value: {error}")
         name = str(getattr(error, "sqlite_errorname", ""))
         place = str(self.path) if self.path else "memory:"
         table: list[tuple[str, Any]] = [
+            ("SQLITE_MISMATCH", ValueRefused("a number was expected")),
             ("SQLITE_BUSY", StoreBusy()),
             ("SQLITE_LOCKED", StoreBusy()),
             ("SQLITE_FULL", StoreFull(f"no room left for {place}; nothing was lost, make room and go on")),

@@ -184,8 +184,8 @@ class Worker:
 
     def _entry(self, dialect: str, kind: str) -> tuple[Performer, Threaded | None] | None:
         if dialect not in self._prepared:
-            self._prepared.add(dialect)
             self.prepare(dialect)
+            self._prepared.add(dialect)
         found = self._performers
         return found.get((dialect, kind)) or found.get((ANY, kind)) or found.get((dialect, ANY))
 
@@ -254,8 +254,11 @@ class Worker:
             self._soon(self._cancel, intents)
 
     def _is_threaded(self, work: Work) -> bool:
-        entry = self._entry(work.dialect, work.intent.kind)
-        return entry is not None and entry[1] is not None and entry[1](work.intent, work.loaded)
+        try:
+            entry = self._entry(work.dialect, work.intent.kind)
+            return entry is not None and entry[1] is not None and entry[1](work.intent, work.loaded)
+        except Exception:  # the core must not stop for it; the performer finds the same, and says it
+            return False
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None
