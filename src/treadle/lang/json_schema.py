@@ -171,7 +171,7 @@ def _additional_properties(
         names, wanted = (", ".join(map(repr, sorted(some))) for some in (extras, patterns))
         yield ValidationError(f"{names} {verb} not match any of the regexes: {wanted}")
     elif not inner and extras:
-        yield ValidationError(f"Additional properties are not allowed ({_unexpected(extras)})")
+        yield ValidationError(f"Additional properties are not allowed {_were(extras, 'unexpected')}")
 
 
 def _unevaluated_properties(
@@ -186,11 +186,10 @@ def _unevaluated_properties(
         if key not in evaluated and not _is_valid(validator, value, inner)
     ]
     if extras and inner is False:
-        yield ValidationError(f"Unevaluated properties are not allowed ({_unexpected(extras)})")
+        yield ValidationError(f"Unevaluated properties are not allowed {_were(extras, 'unexpected')}")
     elif extras:
-        yield ValidationError(
-            f"Unevaluated properties are not valid under the given schema ({_unexpected(extras)})"
-        )
+        told = _were(extras, "unevaluated and invalid")
+        yield ValidationError(f"Unevaluated properties are not valid under the given schema {told}")
 
 
 def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str]:
@@ -233,9 +232,8 @@ def _is_valid(validator: Any, value: Any, schema: Any) -> bool:
     return next(validator.descend(value, schema), None) is None
 
 
-def _unexpected(names: list[str]) -> str:
-    verb = "was" if len(names) == 1 else "were"
-    return f"{', '.join(map(repr, sorted(names)))} {verb} unexpected"
+def _were(names: list[str], what: str) -> str:
+    return f"({', '.join(map(repr, sorted(names)))} {'was' if len(names) == 1 else 'were'} {what})"
 
 
 def _is_regex(instance: object) -> bool:

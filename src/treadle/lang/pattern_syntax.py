@@ -21,7 +21,7 @@ Range = tuple[int, int]
 Ranges = tuple[Range, ...]
 
 LAST: Final = 0x10FFFF
-_DEPTH_MAX: Final = 200
+_DEPTH_MAX: Final = 50
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _DIGITS: Final = frozenset("0123456789")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -108,7 +108,6 @@ class Tree:
     root: Node
     groups: int
     has_references: bool
-    has_looks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ class _Parser:
         self.names = [name for name in self.groups if name is not None]
         self.opened = 0
         self.flags = _Flags()
-        self.has_references = self.has_looks = False
+        self.has_references = False
 
     def parse(self) -> Tree:
         if len(set(self.names)) != len(self.names):
@@ -184,7 +183,7 @@ class _Parser:
         root = self.choice()
         if self.at < len(self.text):
             raise self.error("there is a ) without its (")
-        return Tree(root, len(self.groups), self.has_references, self.has_looks)
+        return Tree(root, len(self.groups), self.has_references)
 
     def error(self, message: str) -> PatternError:
         return PatternError(f"{message}, at position {self.at}")
@@ -305,7 +304,6 @@ class _Parser:
         return Group(self.inside(), number)
 
     def look(self, behind: bool) -> Node:
-        self.has_looks = True
         negated = self.text[self.at - 1] == "!"
         return Look(self.inside(), behind, negated)
 

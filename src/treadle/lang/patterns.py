@@ -3,7 +3,7 @@
 Python's `re` may take time without end for a short pattern and a short text, on the core's thread, and
 again at each replay. So nothing that others wrote is matched with it. A pattern is read as JavaScript
 reads it (`pattern_syntax`), and searched for by RE2, in time that grows with the text alone. What RE2
-cannot express, look-around, references back and counts above 1000, is left to `pattern_search`, which
+cannot express, look-around, `\\B`, references back and counts above 1000, is left to `pattern_search`, which
 counts its steps. Whether a search is given up is decided by pattern and text, never by a clock.
 """
 
@@ -32,7 +32,7 @@ from .pattern_syntax import (
 
 __all__ = ["Budget", "Pattern", "PatternError", "TooMuchWork", "compile_pattern"]
 
-STEPS_MAX: Final = 1_000_000
+STEPS_MAX: Final = 500_000
 # RE2's work: instructions of the pattern times bytes of the text, at most some 15 ns each.
 PRODUCT_MAX: Final = 2**29
 _SURROGATES: Final = (0xD800, 0xDFFF)
@@ -62,7 +62,7 @@ class Pattern:
 
     def __init__(self, source: str, tree: Tree) -> None:
         self.source = source
-        self._linear: Any = None if tree.has_looks or tree.has_references else _linear(tree.root)
+        self._linear: Any = _linear(tree.root)
         self._program = Program(tree) if self._linear is None else None
 
     def found_in(self, text: str, budget: Budget | None = None) -> bool:
@@ -96,11 +96,15 @@ def compile_pattern(source: str, *, schema: bool = False) -> Pattern:
     return Pattern(source, parse(source, schema=schema))
 
 
+class _Beyond(Exception):
+    """RE2 has nothing like it."""
+
+
 def _linear(root: Node) -> Any:
     """RE2's form of a pattern; None for what is beyond it, such as a count above 1000."""
     try:
         return re2.compile(_written(root), options=_OPTIONS)
-    except re2.error:
+    except (re2.error, _Beyond):
         return None
 
 
@@ -108,6 +112,8 @@ def _written(node: Node) -> str:
     match node:
         case Chars():
             return _written_chars(node)
+        case Edge("B"):
+            raise _Beyond  # it has one, but finds it between the bytes of a character, too
         case Edge(kind, multiline):
             if not multiline:
                 return {"^": r"\A", "$": r"\z"}.get(kind, "\\" + kind)
@@ -120,7 +126,7 @@ def _written(node: Node) -> str:
             return f"(?:{_written(body)})"
         case Repeat(body, least, most, _, _):
             return f"(?:{_written(body)}){{{least},{'' if most is None else most}}}"
-    raise TypeError(f"RE2 knows nothing like {type(node).__name__}")
+    raise _Beyond
 
 
 def _written_chars(node: Chars) -> str:
