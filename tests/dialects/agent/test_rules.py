@@ -74,6 +74,13 @@ def test_the_judge_is_independent_of_the_models_that_do_the_work(play, flow, pro
     assert [call["model"] for call in run.asked()] == [provider.default_model, "strict"]
 
 
+def test_the_default_judge():
+    """N17: claude-haiku-4-5, where the provider has it."""
+    from treadle.tools.models.anthropic import AnthropicModel
+
+    assert AnthropicModel.small_model == "claude-haiku-4-5"
+
+
 # --- results and instructions (S13, N3) ---------------------------------------------------------
 
 
@@ -259,6 +266,15 @@ def test_a_reflection_that_cannot_be_paid_is_not_asked(play, flow, cap, whose):
     assert run.results["a"]["data"] == {"n": 1, "error": f"budget exceeded: {over}"}
     assert [call["tool"] for call in run.results["a"]["toolCalls"]] == ["seek"]
     assert run.path() == (["a", "b"] if whose == "node" else ["a"])
+
+
+def test_a_workflows_cap_ends_the_run_there(play, flow):
+    wf = flow("a b c", "a b", "b c", budget={"tokens": 5})
+    run = play(wf, {"run": {"a": [{"data": {}, "usage": {"input_tokens": 5}}]}})
+    assert run.path() == ["a", "b"], "b is not asked, c is not entered"
+    assert run.results["b"]["data"] == {"error": "budget exceeded: 5 of 5 tokens"}
+    assert run.of("workflow:halted") == [{"node": "b", "reason": "budget exceeded"}]
+    assert [call["node"] for call in run.asked()] == ["a"]
 
 
 def test_a_nodes_cap_is_for_one_visit(play, flow):

@@ -15,6 +15,7 @@ from treadle import Engine, RunFailed
 from treadle.agent import AskRequest, ChooseRequest, Skill, TurnRequest
 from treadle.cli.main import main
 from treadle.testing.scripted import ScriptedModel
+from treadle.tools.models import Providers
 
 
 def data(**value: Any) -> list[dict[str, Any]]:
@@ -169,6 +170,21 @@ async def test_whoever_drives_a_run_on_uses_its_options(tmp_path, flow, monkeypa
     assert options["secrets"] == str(home / "s.env")
     for path in tmp_path.glob("t.db*"):
         assert b"the-key-in-the-file" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_a_spec_names_the_provider_and_its_default(provider):
+    """PROVIDER[:ARG]; a name may have colons of its own."""
+
+    async def resolve(name: str, options: Any) -> str:
+        return "key"
+
+    providers = Providers({}, resolve=resolve, learn=lambda name, value: None)
+    found = [providers.get({"model": spec}) for spec in (provider, f"{provider}:my:model")]
+    assert type(found[0]) is type(found[1])
+    assert found[0].default_model not in (None, "my:model")
+    assert found[1].default_model == "my:model"
+    assert found[1].small_model == found[0].small_model
 
 
 async def test_a_run_that_is_offline_stays_offline(tmp_path, flow):

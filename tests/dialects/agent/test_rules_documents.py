@@ -217,12 +217,34 @@ def test_what_a_field_may_be(problems, path, wrong):
     assert problems(changed(*path, **wrong)).errors
 
 
+def test_what_holds_where_nothing_is_written(play, flow, problems):
+    """§2 and §8.5: judge_budget 50, max_steps 200 (max_turns 50 is in test_nodes.py)."""
+    judges = [{"name": f"j{n}", "kind": "judge", "rubric": "r"} for n in range(51)]
+    assert not list(problems(flow({"a": {"eval": judges[:50]}})))
+    assert [problem.code for problem in problems(flow({"a": {"eval": judges}}))] == ["JUDGE_BUDGET"]
+    skipped = {"requires": {"output_required": ["input.x"], "on_fail": "skip"}}
+    run = play(flow({"a": skipped}, ("a", "a", {"max_iterations": 199})), {"run": {}})
+    assert (run.status, len(run.path())) == ("completed", 200)
+    run = play(flow({"a": skipped}, ("a", "a", {"max_iterations": 200})), {"run": {}})
+    assert (run.error["code"], len(run.path())) == ("MAX_STEPS", 200)
+
+
 def test_two_evaluators_have_two_names(problems, flow):
     """Downstream reads <node>.evals.<name>: one of two would be lost."""
     check = {"name": "same", "kind": "judge", "rubric": "r"}
     found = problems(flow({"a": {"eval": [check, check]}}))
     assert [problem.code for problem in found.errors] == ["DUPLICATE_EVALUATOR"]
     assert not problems(flow({"a": {"eval": [check]}, "b": {"eval": [check]}}, "a b")).errors
+
+
+def test_a_node_is_reachable_over_any_edge(problems, flow):
+    """W1: over conditional and bounded ones too, in any order; from the entry only."""
+    wf = flow(
+        "a b c d", ("c", "d", {"max_iterations": 1}), ("b", "c", {"when": "y"}), ("a", "b", {"when": "x"})
+    )
+    assert not problems(wf).errors
+    wf["entry"] = "b"
+    assert [(p.code, p.path) for p in problems(wf).errors] == [("UNREACHABLE_NODE", "nodes.a")]
 
 
 def test_two_branches_do_not_start_at_one_node(problems, flow):
