@@ -32,7 +32,7 @@ from .pattern_syntax import (
 
 __all__ = ["Budget", "Pattern", "PatternError", "TooMuchWork", "compile_pattern"]
 
-STEPS_MAX: Final = 500_000
+STEPS_MAX: Final = 200_000
 # RE2's work: instructions of the pattern times bytes of the text, at most some 15 ns each.
 PRODUCT_MAX: Final = 2**29
 _SURROGATES: Final = (0xD800, 0xDFFF)

@@ -23,10 +23,11 @@ import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CONNECTION_CLOSED, Tool
+from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
 
 from treadle.kernel.errors import ToolError
 from treadle.kernel.values import Value
+from treadle.lang.json_schema import validator
 from treadle.work.agent_api import McpServer, McpTool, ProviderError
 from treadle.work.redact import without_credentials
 
@@ -208,7 +209,7 @@ class Connection:
         if self._client is None:
             raise ToolError("it has ended")
         try:
-            return await self._client.call_tool(tool, input)
+            result = await self._client.call_tool(tool, input)
         except MCPError as error:
             # It answered, unless it says that nobody is there, or that it knows nothing of us any more.
             self._is_lost = (
@@ -218,6 +219,9 @@ class Connection:
         except Exception:
             self._is_lost = True
             raise
+        if not result.is_error:
+            _check_output(next((each for each in self.listed if each.name == tool), None), result)
+        return result
 
     async def stop(self) -> None:
         self._ending.set()
@@ -248,6 +252,8 @@ class Connection:
                 connecting = await _client(stack, self._server, errors)
                 cover()
                 client: Client = await stack.enter_async_context(connecting)
+                # The SDK would match the patterns of a server's schema with `re`, on the event loop.
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
                 self.listed = await _tools_of(client)
                 return client
         except (Exception, asyncio.CancelledError) as error:
@@ -284,6 +290,25 @@ async def _tools_of(client: Client) -> list[Tool]:
         cursor = page.next_cursor
         if cursor is None:
             return found
+
+
+async def _unchecked(name: str, result: CallToolResult) -> None:
+    """What a tool gave is checked by `_check_output`, when the SDK is done with it."""
+
+
+def _check_output(tool: Tool | None, result: CallToolResult) -> None:
+    """A tool that publishes a schema of its output keeps to it."""
+    if tool is None or tool.output_schema is None:
+        return
+    if result.structured_content is None and "structured_content" not in result.model_fields_set:
+        raise ToolError(f"the tool {tool.name} has an output schema but gave no structured output")
+    try:
+        errors = validator(tool.output_schema).iter_errors(result.structured_content)
+    except Exception as error:  # a server may publish a schema that cannot be applied
+        raise ToolError(f"the output schema of the tool {tool.name} cannot be applied: {error}") from error
+    if errors:
+        told = "; ".join(f"{error.json_path}: {error.message[:200]}" for error in errors[:5])
+        raise ToolError(f"the tool {tool.name} gave what its own output schema does not allow: {told}")
 
 
 def _output(result: Any) -> Value:
