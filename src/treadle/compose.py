@@ -62,7 +62,7 @@ class Dialects(Mapping[str, Dialect]):
         return len(list(iter(self)))
 
 
-def _finds_skill(id: str, file: str | None) -> bool:
+def _finds_skill(id: str, file: str | None) -> bool | str:
     from treadle.work.agent_skills import is_there
 
     return is_there(id, None if file is None else str(Path(file).resolve().parent))

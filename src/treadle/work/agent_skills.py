@@ -197,9 +197,11 @@ def _server_variables(mcp: Mapping[str, Any]) -> Iterator[str]:
         yield from _VARIABLE.findall(str(text))
 
 
-def is_there(id: str, base: str | None) -> bool:
-    """Whether a skill is written beside a workflow or here, or installed with a package."""
-    return _written(id, base)[0] is not None or id in _installed()
+def is_there(id: str, base: str | None) -> bool | str:
+    """Whether a skill is written beside a workflow or here, or installed with a package; or what is
+    wrong with what is written."""
+    found, problems = _written(id, base)
+    return found is not None or id in _installed() or "; ".join(problems) or False
 
 
 def _installed() -> dict[str, Skill]:

@@ -425,6 +425,9 @@ def test_check_knows_the_skills_that_are_written_beside_the_file(tmp_path, flow)
         ("UNKNOWN_SKILL", "nodes.a.skills[1]"),
         ("UNKNOWN_SKILL", "nodes.a.skills[2]"),
     ]
+    nowhere, unusable = (problem.message for problem in found)
+    assert "'nte' is neither in this file nor" in nowhere
+    assert f"'empty' is not usable: {tmp_path / '.claude/skills/empty/SKILL.md'}: it has neither" in unusable
 
 
 def test_a_written_skill_replaces_instruction_and_keeps_tools(play, flow, tmp_path):

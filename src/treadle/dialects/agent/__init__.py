@@ -22,12 +22,12 @@ from .graph import draw
 from .machine import AgentMachine
 from .model import Workflow
 
-Finds = Callable[[str, str | None], bool]
+Finds = Callable[[str, str | None], bool | str]
 
 
 class AgentDialect:
     """`finds(skill, file)` says whether a skill that is neither in a file nor built in can be had for
-    it all the same; who compiles knows where to look."""
+    it all the same, or what is wrong with the one that is there; who compiles knows where to look."""
 
     name = "agent"
     machine = AgentMachine()

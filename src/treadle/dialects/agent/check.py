@@ -25,6 +25,7 @@ from .schema import SKILL_ID
 from .shape import check_shape, short
 from .sources import url_problem
 
+Finds = Callable[[str], bool | str]
 _DURATION: Final = "Write 30s, 5m, 2h, 3d, or seconds as a number."
 # Keys of a turn's context that no node may take.
 RESERVED: Final = ("input", "approval")
@@ -35,9 +36,9 @@ _RULE_KINDS: Final = {
 BUILT_IN_SKILLS: Final = frozenset({"files", "shell", "http", "duckdb", "workflows"})
 
 
-def check(value: Any, problems: Problems, finds: Callable[[str], bool] = lambda skill: False) -> None:
+def check(value: Any, problems: Problems, finds: Finds = lambda skill: False) -> None:
     """Adds everything that is wrong with `value` to `problems`. `finds`: whether a skill that is
-    written elsewhere is there."""
+    written elsewhere is there, or what is wrong with it."""
     if not isinstance(value, dict):
         problems.error("SCHEMA", (), "this is no mapping", hint="Write id, name, entry, nodes and edges.")
         return
@@ -375,9 +376,7 @@ def _check_url(url: str, at: Where, problems: Problems, *, strict: bool) -> None
 # --- skills and judges --------------------------------------------------------------------------
 
 
-def _check_skills(
-    value: dict[str, Any], nodes: dict[str, Any], problems: Problems, finds: Callable[[str], bool]
-) -> None:
+def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Problems, finds: Finds) -> None:
     inline = value.get("skills")
     known = inline if isinstance(inline, dict) else {}
     for id, skill in known.items():
@@ -404,12 +403,15 @@ def _check_skills(
         for index, skill in enumerate(skills if isinstance(skills, list) else ()):
             if not isinstance(skill, str) or skill in known or skill in BUILT_IN_SKILLS:
                 continue
-            if not finds(skill):
+            if (found := finds(skill)) is not True:
+                nowhere = "is neither in this file nor built in, installed or written beside it"
                 problems.warning(
                     "UNKNOWN_SKILL",
                     ("nodes", id, "skills", index),
-                    f"the skill {skill!r} is neither in this file nor built in, installed or written beside it",
-                    hint="Register it in Python, or add a SKILL.md folder; without it the node runs without its tools.",
+                    f"the skill {skill!r} {f'is not usable: {found}' if found else nowhere}",
+                    hint="Correct the file; until then the node runs without it."
+                    if found
+                    else "Register it in Python, or add a SKILL.md folder; without it the node runs without its tools.",
                 )
 
 
