@@ -117,7 +117,7 @@ class Engine:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stops without settling anything: what is open stays open and goes on with the next start."""
+        """Stops at once, settles nothing; `await engine.worker.finish(30)` before it ends what is in hand."""
         await self._bridge.stop()
         if "agents" in self.__dict__:
             await self.agents.close()

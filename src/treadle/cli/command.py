@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 DEFAULT_STORE: Final = "sqlite:///treadle.db"
 # No sequence and no count is larger.
 NUMBER_MAX: Final = 2**63 - 1
+# How long a process that is done finishes what it does for the runs of others.
+LEAVE_S: Final = 30
+NAMED_MAX: Final = 3
 
 # Panels of `treadle --help`, in the order a newcomer needs them.
 RUN: Final = "Run and look"
@@ -93,14 +96,44 @@ class Session:
 
     @asynccontextmanager
     async def engine(
-        self, app: str | None = None, *, creates: bool = True, **options: Any
+        self, app: str | None = None, *, creates: bool = True, lingers: bool = True, **options: Any
     ) -> AsyncIterator[Engine]:
         """A started engine on the store: it owns it if nobody else does, and sets its work going.
         A command that `creates` nothing makes no store either: where there is none, there is no run."""
         if not creates and not self.has_store():
             self.store = "memory:"
-        async with await self.prepare(app, **options) as engine:
+        async with self.started(await self.prepare(app, **options), lingers=lingers) as engine:
             yield engine
+
+    @asynccontextmanager
+    async def started(self, engine: Engine, *, lingers: bool = True) -> AsyncIterator[Engine]:
+        """Starts an engine; whoever is done with it leaves in good order."""
+        async with engine:
+            yield engine
+            if lingers:
+                await self._let_go(engine)
+
+    async def _let_go(self, engine: Engine) -> None:
+        """As owner of the store we do the work of other processes' runs, too. What is in hand is
+        finished before we leave: dropped, it would be paid twice, or be in doubt."""
+        import asyncio
+
+        from rich.markup import escape
+
+        held = engine.worker.take_no_more()
+        if not held:
+            return
+        named = [f"{work.run} ({work.intent.kind} {work.intent.name})" for work in held[:NAMED_MAX]]
+        more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
+        told = f"{escape(', '.join(named))}{more}"
+        self.out.note(f"[dim]done; finishing work of other runs first, at most {LEAVE_S} s: {told}[/]")
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if not await engine.worker.finish(LEAVE_S):
+                self.out.note("[dim]not finished in time; whoever drives those runs on does it again[/]")
+        except asyncio.CancelledError:
+            task.uncancel()  # Ctrl-C: leave at once. What this command was for is done.
 
     def has_store(self) -> bool:
         from treadle.address import has_store

@@ -70,7 +70,7 @@ async def mcp(
 ) -> None:
     """Serve workflows, runs and human tasks to MCP clients."""
     address = mcp_http.address(http, token) if http is not None else None
-    async with cli.engine() as engine:
+    async with cli.engine(lingers=False) as engine:
         for target in deploy or ():
             engine.deploy(target)
         server = make_server(engine, user=user, roles=tuple(role or ()))

@@ -122,7 +122,7 @@ async def run(
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()
     cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
-    async with engine:
+    async with cli.started(engine):
         if dry_run:
             _rehearses((await engine.definition(workflow)).dialect)
         started = await engine.start(
@@ -138,9 +138,9 @@ async def run(
             templates=inputs.sources(template or [], "--template"),
         )
         document = await drive(cli, engine, started, until_wait=until_wait, stream=stream)
-    if stream:
-        cli.out.as_json = False
-    return outcome(cli.out, document, quiet=stream)
+        if stream:
+            cli.out.as_json = False
+        return outcome(cli.out, document, quiet=stream)
 
 
 def _rehearses(dialect: str) -> None:

@@ -96,6 +96,11 @@ class LocalBus:
                 self._queue.appendleft(lease.work)
         return len(late)
 
+    def held(self) -> list[Work]:
+        """What workers have in their hands."""
+        with self._lock:
+            return [lease.work for lease in self._leases.values()]
+
     @property
     def waiting(self) -> int:
         return len(self._queue)

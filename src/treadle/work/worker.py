@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from queue import SimpleQueue
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode, to_value
@@ -37,6 +38,7 @@ log = logging.getLogger("treadle.worker")
 
 ANY = "*"
 LOOP = "loop"
+FINISH_POLL_S = 0.02
 
 
 class Vault(Protocol):
@@ -173,6 +175,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heart: asyncio.Task[None] | None = None
         self._stopping = False
+        self._leaving = False
 
     # --- what can be performed ---
 
@@ -194,6 +197,21 @@ class Worker:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._heart = loop.create_task(self._beat())
+
+    def take_no_more(self) -> list[Work]:
+        """For whoever wants to leave: begins nothing new; what is in hand, and would be done again by
+        the next one if it were dropped."""
+        self._leaving = True
+        return [*self._coroutines.held(), *self._functions.held()]
+
+    async def finish(self, limit_s: float) -> bool:
+        """Waits until what is in hand is done; False if that takes longer."""
+        until = time.monotonic() + limit_s
+        while self.take_no_more():
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(FINISH_POLL_S)
+        return True
 
     async def stop(self) -> None:
         """Stops without settling anything: what is open stays open and is done again later."""
@@ -272,7 +290,7 @@ class Worker:
         room = self._concurrency - len(self._tasks)
         if room <= 0 or self._stopping:
             return
-        for work in self._coroutines.take(LOOP, room):
+        for work in self._take(self._coroutines, LOOP, room):
             if work.intent.id in self._tasks:
                 continue
             self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
@@ -309,7 +327,7 @@ class Worker:
 
     def _serve(self) -> None:
         while self._tokens.get():
-            works = self._functions.take(threading.current_thread().name, 1)
+            works = self._take(self._functions, threading.current_thread().name, 1)
             while works:
                 (work,) = works
                 job = WorkerJob(self, work, threaded=True)
@@ -318,22 +336,29 @@ class Worker:
                 except BaseException as error:  # whatever a tool raises must not cost the thread
                     item = _failed(job, error)
                 self._functions.done(work.intent.id)
-                works = self._hand_in(item) if item is not None and not self._stopping else []
+                works = self._hand_in(item) if item is not None else []
 
     def _hand_in(self, item: Item) -> list[Work]:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
+        if self._stopping:
+            with contextlib.suppress(EngineStopped):  # it took longer than the engine waits
+                self.submit(item)
+            return []
         alone = not self._functions.leased and not self._functions.waiting and not self._tasks
         if alone:
             self._here.turning = True
             turned = self.turn_with(item)
             self._here.turning = False
             if turned:
-                return self._functions.take(threading.current_thread().name, 1)
+                return self._take(self._functions, threading.current_thread().name, 1)
         self.submit(item)
         return []
 
     # --- both ---
+
+    def _take(self, bus: LocalBus, worker: str, limit: int) -> list[Work]:
+        return [] if self._leaving else bus.take(worker, limit)
 
     async def _perform(self, job: WorkerJob) -> Item | None:
         entry = self._entry(job.dialect, job.intent.kind)
