@@ -267,8 +267,15 @@ class Context:
 
 
 def is_reference(value: Value) -> bool:
-    """Whether a value is a reference, standing in for a payload in the blob store."""
-    return isinstance(value, dict) and "checksum" in value and "store" in value and "key" in value
+    """Whether a value is a reference of ours, standing in for a payload in the blob store. A user's
+    storage tool returns references of the same form to its own store: these are plain values."""
+    return (
+        isinstance(value, dict)
+        and value.get("store") == "blob"
+        and isinstance(checksum := value.get("checksum"), str)
+        and checksum == value.get("key")
+        and checksum.startswith("sha256:")
+    )
 
 
 def make_reference(*, checksum: str, size: int, schema_hint: str | None = None) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import is_reference
 from treadle.kernel.values import digest_bytes
 from treadle.work.portable import portable
 from treadle.work.tool import Outcome, ToolCall
@@ -67,7 +66,7 @@ async def _get(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
     if not isinstance(wanted, Mapping | str):
         return {"data": wanted, "ref": None}
     if isinstance(wanted, Mapping):
-        if not is_reference(wanted):
+        if not _refers(wanted):
             # A template that names a stored result gives the payload itself: it is here already.
             return {"data": dict(wanted), "ref": None}
         location = str(wanted.get("ref") or wanted["key"])
@@ -86,6 +85,11 @@ async def _get(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
         "size": len(content),
         "checksum": digest_bytes(content),
     }
+
+
+def _refers(value: Mapping[str, Any]) -> bool:
+    """Whether it is a reference of this tool's: to the engine's own store, or to a file."""
+    return {"store", "key", "checksum"} <= value.keys() and value["store"] in ("blob", "file")
 
 
 async def _load(reference: dict[str, Any], call: ToolCall) -> Any:

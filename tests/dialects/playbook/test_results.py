@@ -208,3 +208,24 @@ def test_large_items_of_a_stored_collection_go_by_address() -> None:
     ).run()
     assert lab.result["results"] == [[n, 80_000] for n in range(30)]
     assert max(len(stored.body) for stored in lab.driver.journal) < 50_000
+
+
+def test_a_reference_to_a_store_of_the_users_is_a_plain_value() -> None:
+    """Seed 004 §10: storage tools return `{store, key, checksum, size, schema_hint}` of their own store."""
+    theirs = {"store": "s3", "key": "a/b", "checksum": "md5:1", "size": 3, "schema_hint": None}
+    manifest = {"kind": "manifest", "files": 3}
+    lab = (
+        Lab(
+            """
+    workflow:
+      - {step: put, tool: {kind: put}, next: {arcs: [{step: list, args: {k: "{{ put.key }}"}}]}}
+      - {step: list, tool: {kind: manifest}, next: {arcs: [{step: use, args: {n: "{{ list.files }}"}}]}}
+      - {step: use, tool: {kind: echo, value: "{{ args.n }} {{ put.store }}"}}
+    """,
+            {"put": lambda config, call: theirs, "manifest": lambda config, call: manifest},
+        )
+        .run()
+        .replays()
+    )
+    assert lab.steps["put"]["result"] == theirs
+    assert lab.steps["use"]["result"] == "3 s3"

@@ -591,7 +591,7 @@ async def test_what_only_looks_like_a_reference(engine: Engine, clock: VirtualCl
     looking into it is refused."""
     forged = {
         "store": "blob",
-        "key": "k",
+        "key": "sha256:" + "0" * 64,
         "checksum": "sha256:" + "0" * 64,
         "size": 3,
         "schema_hint": "process",

@@ -22,7 +22,8 @@ async def test_put_and_get_a_file(run, tmp_path, name, data, stored):
     put = await run("artifact", {"action": "put", "uri": f"out/{name}", "data": data}, base=str(tmp_path))
     assert put.error is None
     assert (tmp_path / "out" / name).read_bytes() == stored
-    assert is_reference(put.result)
+    assert not is_reference(put.result), "it is in a file, not in the engine's store"
+    assert {"store", "key", "checksum", "size", "schema_hint"} <= put.result.keys()
     assert {"store", "key", "checksum", "size", "schema_hint"} <= set(put.result)
     assert put.result["size"] == len(stored)
     by_reference = await run("artifact", {"action": "get", "result_ref": put.result})

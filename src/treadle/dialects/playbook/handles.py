@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
 
 Loader = Callable[[Mapping[str, Any]], Value]
@@ -50,8 +51,14 @@ loader: ContextVar[Loader] = ContextVar("treadle_playbook_loader", default=_noth
 
 def is_stored(value: Value) -> bool:
     """Whether a value stands in for a payload: a reference, or a manifest of several."""
-    return type(value) is dict and (
-        ("checksum" in value and "store" in value and "key" in value) or value.get("kind") == "manifest"
+    return type(value) is dict and (is_reference(value) or _is_manifest(value))
+
+
+def _is_manifest(value: dict[str, Value]) -> bool:
+    return (
+        value.get("kind") == "manifest"
+        and value.get("strategy") == "concat"
+        and type(value.get("parts")) is list
     )
 
 
@@ -59,7 +66,7 @@ def payload_of(value: Value) -> Value:
     """The payload behind a reference or a manifest; any other value is itself."""
     if not is_stored(value):
         return value
-    if value.get("kind") == "manifest":
+    if not is_reference(value):
         out: list[Value] = []
         for part in value["parts"]:
             # A part is a chunk of items, or (in a long loop) again a manifest of chunks.
