@@ -20,7 +20,7 @@ from .flow import Branch, Flow, new_branch, new_visit, no_usage
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .routing import Ways, choices, chosen, is_decision, join_of, ways
+from .routing import Ways, choices, chosen, is_decision, join_of, used_up, ways
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -147,7 +147,8 @@ def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
 
 def _go_unasked(flow: Flow, branch: Branch, asked: Sequence[Edge], why_not: str) -> None:
     """No condition was chosen: the default edge, if there is one, else the branch ends here."""
-    default = next((edge for edge in asked if edge.when is None), None)
+    counts = flow.state["counts"]
+    default = next((edge for edge in asked if edge.when is None and not used_up(edge, counts)), None)
     if default is None:
         flow.emit("workflow:halted", node=asked[0].source, reason=why_not)
         end_branch(flow, branch)
@@ -294,9 +295,14 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         branch["own"] = [value["own"]]
     asked = [flow.workflow.edges[index] for index in visit["asked"]]
     position = chosen(choices(asked), value.get("choice"))
+    edge = asked[position] if position is not None else None
+    if edge is not None and used_up(edge, flow.state["counts"]):
+        # Another branch has followed it meanwhile, as often as it may be: what is left is asked.
+        _go_on(flow, branch, ways(flow.workflow, visit["node"], flow.state["counts"]))
+        return
     branch["visit"] = None
-    if position is not None and (when := asked[position].when) is not None:
-        follow(flow, branch, asked[position], when, when)
+    if edge is not None and edge.when is not None:
+        follow(flow, branch, edge, edge.when, edge.when)
     else:
         _go_unasked(flow, branch, asked, "no condition applies")
 

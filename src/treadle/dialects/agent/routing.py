@@ -24,15 +24,17 @@ class Ways:
 
 def ways(workflow: Workflow, node: str, counts: Mapping[str, int]) -> Ways:
     """E1: drop what is used up; one unconditional edge is followed; the rest is asked."""
-    left = [
-        edge for edge in workflow.out[node] if edge.limit is None or counts.get(edge.pair, 0) < edge.limit
-    ]
+    left = [edge for edge in workflow.out[node] if not used_up(edge, counts)]
     plain = [edge for edge in left if edge.when is None]
     if len(left) == len(plain):
         if len(plain) > 1:
             return Ways(fork=tuple(plain))
         return Ways(follow=plain[0]) if plain else Ways()
     return Ways(ask=(*(edge for edge in left if edge.when is not None), *plain))
+
+
+def used_up(edge: Edge, counts: Mapping[str, int]) -> bool:
+    return edge.limit is not None and counts.get(edge.pair, 0) >= edge.limit
 
 
 def is_decision(workflow: Workflow, node: str) -> bool:
