@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -47,6 +48,8 @@ class Sessions:
     def __init__(self, *, idle_s: float = IDLE_S) -> None:
         self.idle_s = idle_s
         self._live: dict[Hashable, Session] = {}
+        # Released, and perhaps not gone yet: whoever waited for it may have been cancelled.
+        self._released: set[Session] = set()
 
     async def open(self, key: Hashable, servers: Mapping[str, McpServer], taken: Sequence[str]) -> Session:
         session = self._live.get(key)
@@ -71,11 +74,18 @@ class Sessions:
     async def release(self, key: Hashable) -> None:
         session = self._live.pop(key, None)
         if session is not None:
-            await session.stop()
+            await self._end(session)
+
+    async def _end(self, session: Session) -> None:
+        self._released.add(session)
+        await session.stop()
+        self._released.discard(session)
 
     async def close(self) -> None:
-        for key in list(self._live):
-            await self.release(key)
+        """Returns when no server is left."""
+        sessions = [*self._live.values(), *self._released]
+        self._live.clear()
+        await asyncio.gather(*(self._end(session) for session in sessions))
 
     def __len__(self) -> int:
         return sum(not session.ended for session in self._live.values())
@@ -189,7 +199,11 @@ class Connection:
         self.listed: list[Tool] = []
         self._server = server
         self._client: Client | None = None
+        self._transport: Any = None
         self._is_lost = False
+        self._in_flight = 0
+        # A call was broken off; it knows nothing of that, and goes on with it until it answers again.
+        self._is_busy = False
         self._started = asyncio.Event()
         self._ending = asyncio.Event()
         self._failure: ProviderError | None = None
@@ -208,9 +222,15 @@ class Connection:
     async def call(self, tool: str, input: dict[str, Any]) -> Any:
         if self._client is None:
             raise ToolError("it has ended")
+        self._in_flight += 1
         try:
             result = await self._client.call_tool(tool, input)
+            self._is_busy = False
+        except asyncio.CancelledError:
+            self._is_busy = True
+            raise
         except MCPError as error:
+            self._is_busy = False
             # It answered, unless it says that nobody is there, or that it knows nothing of us any more.
             self._is_lost = (
                 error.error.code == CONNECTION_CLOSED or error.error.message == "Session terminated"
@@ -219,11 +239,17 @@ class Connection:
         except Exception:
             self._is_lost = True
             raise
+        finally:
+            self._in_flight -= 1
         if not result.is_error:
             _check_output(next((each for each in self.listed if each.name == tool), None), result)
         return result
 
     async def stop(self) -> None:
+        """A server that is idle is asked to end, and given time to. One that is still busy with a call
+        which nobody wants any more is killed."""
+        if self._in_flight or self._is_busy:
+            _kill(self._transport)
         self._ending.set()
         done, _ = await asyncio.wait([self._task], timeout=STOP_S)
         if not done:
@@ -249,7 +275,8 @@ class Connection:
         errors = stack.enter_context(log)
         try:
             async with asyncio.timeout(self._server.timeout_s):
-                connecting = await _client(stack, self._server, errors)
+                self._transport = await _transport(stack, self._server, errors)
+                connecting = Client(self._transport)
                 cover()
                 client: Client = await stack.enter_async_context(connecting)
                 # The SDK would match the patterns of a server's schema with `re`, on the event loop.
@@ -266,17 +293,30 @@ class Connection:
             raise
 
 
-async def _client(stack: AsyncExitStack, server: McpServer, errors: IO[str]) -> Client:
+async def _transport(stack: AsyncExitStack, server: McpServer, errors: IO[str]) -> Any:
     if server.command is not None:
         parameters = StdioServerParameters(
             command=server.command, args=list(server.args), env=dict(server.env), cwd=server.cwd
         )
-        return Client(stdio_client(parameters, errlog=errors))  # type: ignore[arg-type]
+        return stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]
     assert server.url is not None, "a server has a command or a url"
     http = await stack.enter_async_context(
         httpx2.AsyncClient(headers=dict(server.headers), timeout=httpx2.Timeout(server.timeout_s))
     )
-    return Client(streamable_http_client(server.url, http_client=http))
+    return streamable_http_client(server.url, http_client=http)
+
+
+def _kill(transport: Any) -> None:
+    """Kills a server with all it has started. The SDK keeps the process to itself, and would wait seconds
+    for a server that does not read because it works."""
+    frame = getattr(getattr(transport, "gen", None), "ag_frame", None)
+    process = frame.f_locals.get("process") if frame is not None else None
+    if process is None:
+        return  # not a process of ours: a connection just ends
+    with suppress(ProcessLookupError, PermissionError):
+        # The SDK gives each server a group of its own; never kill ours.
+        if os.getpgid(process.pid) != os.getpgid(0):
+            os.killpg(os.getpgid(process.pid), signal.SIGKILL)
 
 
 async def _tools_of(client: Client) -> list[Tool]:

@@ -84,6 +84,28 @@ async def test_a_server_that_hangs_is_given_up(sessions):
         await session.call(session.tools["hang"], {})
 
 
+async def test_a_server_whose_call_was_broken_off_is_gone_at_once(monkeypatch):
+    """Also if whoever stops it does not stay to see it: the engine closes in the same moment."""
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 3600)
+    sessions = Sessions()
+    session = await sessions.open("v1", {"calc": server()}, [])
+    said = await session.call(session.tools["whoami"], {})
+    pid = int(said["result"].split()[-1])
+    call = asyncio.ensure_future(session.call(session.tools["hang"], {}))
+    async with asyncio.timeout(10):
+        while not session._connections["calc"]._in_flight:  # noqa: ASYNC110, nothing tells
+            await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    release = asyncio.ensure_future(sessions.release("v1"))
+    await asyncio.sleep(0)
+    release.cancel()
+    async with asyncio.timeout(10):
+        await sessions.close()
+    assert not alive(pid)
+
+
 async def test_a_server_that_does_not_start_says_why(sessions):
     with pytest.raises(ProviderError, match="cannot find my configuration"):
         await sessions.open("v1", {"calc": server("dead", timeout_s=20)}, [])
