@@ -161,7 +161,8 @@ def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any
     tool calls kept, so that every node that was entered is left and nothing follows the run's end.
     Where each branch was (`at`: the one that stops the run) is kept for a retry."""
     stopped = [at] if at is not None else []
-    for branch in flow.state["branches"].values():
+    # Sorted: a state that comes from a snapshot has its keys in another order.
+    for _, branch in sorted(flow.state["branches"].items()):
         visit = branch["visit"]
         if visit is None:
             continue

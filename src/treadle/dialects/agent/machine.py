@@ -96,7 +96,7 @@ class AgentMachine(Machine):
 
 
 def _active(state: dict[str, Any]) -> list[Branch]:
-    return [branch for branch in state["branches"].values() if branch["visit"] is not None]
+    return [branch for _, branch in sorted(state["branches"].items()) if branch["visit"] is not None]
 
 
 def _decided(flow: Flow) -> Decision:
