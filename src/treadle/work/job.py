@@ -23,7 +23,10 @@ def is_revoked(error: BaseException) -> bool:
     for may have been cancelled too: that is a failure like any other."""
     if not isinstance(error, asyncio.CancelledError):
         return False
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a plain function on a thread of its own: nobody can cancel it
+        return False
     return task is not None and task.cancelling() > 0
 
 

@@ -35,7 +35,7 @@ from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError,
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted, encode
 
-from .job import Done, Job, StaysOpen
+from .job import Done, Job, StaysOpen, is_revoked
 from .pipeline_keychain import KeychainReader
 from .pipeline_results import externalise, find_reference, store_large
 from .registry import UnknownTool
@@ -273,9 +273,11 @@ class StepRun:
         started = time.monotonic()
         try:
             outcome = await tool.run(config, call)
-        except StaysOpen:
+        except (StaysOpen, KeyboardInterrupt, GeneratorExit):
             raise
-        except Exception as error:  # a tool that raises where it should report
+        except BaseException as error:  # a tool that raises where it should report
+            if is_revoked(error):
+                raise
             outcome = _raised(error)
         self.saving.dirty = True
         return _envelope(outcome, task, action.attempt, time.monotonic() - started)
@@ -355,7 +357,7 @@ def _envelope(outcome: Outcome, task: Task, attempt: int, duration_s: float) -> 
     return envelope
 
 
-def _raised(error: Exception) -> Outcome:
+def _raised(error: BaseException) -> Outcome:
     """What a tool raised, as the outcome it should have given."""
     if isinstance(error, TreadleError):
         kind = {"authorization": "auth", "timeout": "timeout", "transport": "connection"}.get(

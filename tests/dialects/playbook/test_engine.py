@@ -183,3 +183,42 @@ async def test_strict_is_asked_of_the_loader(tmp_path: Path) -> None:
             write(tmp_path, "workflow: [{step: a, tool: {kind: noop, set: {ctx.a: 1}}}]"), strict=True
         )
         assert [problem.code for problem in problems] == ["spelling_b"]
+
+
+class Interrupted:
+    """Raises what is no Exception, as a client library does whose own task was cancelled."""
+
+    kind = "interrupted"
+    idempotent = True
+
+    def __init__(self, *, sync: bool) -> None:
+        self.sync = sync
+        self.calls = 0
+
+    async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        self.calls += 1
+        if self.calls < 3:
+            raise asyncio.CancelledError
+        return Outcome(result=self.calls)
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_whatever_a_tool_raises_goes_through_the_policy_of_its_task(tmp_path: Path, sync: bool) -> None:
+    text = """
+    workflow:
+      - step: a
+        tool:
+          kind: interrupted
+          spec:
+            policy:
+              rules:
+                - {when: "{{ outcome.status == 'error' }}", then: {do: retry, attempts: 5, delay: 0}}
+    """
+    async with Engine("memory:") as engine:
+        engine.register(Interrupted(sync=sync))
+        run = await start(engine, write(tmp_path, text))
+        assert await run.result(timeout=10) == 3
+        failed = [e for e in await engine.events_after(run.id, 0) if e["type"] == "task.attempt.failed"]
+        assert [e["error"]["code"] for e in failed] == ["CancelledError", "CancelledError"]
