@@ -612,3 +612,23 @@ def test_every_evaluation_of_a_task_policy_is_recorded() -> None:
         "policy.task.evaluated",
         "task.done",
     ]
+
+
+def test_an_exponential_backoff_stays_at_its_longest_delay_however_often_it_is_tried() -> None:
+    given = "attempts: 1500, delay: 1, max_delay: 0, backoff: exponential"
+    lab = Lab(RETRY % given, {"net": scripted(failed())}).run()
+    assert (lab.status, len(lab.tools["net"].calls)) == ("failed", 1500)
+    assert lab.error["class"] == "transport"
+
+
+@pytest.mark.parametrize("delay", ["inf", "nan", "soon"])
+def test_a_delay_that_is_no_number_is_an_expression_error(delay: str) -> None:
+    lab = Lab(RETRY % f"delay: \"{{{{ '{delay}' }}}}\"", {"net": scripted(failed())}).run()
+    assert (lab.status, lab.error["class"]) == ("failed", "expression")
+    assert f"{delay!r} is not a number" in lab.error["message"]
+    assert lab.types("task.failed") == ["task.failed"]
+
+
+def test_a_delay_of_ages_is_a_delay() -> None:
+    lab = Lab(RETRY % "delay: 1e30, max_delay: 1e30", {"net": scripted(failed())}).run()
+    assert lab.status == "waiting"

@@ -10,6 +10,7 @@ It knows no tools, no clock and no randomness. Seed 004 §5.4, §6, §7, §9.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,9 @@ from .templates import Tree
 
 # A pipeline that jumps among noops forever would hold its worker forever.
 IDLE_TASKS_MAX: Final = 20_000
+DOUBLINGS_MAX: Final = 62
+# Thirty years: a time that fits into the clock of a timer, whatever a template makes of it.
+WAIT_S_MAX: Final = 1e9
 
 
 @dataclass(slots=True)
@@ -253,7 +257,8 @@ class Pipeline:
         if backoff == "linear":
             delay *= attempt
         elif backoff == "exponential":
-            delay *= 2 ** (attempt - 1)
+            # Beyond any delay there is; a float of more doublings would overflow.
+            delay *= 2.0 ** min(attempt - 1, DOUBLINGS_MAX)
         delay = min(delay, self._number(rule.max_delay, max(DELAY_S_MAX, first)))
         error = outcome.get("error") or {}
         if rule.then.get("respect_retry_after") and isinstance(error.get("retry_after"), int | float):
@@ -262,7 +267,7 @@ class Pipeline:
             # Spread by run, task and attempt: different for everyone, the same again on replay.
             seed = [self.scope.names["execution_id"], self._stamp, task.name, attempt]
             delay *= 0.5 + int(digest(seed)[-4:], 16) / 0x1FFFE
-        return float(delay)
+        return min(float(delay), WAIT_S_MAX)
 
     def _retry(self, task: Task, outcome: dict[str, Any], delay: float) -> None:
         attempt = self.frame["attempt"]
@@ -278,9 +283,12 @@ class Pipeline:
             return default
         value = tree.render(self.scope)
         try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise ExpressionError(f"step {self.step.name!r}: {value!r} is not a number") from None
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ExpressionError(f"step {self.step.name!r}: {value!r} is not a number")
+        return number
 
     def _render(self, set_iter: Tree | None, set_ctx: Tree | None) -> tuple[dict[str, Any], dict[str, Any]]:
         iter_writes = set_iter.render(self.scope) if set_iter is not None else {}
