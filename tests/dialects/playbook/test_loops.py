@@ -469,3 +469,14 @@ EXAMPLE = """
         next: {arcs: [{step: done, when: "{{ event.name == 'loop.done' }}"}]}
       - {step: done, tool: {kind: echo}}
 """
+
+
+def test_templates_in_a_written_list_or_mapping_are_rendered() -> None:
+    text = """
+    workload: {a: 5}
+    workflow: [{step: s, loop: {in: %s, iterator: i}, tool: {kind: noop, result: "{{ i }}"}}]
+    """
+    lab = Lab(text % '["{{ workload.a }}", 7, ["{{ a }}"]]').run().replays()
+    assert lab.result["results"] == [5, 7, [5]]
+    lab = Lab(text % '{k: "{{ workload.a + 1 }}"}').run().replays()
+    assert lab.result["results"] == [{"key": "k", "value": 6}]

@@ -21,9 +21,13 @@ from .templates import plain
 
 def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:
     """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
-    if loop.field is None:
+    if loop.source.constant:
         return {"list": collection(loop.source.value_if_constant, where)}
-    raw = loop.field.raw(turn.scope(token["args"], event=token.get("event") or {}))
+    scope = turn.scope(token["args"], event=token.get("event") or {})
+    if loop.field is None:
+        # A written list, or mapping, of templates.
+        return {"list": canonical(collection(loop.source.render(scope), where))}
+    raw = loop.field.raw(scope)
     if isinstance(raw, range):
         return {"range": [raw.start, raw.stop, raw.step]}
     found = _lasting(turn, loop, raw)
