@@ -69,7 +69,7 @@ def test_patterns_are_those_of_javascript(source: str, text: str, wanted: bool) 
     "source",
     ["x*+", "x++", "a**", "*", "+a", "{2}", "a{2,1}", "(", ")", "a)", "[", "[a", "[b-a]", "[a--b]", "\\", "(?i)a", "(?P<n>a)",
      "(?P=n)", "(?>a)", "(?#a)", "(?", "(?ii:a)", "(?-:a)", "(?<n>a)(?<n>b)", "(?<1>a)", r"(?<n>a)\k<m>", r"(?<n>a)\k",
-     "(?<=a)*", "^*", r"\b+", "(" * 51 + ")" * 51],
+     "(?<=a)*", "^*", r"\b+", "(" * 51 + ")" * 51, "a" * 20_001],
 )  # fmt: skip
 def test_what_javascript_refuses_is_refused(source: str) -> None:
     with pytest.raises(PatternError):
@@ -157,6 +157,23 @@ def test_long_texts_and_large_patterns_are_bounded_together() -> None:
     assert not found(r"^(?!.*b)[a-z]+$", "a" * 20_000 + "1")
     with pytest.raises(TooMuchWork, match="a text of 1000000 characters"):
         found("(?:a|b)*a[ab]{900}c", "ab" * 500_000)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("()" * 9_000 + r"\1x", "a" * 1_000),
+        ("(?=a)" + "a*" * 9_000 + "x", "a" * 1_000),
+        (r"(.*)(.*)\1\2x", "a" * 100_000),
+        (r"(a*)" + r"\1" * 1_000 + "x", "a" * 50_000),
+        ("(?=" * 40 + "(a+)+" + ")" * 40 + "b", "a" * 20_000),
+        ("a{2000}" * 2_000, "a" * 100_000),
+    ],
+)
+def test_large_patterns_are_given_up_as_soon(source: str, text: str) -> None:
+    """What a step costs must not grow with the pattern."""
+    with pytest.raises(TooMuchWork):
+        found(source, text)
 
 
 # --- the same as others -------------------------------------------------------------------------

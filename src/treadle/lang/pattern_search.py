@@ -81,8 +81,9 @@ class Program:
 
     def search(self, text: str, steps: int) -> tuple[bool, int]:
         """Whether the pattern is found, and the steps that are left. Raises OutOfSteps."""
-        search = _Search(self._code, text, steps, not self._keeps_groups)
         nothing: Slots = (-1,) * self._slots
+        # A step may copy all slots: with many of them it counts for several.
+        search = _Search(self._code, text, steps, 1 + self._slots // 32, not self._keeps_groups)
         for start in range(1 if self._at_start_only else len(text) + 1):
             if search.run(0, start, nothing) is not None:
                 return True, search.steps
@@ -148,10 +149,11 @@ class Program:
 class _Search:
     """One text. `memory`: whether what fails at a place will always fail there."""
 
-    def __init__(self, code: list[tuple[int, Any]], text: str, steps: int, memory: bool) -> None:
+    def __init__(self, code: list[tuple[int, Any]], text: str, steps: int, cost: int, memory: bool) -> None:
         self.code = code
         self.text = text
         self.steps = steps
+        self.cost = cost
         self.memory = memory
         self.failed: set[tuple[int, int, Slots]] = set()
         # The same for what failed inside of a look-around, which may be asked again from elsewhere.
@@ -161,12 +163,12 @@ class _Search:
     def run(self, pc: int, at: int, slots: Slots) -> Slots | None:
         """The slots after a match that begins here, or None."""
         code, text, failed = self.code, self.text, self.failed
-        size = len(text)
+        size, cost = len(text), self.cost
         waiting: list[tuple[int, int, Slots]] = [(pc, at, slots)]
         while waiting:
             pc, at, slots = waiting.pop()
             while True:
-                self.steps -= 1
+                self.steps -= cost
                 if self.steps < 0:
                     raise OutOfSteps
                 op, argument = code[pc]

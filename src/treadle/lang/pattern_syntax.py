@@ -22,6 +22,7 @@ Ranges = tuple[Range, ...]
 
 LAST: Final = 0x10FFFF
 _DEPTH_MAX: Final = 50
+SOURCE_CHARS_MAX: Final = 20_000
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _DIGITS: Final = frozenset("0123456789")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -131,6 +132,8 @@ def complement(ranges: Sequence[Range]) -> Ranges:
 
 def parse(source: str, *, schema: bool = False) -> Tree:
     """Reads a pattern, or raises PatternError."""
+    if len(source) > SOURCE_CHARS_MAX:
+        raise PatternError(f"a pattern has at most {SOURCE_CHARS_MAX} characters, not {len(source)}")
     return _Parser(source, schema).parse()
 
 
