@@ -7,25 +7,24 @@ that `spec.result.select` picked. PLAYBOOK §5.12.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Playbook, Step, Task
 from treadle.dialects.playbook.routing import argument_scope
+from treadle.dialects.playbook.selection import extracted
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
 
 from .job import Job
 
-_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
-
 
 async def externalise(
-    job: Job, step: Step, task: Task | None, result: Value, limit: int, *, run: str
+    job: Job, step: Step, task: Task | None, result: Value, limit: int, *, run: str, attempt: int = 1
 ) -> Value:
-    """The result itself while it is small, else its reference; `run` tells step-runs apart in it."""
+    """The result itself while it is small, else its reference, whose address names the task that gave
+    the result; `run` tells step-runs apart in it."""
     config: dict[str, Any] = (task.spec.get("result") or {}) if task is not None else {}
     store = config.get("store") or {}
     asked = bool(config.get("select")) or store.get("kind", "auto") not in ("auto", "inline")
@@ -37,15 +36,12 @@ async def externalise(
     stored = await job.store_blob(result)
     return {
         "kind": "result_ref",
-        "ref": f"treadle://execution/{job.run}/step/{step.name}/task/{name}/run/{run}/attempt/1",
+        "ref": f"treadle://execution/{job.run}/step/{step.name}/task/{name}/run/{run}/attempt/{attempt}",
         **stored,
         "scope": store.get("scope", "execution"),
         "ttl": store.get("ttl"),
         "expires_at": None,
-        "extracted": {
-            str(item.get("as") or item["path"]): select(result, str(item["path"]))
-            for item in config.get("select") or ()
-        },
+        "extracted": extracted(config, result),
         "preview": preview(result, preview_max),
     }
 
@@ -108,18 +104,3 @@ def preview(value: Value, limit: int) -> dict[str, Any]:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     cut = text.encode()[:limit].decode(errors="ignore")
     return {"truncated": len(cut) < len(text), "bytes": len(text.encode()), "sample": cut}
-
-
-def select(value: Value, path: str) -> Value:
-    """A small JSON path: `$.a.b[0]['c d']`; null where it leads nowhere."""
-    for match in _PART.finditer(path.removeprefix("$")):
-        name, index, quoted = match.groups()
-        if index is not None:
-            if not isinstance(value, list) or int(index) >= len(value):
-                return None
-            value = value[int(index)]
-        else:
-            if not isinstance(value, dict):
-                return None
-            value = value.get(name or quoted)
-    return value

@@ -318,8 +318,16 @@ class StepRun:
         limit = self.playbook.inline_bytes_max
         value: dict[str, Any] = {"status": end.status}
         if end.result is not None:
-            last = self.step.tasks[-1] if self.step.tasks else None
-            value["result"] = await externalise(self.job, self.step, last, end.result, limit, run=self.id)
+            index, attempt = pipe.frame.get("by") or (-1, 1)
+            value["result"] = await externalise(
+                self.job,
+                self.step,
+                self.step.tasks[index],
+                end.result,
+                limit,
+                run=self.id,
+                attempt=attempt,
+            )
         if end.error is not None:
             value["error"] = end.error
         if pipe.frame["ctx"]:

@@ -229,3 +229,34 @@ def test_a_reference_to_a_store_of_the_users_is_a_plain_value() -> None:
     )
     assert lab.steps["put"]["result"] == theirs
     assert lab.steps["use"]["result"] == "3 s3"
+
+
+def test_the_task_that_gave_the_result_says_how_it_is_kept() -> None:
+    lab = Lab("""
+    workflow:
+      - step: a
+        tool:
+          - name: fetch
+            kind: echo
+            value: {a: {b: 1}, big: 2}
+            spec:
+              result: {select: [{path: "$.a.b", as: bee}]}
+              policy: {rules: [{when: "{{ _attempt < 2 }}", then: {do: retry, delay: 0}}, {else: {then: {do: break}}}]}
+          - {name: other, kind: noop}
+        next: {arcs: [{step: b}]}
+      - {step: b, tool: {kind: noop, result: ["{{ a.bee }}", "{{ a._ref }}"]}}
+    """).run()
+    assert lab.result[0] == 1
+    assert "/task/fetch/run/" in lab.result[1]
+    assert lab.result[1].endswith("/attempt/2")
+
+
+def test_what_select_picks_is_readable_in_the_same_pipeline() -> None:
+    lab = Lab("""
+    workflow:
+      - step: a
+        tool:
+          - {name: fetch, kind: echo, value: {a: {b: 1}}, spec: {result: {select: [{path: "$.a.b", as: bee}]}}}
+          - {name: use, kind: noop, result: ["{{ fetch.bee }}", "{{ fetch.a.b }}"]}
+    """).run()
+    assert lab.result == [1, 1]

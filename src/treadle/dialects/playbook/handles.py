@@ -81,7 +81,7 @@ def payload_of(value: Value) -> Value:
 class Handle:
     """A result as templates see it. Compares, iterates and prints like the result itself."""
 
-    __slots__ = ("error", "http", "meta", "raw", "status")
+    __slots__ = ("error", "extracted", "http", "meta", "raw", "status")
 
     def __init__(
         self,
@@ -91,8 +91,11 @@ class Handle:
         error: Value = None,
         http: Value = None,
         meta: Value = None,
+        extracted: Mapping[str, Value] | None = None,
     ) -> None:
         self.raw, self.status, self.error, self.http, self.meta = raw, status, error, http, meta
+        # What `select` picks of a result that was not stored yet; a reference brings its own.
+        self.extracted = extracted
 
     def payload(self) -> Value:
         return payload_of(self.raw)
@@ -103,6 +106,8 @@ class Handle:
         raw = self.raw
         if type(raw) is dict and "extracted" in raw and is_stored(raw) and name in (raw["extracted"] or ()):
             return raw["extracted"][name]
+        if self.extracted is not None and name in self.extracted:
+            return self.extracted[name]
         value = payload_of(raw)
         if type(value) is dict and name in value:
             return wrap(value[name])

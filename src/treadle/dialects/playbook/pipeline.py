@@ -21,6 +21,7 @@ from treadle.kernel.values import Value, digest
 from .handles import Handle, Scope, StepResults
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
+from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
 
@@ -305,6 +306,8 @@ class Pipeline:
     def _remember(self, task: Task, outcome: dict[str, Any]) -> None:
         if outcome["status"] == "ok":
             self.frame["prev"] = self.scope.names["_prev"] = outcome.get("result")
+            # Which task gave it, and at which attempt: its spec says how the result is kept.
+            self.frame["by"] = [self.frame["pc"], self.frame["attempt"]]
         if task.name in self.step.needs.tasks and task.name not in RESERVED:
             entry: dict[str, Any] = {
                 key: outcome[key] for key in ("status", "result", "error", "http", "meta") if key in outcome
@@ -313,12 +316,15 @@ class Pipeline:
             self._name_result(task.name, entry)
 
     def _name_result(self, name: str, entry: dict[str, Any]) -> None:
+        result = entry.get("result")
+        config = self.step.tasks[self.step.labels[name]].spec.get("result") or {}
         self.scope.names[name] = Handle(
-            entry.get("result"),
+            result,
             status=entry["status"],
             error=entry.get("error"),
             http=entry.get("http"),
             meta=entry.get("meta"),
+            extracted=extracted(config, result) if config.get("select") else None,
         )
 
     def _report(self, task: Task, outcome: dict[str, Any], policy: dict[str, Any] | None) -> None:
