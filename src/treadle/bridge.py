@@ -119,7 +119,7 @@ class Bridge:
         self._failure = None
         self._readers = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="treadle-reader")
         if self.readonly:
-            self.watching.begin()
+            await self.watching.begin()
             return
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
@@ -138,11 +138,12 @@ class Bridge:
             await self.stop()
             raise failure
         self._started = True
-        self.watching.begin()
+        await self.watching.begin()
 
     async def stop(self) -> None:
         if self.worker is not None:
             await self.worker.stop()
+        await self.watching.end()
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
             self._readers.submit(self._close_reads).result()
@@ -302,6 +303,14 @@ class Bridge:
             return [] if row is None else [*document.events(reads, row, after=after, record=record)]
 
         return await self.read(ask)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether commits send their news here; as a guest, or as an onlooker, we have to look."""
+        return self.core is not None
+
+    async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+        return await self.read(lambda reads: reads.moved(since))
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

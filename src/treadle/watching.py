@@ -2,7 +2,7 @@
 
 A watch is only a wake-up: whoever is woken reads the store, so nothing depends on a message being
 delivered. Observers get the events themselves, in order, after the commit; what they raise is
-logged and swallowed.
+logged and swallowed. Where another process owns the store no news come, and it is looked at instead.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import to_value
 from treadle.runtime.payloads import refers
 from treadle.runtime.ports import News
@@ -39,12 +41,24 @@ class EventSource(Protocol):
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
     async def runs_beyond(self, event_no: int) -> list[str]: ...
 
+    @property
+    def is_told(self) -> bool: ...
+    async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]: ...
+
 
 class _Mark(NamedTuple):
     """The last event an observer saw of a run, and a record that no later one comes before."""
 
     seq: int
     record: int
+
+
+class _Moved(NamedTuple):
+    """A run to which something happened in another process: what, is in the store."""
+
+    run: str
+    ended: bool
+    new: bool
 
 
 class Watch:
@@ -83,8 +97,12 @@ class Watching:
     def __init__(self, source: EventSource) -> None:
         self.source = source
         self._begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[str, list[Watch]] = {}
         self._observers: list[_Observing] = []
+        # As a guest: how far the store was looked at (-1: not yet), and who looks on.
+        self._looked = (-1, -1)
+        self._following: asyncio.Task[None] | None = None
 
     def wants(self, run: str, ended: bool) -> bool:
         """Asked on the core thread: whether anybody would hear news of this run."""
@@ -110,13 +128,48 @@ class Watching:
         observing = _Observing(observer, after, self.source)
         self._observers.append(observing)
         if self._begun:
-            observing.catch_up()
+            assert self._loop is not None, "what has begun has a loop"
+            self._loop.call_soon_threadsafe(self._join, observing)
 
-    def begin(self) -> None:
+    def _join(self, observing: _Observing) -> None:
+        observing.catch_up()
+        if self._begun and self._following is None and not self.source.is_told:
+            self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    async def begin(self) -> None:
         """The store is open: observers that come back are told what they have missed."""
-        self._begun = True
+        self._begun, self._loop = True, asyncio.get_running_loop()
         for observing in self._observers:
             observing.catch_up()
+        if self._observers and not self.source.is_told:
+            await self._look()
+            self._following = self._loop.create_task(self._follow())
+
+    async def end(self) -> None:
+        """Looks a last time, if looking is needed."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+            self._following = None
+            if not self.source.is_told:
+                await self._look()
+
+    async def _follow(self) -> None:
+        """Until we own the store ourselves; and once more then, for what its last owner did."""
+        is_told = False
+        while not is_told:
+            is_told = self.source.is_told
+            await self._look()
+            await asyncio.sleep(POLL_S)
+
+    async def _look(self) -> None:
+        try:
+            self._looked, found = await self.source.moved(self._looked)
+        except TreadleError:
+            return  # the store does not answer now; it is asked again
+        for run, status, new in found:
+            for observing in self._observers:
+                observing.look(_Moved(run, status in TERMINAL, new))
 
     def tell(self, news: list[News]) -> None:
         for observing in self._observers:
@@ -134,7 +187,7 @@ class Watching:
             await observing.drain()
 
     def close(self, failure: BaseException | None) -> None:
-        self._begun = False
+        self._begun, self._looked = False, (-1, -1)
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake(failure)
@@ -153,7 +206,7 @@ class _Observing:
         # Something may still come for a run that has ended; then it is not told all over again.
         self._ended: OrderedDict[str, _Mark] = OrderedDict()
         # None: look for what was missed.
-        self._queue: asyncio.Queue[News | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[News | _Moved | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def catch_up(self) -> None:
@@ -163,7 +216,10 @@ class _Observing:
     def tell(self, news: list[News]) -> None:
         self._put(*news)
 
-    def _put(self, *items: News | None) -> None:
+    def look(self, moved: _Moved) -> None:
+        self._put(moved)
+
+    def _put(self, *items: News | _Moved | None) -> None:
         for item in items:
             self._queue.put_nowait(item)
         if self._task is None or self._task.done():
@@ -183,7 +239,10 @@ class _Observing:
             if news is None:
                 await self._catch_up()
                 continue
-            if news.events:
+            if isinstance(news, _Moved):
+                mark = self._mark(news.run, new=news.new)
+                await self._pass_on(news.run, await self._source.events_after(news.run, *mark))
+            elif news.events:
                 await self._pass_on(news.run, news.events)
             if news.ended and news.run in self._seen:
                 self._ended[news.run] = self._seen.pop(news.run)

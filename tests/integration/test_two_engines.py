@@ -98,6 +98,47 @@ async def test_the_same_start_from_both_sides_is_one_run(tmp_path: Path) -> None
         assert len(await owner.list()) == 1
 
 
+# --- watching as a guest -----------------------------------------------------------------------------------
+
+
+async def test_observers_of_a_guest_see_every_event_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    async with make_engine(path) as owner:
+        await owner.start("toy", {"do": ["signal:go"]}, id="old")
+        seen: list[tuple[str, int]] = []
+        guest = make_engine(path)
+        guest.observe(lambda event: seen.append((event["run"], event["seq"])), after={"old": 1})
+        async with guest:
+            assert not guest.owns
+            run = await guest.start("toy", {"do": ["work", "work"]}, id="new")
+            await run.result(timeout=DEADLINE_S)
+            await owner.signal("old", "go")
+            await (await guest.run("old")).result(timeout=DEADLINE_S)
+        for id, after in (("new", 0), ("old", 1)):
+            told = [seq for run_id, seq in seen if run_id == id]
+            assert told == [event["seq"] for event in await owner.events_after(id, after)], id
+            assert told, id
+
+
+async def test_observers_miss_nothing_and_hear_nothing_twice_when_their_process_takes_over(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.db"
+    owner = make_engine(path)
+    await owner.__aenter__()
+    seen: list[int] = []
+    guest = make_engine(path)
+    async with guest:
+        guest.observe(lambda event: seen.append(event["seq"]))
+        run = await guest.start("toy", {"do": ["work", "signal:go", "work"]}, id="moved")
+        await until(lambda: _waits(guest, run.id, "signal"))
+        await owner.__aexit__(None, None, None)
+        await guest.signal(run.id, "go")
+        await run.result(timeout=DEADLINE_S)
+        last = (await guest.events_after(run.id, 0))[-1]["seq"]
+    assert seen == list(range(1, last + 1))
+
+
 # --- taking over --------------------------------------------------------------------------------------------
 
 

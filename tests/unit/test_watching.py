@@ -21,6 +21,11 @@ class Stored:
     async def runs_beyond(self, event_no: int) -> list[str]:
         return ["r"] if self.last > event_no else []
 
+    is_told = True
+
+    async def moved(self, since: Any) -> Any:
+        raise AssertionError("who is told does not look")
+
 
 def news(*seqs: int, ended: bool = False) -> News:
     return News(
@@ -35,7 +40,7 @@ async def told(*found: News, after: Any = 0, last: int = 0) -> list[int]:
     )
     watching.observe(lambda event: seen.append(event["seq"]), after=after)
     if last:
-        watching.begin()
+        await watching.begin()
         await watching.drain()
     for item in found:
         watching.tell([item])

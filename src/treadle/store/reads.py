@@ -208,6 +208,22 @@ class SqlReads:
         last = "SELECT event_no FROM journal WHERE run = runs.no ORDER BY seq DESC LIMIT 1"
         return [id for (id,) in self._all(f"SELECT id FROM runs WHERE ({last}) > ? ORDER BY no", event_no)]
 
+    def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+        # Read before the runs: what comes in between is found twice, not never.
+        records, frames = (
+            int(self._one(f"SELECT coalesce(max(rowid), 0) FROM {table}")[0])
+            for table in ("journal", "frames")
+        )
+        if since == (records, frames) or since == (-1, -1):
+            return (records, frames), []
+        rows = self._all(
+            """SELECT runs.id, runs.status, min(found.seq) FROM (
+                 SELECT run, seq FROM journal WHERE rowid > ? UNION ALL SELECT run, 2 FROM frames WHERE rowid > ?
+               ) AS found JOIN runs ON runs.no = found.run GROUP BY runs.no ORDER BY runs.no""",
+            *since,
+        )
+        return (records, frames), [(id, status, first == 1) for id, status, first in rows]
+
     def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
         until = 2**62 if until_seq is None else until_seq
         query = "SELECT seq, body, digest FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
