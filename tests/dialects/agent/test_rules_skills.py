@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,26 @@ def test_a_servers_call_that_may_not_be_repeated_is_marked_before_it_is_made(pla
     first, second = [intent.id for intent in run.performed if intent.kind == "call"]
     assert run.checkpoints == {first: {"started": True}}
     assert second not in run.checkpoints
+
+
+# --- handlers (§7) ------------------------------------------------------------------------------
+
+
+def test_a_plain_function_runs_in_a_thread_and_a_coroutine_does_not(play, flow):
+    skill, seen = Skill("s", name="S"), []
+
+    @skill.tool("plain", idempotent=True)
+    def plain(input: Any, ctx: Any) -> None:
+        seen.append(threading.current_thread() is threading.main_thread())
+
+    @skill.tool("awaited", idempotent=True)
+    async def awaited(input: Any, ctx: Any) -> None:
+        seen.append(threading.current_thread() is threading.main_thread())
+
+    calls = [{"tool": "plain"}, {"tool": "awaited"}]
+    script = {"run": {"a": [{"tool_calls": calls, "data": {}}]}}
+    play(flow({"a": {"skills": ["s"]}}), script, skills=(skill,))
+    assert seen == [False, True]
 
 
 # --- Sources (R2, §8.6) -------------------------------------------------------------------------
