@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from .errors import TreadleError
-from .limits import STEP_BYTES_MAX
+from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX
 from .model import Cancel, Context, Decision, Event, OpenIntent, Receipt, Started
 from .values import Value
 
@@ -32,6 +32,8 @@ class Machine(ABC):
     final: ClassVar[bool] = True
     # The most bytes one record may have. A dialect that counts its own output exactly raises it.
     record_bytes_max: ClassVar[int] = STEP_BYTES_MAX
+    # The most events one record may show. A dialect that shows more than its authors emit raises it.
+    record_events_max: ClassVar[int] = STEP_EVENTS_MAX
 
     # Whether an ended run's last event stays its last: what comes late is seen in the diagnostics only.
     last_event_closes: ClassVar[bool] = False

@@ -220,6 +220,7 @@ def advance(
         final=machine.final,
         event=event,
         bytes_max=machine.record_bytes_max,
+        events_max=machine.record_events_max,
     )
 
 
@@ -320,12 +321,13 @@ def admit(
     final: bool,
     event: Event,
     bytes_max: int | None = STEP_BYTES_MAX,
+    events_max: int = STEP_EVENTS_MAX,
 ) -> Step:
     """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
     kernel's own (a fault, a fork), which no limit may refuse."""
     seq = run.seq + 1
     if bytes_max is not None:
-        _check_limits(decision)
+        _check_limits(decision, events_max)
     opened = [
         _identify(run, intent, seq, index, at_ns, allowed) for index, intent in enumerate(decision.intents)
     ]
@@ -384,14 +386,14 @@ def admit(
     )
 
 
-def _check_limits(decision: Decision) -> None:
+def _check_limits(decision: Decision, events_max: int) -> None:
     # Messages are bounded by the events they carry, not by the room for open work.
     opening = sum(intent.kind not in DETACHED_KINDS for intent in decision.intents)
     if opening > STEP_INTENTS_MAX:
         raise LimitExceeded(f"{opening} intents in one step; at most {STEP_INTENTS_MAX} are allowed")
     events = len(decision.events)
-    if events > STEP_EVENTS_MAX:
-        raise LimitExceeded(f"{events} events in one step; at most {STEP_EVENTS_MAX} are allowed")
+    if events > events_max:
+        raise LimitExceeded(f"{events} events in one step; at most {events_max} are allowed")
 
 
 def _describe(

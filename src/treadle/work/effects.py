@@ -23,6 +23,7 @@ from treadle.dialects.reactive.shapes import (
     Secret,
     Sequence,
     Shape,
+    Variant,
     secret_names,
 )
 from treadle.kernel.errors import TreadleError
@@ -154,10 +155,13 @@ def revealed(shape: Shape, value: Any, secret: Callable[[str], Any]) -> Any:
         return shape.make([revealed(shape.inner, item, secret) for item in value])
     if isinstance(shape, Mapped):
         return {key: revealed(shape.inner, item, secret) for key, item in value.items()}
-    if isinstance(shape, Record):
-        fields = {name: revealed(part, getattr(value, name), secret) for name, part in shape.fields.items()}
-        return _rebuilt(value, fields)
-    return value
+    if isinstance(shape, Variant):
+        tag = shape.tag_of(value)
+        assert tag is not None, "params were made by their own shape"
+        return revealed(shape.arms[tag], value, secret)
+    assert isinstance(shape, Record), f"{type(shape).__name__} says that it holds secrets"
+    fields = {name: revealed(part, getattr(value, name), secret) for name, part in shape.fields.items()}
+    return _rebuilt(value, fields)
 
 
 def _rebuilt(value: Any, fields: dict[str, Any]) -> Any:

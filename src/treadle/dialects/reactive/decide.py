@@ -69,6 +69,9 @@ def check(bound: Bound, output: Any, terminal: bool) -> Checked:
     workflow = bound.workflow
     if not isinstance(output, Output):
         raise _refused(workflow, f"a step returns rx.Output(...), not {type(output).__name__}")
+    for what, given in (("effects", output.effects), ("events", output.events)):
+        if not isinstance(given, list | tuple):
+            raise _refused(workflow, f"{what} is a list, not {type(given).__name__}")
     if len(output.effects) > STEP_INTENTS_MAX:
         raise LimitExceeded(
             f"{len(output.effects)} effects in one step; at most {STEP_INTENTS_MAX} are allowed"
@@ -122,26 +125,31 @@ def _effect(workflow: Workflow, emission: object) -> dict[str, Value]:
         raise _refused(
             workflow, f"{name} is not declared; add it to effects=[...]", effect=name, rule="effects_emitted"
         )
+    if emission.ref is not None and not isinstance(emission.ref, str):
+        raise _refused(workflow, f"{name}: ref is text, not {type(emission.ref).__name__}", effect=name)
     value: dict[str, Value] = {"effect": name, "ref": emission.ref or ""}
     if name == TIMER_EFFECT:
         try:
-            from_ns = emission.params
-            value["params"] = from_ns if isinstance(from_ns, int) else _timer_ns(from_ns)
+            value["params"] = _timer_ns(emission.params)
         except Misfit as misfit:
             raise _refused(workflow, f"{name}: {misfit.message}", effect=name) from None
         return value
     value["params"] = _fit(workflow.effects[name].params, emission.params, f"{workflow.name}: {name}")
-    key = emission.idempotency_key
-    if key is not None:
-        value["key"] = key if isinstance(key, str) else "0x" + bytes(key).hex()
+    key: object = emission.idempotency_key
+    if isinstance(key, str | bytes):
+        value["key"] = key if isinstance(key, str) else "0x" + key.hex()
+    elif key is not None:
+        what = type(key).__name__
+        raise _refused(workflow, f"{name}: idempotency_key is text or bytes, not {what}", effect=name)
     return value
 
 
 def _timer_ns(params: object) -> int:
-    """A timer that was asked for by name: {deliver_at_ns}."""
-    if isinstance(params, dict) and isinstance(params.get("deliver_at_ns"), int):
-        return int(params["deliver_at_ns"])
-    raise Misfit("a timer takes nanoseconds since 1970, or {deliver_at_ns}")
+    """The instant of a timer; one that was asked for by name has {deliver_at_ns}."""
+    at_ns = params.get("deliver_at_ns") if isinstance(params, dict) else params
+    if isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 <= at_ns < 2**63:
+        return int(at_ns)
+    raise Misfit(f"a timer takes a time, nanoseconds since 1970, or {{deliver_at_ns}}, not {at_ns!r:.80}")
 
 
 def _annotations(raw: object) -> Value:

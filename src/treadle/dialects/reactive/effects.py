@@ -113,10 +113,10 @@ class TimerEffect:
 
     def __call__(self, when: datetime | int, *, ref: str | None = None) -> Emission:
         try:
-            at_ns = when if isinstance(when, int) else time_ns(when)
+            at = time_ns(when) if isinstance(when, datetime) else when
         except Misfit as misfit:
             raise ValueError(f"rx.timer: {misfit.message}") from None
-        return Emission(self.name, at_ns, ref)
+        return Emission(self.name, at, ref)
 
     def __repr__(self) -> str:
         return f"<effect {self.name}>"

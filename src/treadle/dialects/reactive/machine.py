@@ -11,10 +11,13 @@ subscribes to, and proposals (`governance.py`).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from treadle.kernel.errors import DecisionRefused, InputInvalid, TreadleError, UnknownWorkflow, Unsupported
+from treadle.kernel.limits import STEP_EVENTS_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import (
     Apply,
@@ -33,7 +36,7 @@ from treadle.kernel.model import (
     Status,
     is_reference,
 )
-from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.graph import Edge, Graph, Node
 
 from . import governance, step
@@ -45,6 +48,9 @@ from .guard import strictly
 from .names import TIMER_EFFECT
 from .shapes import Misfit
 from .step import Output
+from .workflow import Workflow
+
+T = TypeVar("T")
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _RECEIPT_STATUSES: Final = ("ok", "error", "timeout", "cancelled")
@@ -74,6 +80,8 @@ class ReactiveMachine(Machine):
     signed: ClassVar[bool] = True
     # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
     record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
+    # What the step emits, which is counted there too, and its annotations.
+    record_events_max: ClassVar[int] = STEP_EVENTS_MAX + 1
 
     def __init__(self) -> None:
         self._apps: dict[str, App] = {}
@@ -195,15 +203,8 @@ class ReactiveMachine(Machine):
             ended = after is not None and workflow.terminal is not None and bool(workflow.terminal(after))
             return output, ended
 
-        try:
-            output, terminal = strictly(call) if workflow.determinism == "strict" else call()
-        except TreadleError:
-            raise
-        except Exception as error:
-            # Addresses differ from process to process, and a fault must replay to the same bytes.
-            message = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
-            raise StepFailed(f"{workflow.name}: {message}", where=workflow.name) from error
-        return check(bound, output, terminal)
+        watched = partial(strictly, call) if workflow.determinism == "strict" else call
+        return check(bound, *_authored(workflow, watched))
 
     def _seen(self, bound: Bound, event: Event, ctx: Context) -> Any:
         """The event as the author sees it."""
@@ -229,7 +230,7 @@ class ReactiveMachine(Machine):
                     effect=effect_name(intent),
                     seq=event.seq,
                     kind=event.type,
-                    value=event.value,
+                    value=_copied(event.value),
                 )
             case _:
                 raise Unsupported(
@@ -261,13 +262,30 @@ def effect_name(intent: OpenIntent) -> str:
     return TIMER_EFFECT if intent.kind == "timer" else intent.kind
 
 
+def _authored(workflow: Workflow, call: Callable[[], T]) -> T:
+    """Calls the author's code. Whatever it ends with is a failure of that step and of nothing else; only
+    a person's Ctrl-C is not the step's."""
+    try:
+        return call()
+    except (TreadleError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # Addresses differ from process to process, and a fault must replay to the same bytes.
+        message = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+        raise StepFailed(f"{workflow.name}: {message}", where=workflow.name) from error
+
+
+def _copied(value: Value) -> Value:
+    """A value for the author to keep or change, in the order that its replay will see. The record is
+    encoded after the step, so it must hold another one."""
+    return decode_trusted(encode(value))
+
+
 def _terminal(bound: Bound, state: Value) -> bool:
-    workflow = bound.workflow
-    return (
-        state is not None
-        and workflow.terminal is not None
-        and bool(workflow.terminal(workflow.state.load(state)))
-    )
+    workflow, terminal = bound.workflow, bound.workflow.terminal
+    if state is None or terminal is None:
+        return False
+    return _authored(workflow, lambda: bool(terminal(workflow.state.load(state))))
 
 
 def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
@@ -275,7 +293,7 @@ def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
     if known is None:
         raise InputInvalid(f"{bound.workflow.name} does not take {event.schema}", where=bound.workflow.name)
     value = ctx.blob(event.value) if is_reference(event.value) else event.value
-    return known.shape.load(value)
+    return _authored(bound.workflow, lambda: known.shape.load(value))
 
 
 def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
@@ -290,7 +308,7 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
             payload = ctx.blob(payload) if is_reference(payload) else payload
             shape = bound.workflow.effects[intent.kind].receipt
             payload = shape.canon(payload)
-            value = shape.load(payload)
+            value = _authored(bound.workflow, partial(shape.load, payload))
     error = event.error
     return step.Receipt(
         ref=intent.ref or None,
@@ -301,7 +319,7 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
         else {
             "class": error.get("class"),
             "message": error.get("message"),
-            "details": error.get("details") or {},
+            "details": _copied(error.get("details") or {}),
         },
         effect=effect_name(intent),
         intent_id=intent.id,

@@ -60,9 +60,9 @@ def run_id(workflow: str, key: Value = None, *, keyed: bool = True) -> str:
     return id
 
 
-def key_order(key: Value) -> Any:
+def key_order(key: Value) -> tuple[int, Any]:
     """What cells are sorted by: text and numbers as people expect, anything else as text."""
-    return key if isinstance(key, str | int) else key_text(key)
+    return (0, key) if isinstance(key, int) else (1, key_text(key))
 
 
 def key_text(key: Value) -> str:
@@ -77,8 +77,9 @@ def _hex(value: object) -> str:
 
 
 def key_of(workflow: Workflow, run: str) -> Any:
-    """The typed key of a run's id; the inverse of `run_id`."""
-    if workflow.key is None:
+    """The typed key of a run's id; the inverse of `run_id`. A run with another id (a child of another
+    workflow) is no cell and has no key."""
+    if workflow.key is None or not run.startswith(f"{workflow.name}/"):
         return None
     text = run.removeprefix(f"{workflow.name}/")
     try:

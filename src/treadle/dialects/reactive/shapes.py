@@ -30,7 +30,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from treadle.kernel.errors import InputInvalid, TreadleError
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.values import Value, decode_trusted, encode, to_value
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
@@ -304,9 +304,9 @@ class Mapped(Shape):
             if name in out:
                 raise Misfit(f"the key {key!r} stands twice")
             out[name] = (key, item)
-        if self.plain:
-            return dict(out.values())
-        return [[*out[name]] for name in sorted(out)]
+        # In the order of the encoding: what a step walks over now is what its replay walks over.
+        pairs = [out[name] for name in sorted(out)]
+        return dict(pairs) if self.plain else [[*pair] for pair in pairs]
 
     def load(self, value: Value) -> Any:
         pairs = value.items() if self.plain else value
@@ -441,11 +441,9 @@ def union_shape(records: list[Record]) -> Variant:
 
 def _read_json(raw: object) -> Value:
     try:
-        value = to_value(raw)
-        encode(value)
+        return decode_trusted(encode(to_value(raw)))
     except TreadleError as error:
         raise Misfit(error.message) from None
-    return value
 
 
 # Any value, for what comes from outside Python: the configuration and the result of a tool. No annotation

@@ -25,7 +25,7 @@ from .names import (
     check_name,
     family_name,
 )
-from .shapes import Record, Shape, Variant
+from .shapes import Option, Record, Shape, Variant
 from .step import Context, Output
 from .types import shape_of
 
@@ -130,6 +130,11 @@ class Workflow:
                 raise self._bad(f"key: {path} has another type in {event.name}", code="KEY_FIELD")
         key = shapes[0]
         assert key is not None
+        if isinstance(key, Option):
+            raise self._bad(
+                f"key: {path} may be None, and every event needs a key; declare it without None",
+                code="KEY_FIELD",
+            )
         if key.floats:
             raise self._bad(
                 f"key: {self.events[0].tag}.{path} holds a float, which is no key", code="SCHEMA_TYPE"
