@@ -11,6 +11,7 @@ step sets in motion in `effects.py`, what comes by itself in `intake.py`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -44,7 +45,11 @@ from .staging import Staged
 
 RETRY_AFTER_NS = 200_000_000
 FAILURES_MAX = 50
+# Whoever waits for the store is told at once, and every ten seconds from then on.
+WARN_EVERY = 50
 REST_BYTES_MAX = 4096
+
+log = logging.getLogger("treadle.core")
 
 
 class Core:
@@ -81,6 +86,7 @@ class Core:
         self._unreadable: dict[str, TreadleError] = {}
         self._retry_at_ns = 0
         self._failures = 0
+        self._warned = False
         self._expelling = False
         # How many of the next batches hold one event each, because one of several is to blame.
         self._apart = 0
@@ -242,6 +248,9 @@ class Core:
 
     def _publish(self) -> None:
         staged = self.staged
+        if self._warned:
+            self._warned = False
+            log.warning("the store takes commits again, after %d that it did not", self._failures)
         self._failures, self._apart = 0, max(0, self._apart - 1)
         self._intake.reading.update(item.inbox for item in self._mail.made() if item.inbox is not None)
         self._mail.keep_made()
@@ -272,6 +281,11 @@ class Core:
         self._undo(error)
         self._retry_at_ns = self.clock.now_ns() + RETRY_AFTER_NS
         self._failures += 1
+        if (self._mail or self._progress) and (not self._warned or self._failures % WARN_EVERY == 0):
+            self._warned = True
+            log.warning(
+                "%s. What has happened is kept, and tried again until the store takes it", error.message
+            )
         if isinstance(error, StoreUnavailable) and self._failures > FAILURES_MAX:
             # Room comes back and locks are freed, but this is something else: stop, and say what.
             raise error

@@ -22,7 +22,7 @@ from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import intake, staging, tasks
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
-from treadle.runtime.core import RETRY_AFTER_NS, Core
+from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.messages import item_to_bytes
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
@@ -229,6 +229,25 @@ def test_what_has_happened_is_tried_again_in_order() -> None:
     bench.settle()
     values = [r.record()["event"].get("value") for r in bench.real.journal(1)[1:]]
     assert values == [1, 2]
+
+
+def test_who_waits_for_the_store_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    bench.store.failing = [StoreFull("no room left for x.db")]
+    bench.start("refused", [awaits()])
+    bench.settle()
+    bench.start("accepted", [awaits()])
+    bench.settle()
+    assert caplog.messages == [], "a caller who is told the error needs no second line"
+    bench.store.failing = [StoreFull("no room left for x.db")] * (2 * WARN_EVERY)
+    bench.finish()
+    bench.settle(turns=3 * WARN_EVERY)
+    assert bench.status("run") == "completed"
+    waiting = [said for said in caplog.messages if "no room left for x.db" in said]
+    assert len(waiting) == 3, "at once, and from time to time"
+    assert caplog.messages[-1] == f"the store takes commits again, after {2 * WARN_EVERY} that it did not"
 
 
 def test_a_failed_commit_does_not_lose_recovered_work() -> None:

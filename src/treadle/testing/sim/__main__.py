@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 
@@ -17,6 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seed is None and not options.seeds:
         parser.error("name a seed, or --seeds N")
+    # Faults are made on purpose here; what the core says of each is no news.
+    logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
     if options.seed is not None:
         print(simulate(options.seed))
         return 0
