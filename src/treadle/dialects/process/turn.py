@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError, TreadleError
@@ -34,6 +35,15 @@ MAIN: Final = "0"
 Handler = Callable[["Turn", Thread, Any], bool]
 # What each kind of operation does; True when the thread has to wait or the run has ended.
 HANDLERS: Final[dict[type[Op], Handler]] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class Again(Op):
+    """No step of a definition: what a person wants of a stalled thread, done when its turn comes."""
+
+    how: str
+    value: Value
+    by: str | None
 
 
 def fresh(input: Value) -> dict[str, Any]:
@@ -92,6 +102,8 @@ class Turn:
     def _run_thread(self, current: Thread) -> bool:
         """Runs one thread on; False if the slice is spent before it has to wait."""
         frames, blocks = current["frames"], self.program.blocks
+        if (again := current.pop("again", None)) is not None and self.execute(current, Again(**again)):
+            return True
         while frames:
             if self.spent():
                 return False

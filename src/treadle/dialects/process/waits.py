@@ -19,7 +19,7 @@ from .durations import duration_text
 from .functions import json, measure, mistake, type_name
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
 from .scope import Thread
-from .turn import HANDLERS, Turn
+from .turn import HANDLERS, Again, Turn
 
 # Results of calls by HTTP ride in the receipt's value, status and headers in an event beside it.
 RESPONSE_EVENT: Final = "call.response"
@@ -328,25 +328,34 @@ def retry_stalled(turn: Turn, event: Retry) -> None:
     if len(set(how) & {"input", "skip", "fail"}) > 1:
         raise Unsupported("choose one of input, skip and fail")
     chosen = _chosen(turn, how)
+    way = next((key for key in _HOW[1:] if key in how), "again")
+    if way == "fail":
+        wait = chosen[0]["wait"]
+        turn.event("run.retried", wait["path"], how=way, by=event.by)
+        _given_up(turn, turn.program.ops[wait["path"]], how["fail"], wait["error"])
+        return
     for current in chosen:
         wait = current["wait"]
-        op = turn.program.ops[wait["path"]]
-        turn.event(
-            "run.retried", op.path, how=next((key for key in _HOW[1:] if key in how), "again"), by=event.by
-        )
-        if "fail" in how:
-            _given_up(turn, op, how["fail"], wait["error"])
-            return
-        if "skip" in how:
-            _succeeded(turn, current, op, how["skip"], None)
-            continue
-        if "input" in how:
-            current["input"] = {"value": how["input"]}
-        if "earlier" in wait:
+        if "earlier" in wait and way != "skip":
             current["earlier"] = wait["earlier"]
-        current["wait"] = None
-        if turn.execute(current, op) and turn.outcome is not None:
-            return
+        # Noted, not done: the turn takes as many of them as one record holds, and then goes on.
+        mark = {"path": wait["path"], "kind": wait["kind"], "how": way, "value": how.get(way), "by": event.by}
+        current["again"] = mark
+        turn.ready(current)
+
+
+def _again(turn: Turn, current: Thread, mark: Again) -> bool:
+    op = turn.program.ops[mark.path]
+    turn.event("run.retried", op.path, how=mark.how, by=mark.by)
+    if mark.how == "skip":
+        _succeeded(turn, current, op, mark.value, None)
+        return True
+    if mark.how == "input":
+        current["input"] = {"value": mark.value}
+    return HANDLERS[type(op)](turn, current, op)
+
+
+HANDLERS[Again] = _again
 
 
 def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
