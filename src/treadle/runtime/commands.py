@@ -20,7 +20,7 @@ class FrameSent(NamedTuple):
     intent: str
     seq: int
     type: str
-    data: dict[str, Any]
+    data: Value
 
 
 class CheckpointSaved(NamedTuple):

@@ -30,7 +30,6 @@ from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.lang.duration import instant_text
 from treadle.store.protocol import Store
 
 from . import admission, changes, effects, isolation, progress
@@ -475,7 +474,7 @@ class Core:
         if not self._port.wants_news(state.id, state.ended):
             return
         news = self.staged.news.get(state.id)
-        told = numbered(events, first_no, seq, at_ns)
+        told = progress.numbered(events, first_no, seq, at_ns)
         earlier = news.events if news is not None else []
         self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)
 
@@ -487,9 +486,3 @@ class Core:
 
 def _no_operations(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:
     raise TreadleError(f"no operation {operation.get('name')!r} is known", code="UNSUPPORTED", cls="user")
-
-
-def numbered(events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> list[dict[str, Any]]:
-    """Events as people see them: their own number, the time, the record they stand in."""
-    at = instant_text(at_ns)
-    return [{"seq": first_no + i, "at": at, "record": seq, **event} for i, event in enumerate(events)]

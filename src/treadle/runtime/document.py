@@ -13,10 +13,10 @@ from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
-from .core import numbered
 from .effects import child_id
 from .hot import BlobCache, load_state, open_work
 from .payloads import MARK, refers, whole
+from .progress import numbered, shown
 from .registry import Loaded, Registry
 
 PAGE = 500
@@ -235,7 +235,7 @@ def _frames(reads: Reads, run: int, after: int) -> Iterator[dict[str, Any]]:
     while page := reads.frames(run, after=after, limit=PAGE):
         for number, at_ns, body in page:
             after = number
-            yield {"seq": number, "at": instant_text(at_ns), "record": None, **decode_trusted(body)}
+            yield shown(decode_trusted(body), number, instant_text(at_ns), None)
 
 
 def journal(reads: Reads, row: RunRow) -> Iterator[dict[str, Any]]:

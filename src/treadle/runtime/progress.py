@@ -1,18 +1,22 @@
-"""Frames and checkpoints on their way into the store: rows beside the journal, written behind."""
+"""Frames and checkpoints on their way into the store: rows beside the journal, written behind. And how
+events, of the journal or beside it, are numbered and shown."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import PASSING
 from treadle.kernel.model import Frame
 from treadle.kernel.values import encode
+from treadle.lang.duration import instant_text
 
 from .commands import CheckpointSaved, FrameSent, Progress
 from .ports import Item
 
 if TYPE_CHECKING:
     from .core import Core
+
+OWN_FIELDS: Final = ("seq", "at", "record", "type")
 
 
 def note(core: Core, progress: Progress) -> None:
@@ -35,7 +39,7 @@ def note(core: Core, progress: Progress) -> None:
         if hot.machine.wants_frames(hot.definition):
             core.post(as_event(progress))
         else:
-            core.show(hot, {"type": progress.type, **progress.data})
+            core.show(hot, _event(progress))
         return
     for event in progress.events:
         core.show(hot, event)
@@ -46,6 +50,27 @@ def note(core: Core, progress: Progress) -> None:
         core.staged.answers.append((progress.ack, {}, None))
 
 
+def _event(sent: FrameSent) -> dict[str, Any]:
+    """A frame as an event: its fields beside the type. What is no mapping, or has fields that an event has
+    of its own, is shown whole."""
+    data = {} if sent.data is None else sent.data
+    if not isinstance(data, dict) or any(name in data for name in OWN_FIELDS):
+        data = {"value": data}
+    return {"type": sent.type, **data}
+
+
 def as_event(sent: FrameSent) -> Item:
     """For machines that decide on frames."""
     return Item(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
+
+
+def numbered(events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> list[dict[str, Any]]:
+    """Events as people see them: their own number, the time, the record they stand in."""
+    at = instant_text(at_ns)
+    return [shown(event, first_no + i, at, seq) for i, event in enumerate(events)]
+
+
+def shown(event: dict[str, Any], number: int, at: str, record: int | None) -> dict[str, Any]:
+    """One event under its number, which no field of its own can replace."""
+    own = {"seq": number, "at": at, "record": record}
+    return {**own, **event, **own}

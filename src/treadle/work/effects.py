@@ -115,10 +115,6 @@ async def _call(job: Job, bound: Bound, effect: Effect) -> Call[Any]:
         secrets = {name: await job.secret(name) for name in dict.fromkeys(secret_names(value))}
         params = revealed(effect.params, params, secrets.__getitem__)
 
-    async def progress(kind: str, data: Value) -> None:
-        fields = data if isinstance(data, dict) else {"value": data}
-        await job.progress(kind, **fields)
-
     return Call(
         params=params,
         intent_id=job.intent.id,
@@ -127,7 +123,7 @@ async def _call(job: Job, bound: Bound, effect: Effect) -> Call[Any]:
         key=key_of(bound.workflow, job.run),
         ref=job.intent.ref or None,
         idempotency_key=job.idempotency_key,
-        _progress=progress,
+        _progress=job.progress,
     )
 
 

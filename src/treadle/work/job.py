@@ -59,8 +59,8 @@ class Job(Protocol):
         """The same for every attempt at this intent."""
         ...
 
-    async def progress(self, type: str, **data: Value) -> None:
-        """A frame: shown to people and observers, never authoritative."""
+    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
+        """A frame: shown to people and observers, never authoritative. It carries `value`, else the fields."""
         ...
 
     async def save(

@@ -74,10 +74,10 @@ class WorkerJob:
     def clean(self, text: str) -> str:
         return str(self._worker.vault.redact(text))
 
-    async def progress(self, type: str, **data: Value) -> None:
+    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
+        kind, clean = self._worker.vault.redact(to_value([str(type), data if value is None else value]))
         self._frames += 1
-        clean = self._worker.vault.redact(to_value(data))
-        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, type, clean))
+        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
 
     async def save(
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None

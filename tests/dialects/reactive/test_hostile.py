@@ -248,3 +248,56 @@ def test_a_wrong_output_is_refused_by_name(output, says):
     with pytest.raises(DecisionRefused, match=says):
         world.send(Go("a"))
     assert world.state(flow, "a") is None
+
+
+CHUNK = {"seq": 99, "at": "yesterday", "record": -5, "type": "pdf"}
+
+
+@pytest.mark.parametrize("frames", [False, True])
+async def test_progress_carries_any_value_and_keeps_its_number(frames):
+    @work.executor
+    async def do(call):
+        await call.progress("chunk", CHUNK)
+        await call.progress("count", 5)
+        await call.progress("second", a=1)
+        return Box()
+
+    def step(state, event, ctx):
+        if isinstance(event, Go):
+            return rx.Output(Box(), effects=[work(Out(1))])
+        if isinstance(event, rx.Frame):
+            return rx.Output(Box(note=f"{state.note}{event.kind}={event.value!r};"))
+        return rx.Output(Box({"done": 1}, state.note))
+
+    app, flow = app_of(step, frames=frames)
+    engine = Engine("memory:")
+    engine.deploy(app)
+    seen: list[Any] = []
+    engine.observe(seen.append)
+    async with engine:
+        await engine.publish(Go("a"))
+        shown = await settled(engine, flow, "a")
+        events = await engine.events_after(shown["id"], 0)
+    told = [event for event in seen if event["type"] in ("chunk", "count", "second")]
+    assert shown["state"]["words"] == {"done": 1}, shown
+    if frames:
+        canonical = dict(sorted(CHUNK.items(), key=lambda item: (len(item[0]), item[0])))
+        assert shown["state"]["note"] == f"chunk={canonical!r};count=5;second={{'a': 1}};"
+        return
+    assert [event["seq"] for event in events] == [1, 2, 3]
+    assert [event["seq"] for event in told] == [1, 2, 3]
+    assert [event["type"] for event in events] == ["chunk", "count", "second"]
+    assert [events[0]["value"], events[1]["value"], events[2]["a"]] == [CHUNK, 5, 1]
+
+
+def test_a_frame_is_the_same_value_in_a_world():
+    def step(state, event, ctx):
+        if isinstance(event, rx.Frame):
+            return rx.Output(Box(note=repr(event.value)))
+        return rx.Output(Box(), effects=[work(Out(1))])
+
+    app, flow = app_of(step, frames=True)
+    world = rx.testing.World(app)
+    world.send(Go("a"))
+    world.frame(world.open()[0], "count", 5)
+    assert world.state(flow, "a").note == "5"

@@ -50,8 +50,9 @@ class Call(Generic[P]):
     idempotency_key: str
     _progress: Callable[..., Awaitable[None]]
 
-    async def progress(self, kind: str, value: Value = None, **data: Value) -> None:
-        """Sends a frame: shown to people, and delivered to workflows that declare frames=True."""
+    async def progress(self, kind: str, /, value: Value = None, **data: Value) -> None:
+        """Sends a frame: shown to people, and delivered to workflows that declare frames=True. Its value is
+        `value`, else the fields."""
         await self._progress(kind, data if value is None else value)
 
 

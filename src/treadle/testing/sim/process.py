@@ -59,9 +59,10 @@ class SimJob:
     def idempotency_key(self) -> str:
         return self.intent.idempotency_key or self.intent.id
 
-    async def progress(self, type: str, **data: Value) -> None:
+    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
         self._frames += 1
-        self._process.world.network.send(FrameSent(self.run, self.intent.id, self._frames, type, data))
+        sent = data if value is None else value
+        self._process.world.network.send(FrameSent(self.run, self.intent.id, self._frames, type, sent))
 
     async def save(
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
@@ -89,6 +90,9 @@ class SimJob:
 
     async def secret(self, name: str) -> str | dict[str, str]:
         return f"secret-{name}"
+
+    def late(self) -> None:
+        """Nothing runs on a thread here."""
 
     async def never(self) -> None:
         """For performers that must not end before their deadline or cancellation."""
