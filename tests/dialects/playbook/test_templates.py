@@ -204,3 +204,40 @@ def test_shortcuts_agree_with_jinja(text: str) -> None:
         except Exception as error:
             outcomes.append(("error", type(error).__name__))
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ workload.get('a', 'DEFAULT') }}", 1),
+        ("{{ workload.items() | list | length }}", 2),
+        ("{{ workload.keys() | sort | join(',') }}", "a,b"),
+        ("{{ ctx.get('x') }}", 7),
+        ("{{ ctx.values() | list }}", [7]),
+    ],
+)
+def test_methods_of_a_mapping_see_all_of_it_in_a_task(text: str, expected: Any) -> None:
+    lab = Lab(
+        f"""
+    workload: {{a: 1, b: 2}}
+    workflow:
+      - {{step: first, tool: {{kind: noop}}, set: {{ctx.x: 7}}, next: {{arcs: [{{step: t}}]}}}}
+      - {{step: t, tool: {{kind: echo, value: "{text}"}}}}
+    """
+    ).run()
+    assert lab.steps["t"]["result"] == expected
+
+
+def test_the_name_of_a_later_task_means_what_it_means_until_it_has_run() -> None:
+    lab = Lab(
+        """
+    workload: {page: 5}
+    workflow:
+      - step: t
+        tool:
+          - {name: first, kind: echo, value: "{{ page }}"}
+          - {name: page, kind: echo, value: 9}
+          - {name: last, kind: echo, value: "{{ first }} {{ page }}"}
+    """
+    ).run()
+    assert lab.steps["t"]["result"] == "5 9"

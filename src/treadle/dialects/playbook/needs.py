@@ -70,8 +70,8 @@ def needs_of(uses: Iterable[Use], *, steps: frozenset[str], tasks: Iterable[str]
         else:
             needs.args = True
             if name in own_tasks:
+                # It is the task's result once it has run; until then the name means what it means elsewhere.
                 needs.tasks.append(name)
-                continue
             workload, ctx = _add(workload, name), _add(ctx, name)
             if name in steps:
                 needs.steps.append(name)

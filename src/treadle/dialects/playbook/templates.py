@@ -318,13 +318,17 @@ def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[
     return render
 
 
+_METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
+
+
 def _uses(node: nodes.Node, undeclared: frozenset[str]) -> Iterator[Use]:
     """Which names a tree reads, each with the first key below it where that is written out."""
     match node:
         case nodes.Name(name=name) if name in undeclared:
             yield (name, None)
         case nodes.Getattr(node=nodes.Name(name=name), attr=key) if name in undeclared:
-            yield (name, key)
+            # `ctx.get('x')` and `workload.items()` may read anything.
+            yield (name, None if key in _METHODS else key)
         case nodes.Getitem(node=nodes.Name(name=name), arg=nodes.Const(value=str() as key)) if (
             name in undeclared
         ):
