@@ -64,8 +64,8 @@ async def store_large(job: Job, value: Value, limit: int) -> Value:
 
 
 async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
-    """The arguments of an arc whose values were too large for the machine to hand on: each that is
-    above the limit leaves as a reference."""
+    """The arguments of an arc whose values were too large for the machine to hand on: the largest of
+    them leave as references."""
     params = job.intent.params
     step = playbook.steps[params["step"]]
     scope = argument_scope(step, params, job.run)
@@ -86,7 +86,15 @@ async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
                 payloads[str(need.reference["checksum"])] = await job.load_blob(need.reference)
     finally:
         loader.reset(token)
-    return {name: await store_large(job, value, playbook.inline_bytes_max) for name, value in args.items()}
+    limit = playbook.inline_bytes_max
+    sizes = {name: len(encode(value)) for name, value in args.items()}
+    # Largest first, until the whole is small: many values that are just below the limit are large too.
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        if sum(sizes.values()) + sum(map(len, sizes)) <= limit:
+            break
+        args[name] = await store_large(job, args[name], 0)
+        sizes[name] = len(encode(args[name]))
+    return args
 
 
 def find_reference(value: Value, ref: str) -> dict[str, Any] | None:

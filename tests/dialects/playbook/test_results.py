@@ -260,3 +260,19 @@ def test_what_select_picks_is_readable_in_the_same_pipeline() -> None:
           - {name: use, kind: noop, result: ["{{ fetch.bee }}", "{{ fetch.a.b }}"]}
     """).run()
     assert lab.result == [1, 1]
+
+
+def test_many_arguments_just_below_the_limit_all_arrive() -> None:
+    """R7, R8: their sum is above it; none of them is."""
+    lab = (
+        Lab(
+            """
+    workflow:
+      - {step: a, tool: {kind: noop}, next: {arcs: [{step: b, args: {k0: "{{ 'x' * 40000 }}", k1: "{{ 'y' * 40000 }}", n: 1}}]}}
+      - {step: b, tool: {kind: echo, value: "{{ args.k0 | length }} {{ args.k1 | length }} {{ args.n }} {{ args.keys() | list }}"}}
+    """
+        )
+        .run()
+        .replays()
+    )
+    assert lab.steps["b"]["result"] == "40000 40000 1 ['n', 'k0', 'k1']"
