@@ -26,6 +26,8 @@ from .pipeline import NotACollection, failure, template_failure
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
 CHUNK_BYTES_MAX: Final = 32 * 1024
+# Results that come free all at once, behind a slow item, are cut into chunks of this size.
+CUT_BYTES_MAX: Final = 256 * 1024
 # So many chunks of one level become one of the next.
 FOLD_PARTS: Final = 256
 # So many iterations at most are in one lease of a local loop: their events fit into one decision.
@@ -211,11 +213,32 @@ def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -
 
 
 def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
-    """Hands a full chunk of results to a worker, which stores it and answers with its reference."""
-    if len(tracker["chunk"]) < CHUNK_ITEMS_MAX and tracker["chunk_bytes"] < CHUNK_BYTES_MAX:
-        return
-    _keep(turn, name, tracker, tracker["chunk"], 0, at=len(tracker["parts"]))
-    tracker["chunk"], tracker["chunk_bytes"] = [], 0
+    """Hands full chunks of results to a worker, which stores them and answers with their references.
+    One slow item may have held back many: they leave in several chunks, in slices if need be."""
+    while is_full(tracker):
+        if not turn.room:
+            turn.again = True
+            return
+        chunk = tracker["chunk"]
+        count, size = _cut(chunk, tracker["chunk_bytes"])
+        _keep(turn, name, tracker, chunk[:count], 0, at=len(tracker["parts"]))
+        tracker["chunk"], tracker["chunk_bytes"] = chunk[count:], tracker["chunk_bytes"] - size
+
+
+def is_full(tracker: Tracker) -> bool:
+    """Whether results wait that are too many to stay in the marking."""
+    return len(tracker["chunk"]) >= CHUNK_ITEMS_MAX or tracker["chunk_bytes"] >= CHUNK_BYTES_MAX
+
+
+def _cut(chunk: list[Value], size: int) -> tuple[int, int]:
+    """How many results make one chunk, and their size: all there are, unless they fill a record."""
+    if size <= CUT_BYTES_MAX:
+        return len(chunk), size
+    count = taken = 0
+    while taken < CUT_BYTES_MAX:
+        taken += len(encode(chunk[count]))
+        count += 1
+    return count, taken
 
 
 def _keep(turn: Turn, name: str, tracker: Tracker, chunk: Value, level: int, *, at: int) -> None:

@@ -99,14 +99,19 @@ class PlaybookMachine(Machine):
             "where": None,
             "details": {},
         }
+        at_once = definition.on_cancel is None or state["phase"] in ("cancel", "keychain", "over")
+        if at_once:
+            # No further record follows, so what does not fit into this one is not told any more.
+            state["backlog"] = []
         turn.emit("execution.cancelled", data={"reason": reason, "by": event.by})
-        if definition.on_cancel is None or state["phase"] in ("cancel", "keychain", "over"):
+        if at_once:
             state["phase"] = "over"
             turn.status, turn.error = "cancelled", error
             turn.result = finish.run_result(turn)
             return turn.decision()
         finish.halt(turn, "cancel")
         state["phase"], state["cancelled"], state["halted"] = "cancel", error, []
+        assert definition.on_cancel is not None
         finish.special(turn, definition.on_cancel, "on_cancel", {"name": "execution.cancelled"})
         return self._drive(turn)
 
@@ -233,10 +238,9 @@ class PlaybookMachine(Machine):
 
     def _fill_loops(self, turn: Turn) -> None:
         """Loops that had no room in an earlier slice go on."""
-        for name, token in turn.state["tokens"].items():
+        for name, token in list(turn.state["tokens"].items()):
             if "loop" in token and turn.room:
-                step = turn.playbook.steps[token["step"]]
-                loops.fill(turn, name, step, token, stepruns.params_of(turn, step, token))
+                stepruns.advance_loop(turn, name, turn.playbook.steps[token["step"]], token)
 
     def _take(self, turn: Turn, name: str) -> None:
         state = turn.state
@@ -269,7 +273,7 @@ def _blobs(ctx: Context) -> Loader:
 
 def _is_report(ref: str, receipt: Receipt) -> bool:
     """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
-    return is_reference(receipt.value) and ref.partition("!")[2] in ("", loops.LEASE)
+    return is_reference(receipt.value) and ref.partition("!")[2] in ("", "args", loops.LEASE)
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any]:

@@ -60,7 +60,11 @@ class Turn:
 
     def __init__(self, playbook: Playbook, state: State, ctx: Context) -> None:
         self.playbook, self.state, self.ctx = playbook, state, ctx
-        self.events: list[dict[str, Any]] = []
+        # What an earlier record had no room for happened before anything of this one.
+        backlog = state["backlog"]
+        self.events: list[dict[str, Any]] = backlog[:EVENTS_MAX]
+        if backlog:
+            state["backlog"] = backlog[EVENTS_MAX:]
         self.intents: list[Intent] = []
         self.cancelled: list[str] = []
         self.bytes = 0
@@ -76,7 +80,7 @@ class Turn:
 
     def emit(self, type: str, **data: Any) -> None:
         event = {"type": type, **data}
-        if len(self.events) >= EVENTS_HARD_MAX:
+        if self.state["backlog"] or len(self.events) >= EVENTS_HARD_MAX:
             self.state["backlog"].append(event)
         else:
             self.events.append(event)
@@ -99,20 +103,16 @@ class Turn:
         return [ref for ref in dict.fromkeys(refs) if token_of(ref) == token and ref not in self.cancelled]
 
     def decision(self) -> Decision:
-        state = self.state
-        if state["backlog"]:
-            room = EVENTS_HARD_MAX - len(self.events)
-            self.events += state["backlog"][:room]
-            state["backlog"] = state["backlog"][room:]
+        again = self.again or bool(self.state["backlog"])
         return Decision(
-            state=state,
+            state=self.state,
             events=self.events,
             intents=self.intents,
             cancel=self.cancelled,
             status=self.status,
             result=self.result,
             error=self.error,
-            more={"go": True} if self.again and self.status is None else None,
+            more={"go": True} if again and self.status is None else None,
         )
 
     # --- ctx and names -------------------------------------------------------------------------

@@ -201,8 +201,8 @@ def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
         loops.stop(turn, name, step, token, "cancelled", "another iteration failed")
     loops.keep_chunks(turn, name, tracker)
     loops.fill(turn, name, step, token, params_of(turn, step, token))
-    if loops.is_over(token) and not tracker["keeping"]:
-        _loop_ended(turn, name, step, token)
+    if loops.is_over(token) and not tracker["keeping"] and not loops.is_full(tracker):
+        _loop_ended(turn, name, step, token, tracker.get("wrong"))
 
 
 def _loop_ended(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any] | None = None) -> None:
@@ -239,10 +239,10 @@ def expire(turn: Turn, name: str) -> None:
     message = f"step {step.name!r}: its time is up"
     error = failure("timeout", message, code="TIMEOUT")
     if "loop" in token:
+        # What its iterations have given is still put away.
         loops.stop(turn, name, step, token, "timeout", message)
-        for ref in turn.open_refs(name):
-            turn.cancel(ref)
-        _loop_ended(turn, name, step, token, error)
+        token["loop"]["wrong"] = error
+        advance_loop(turn, name, step, token)
         return
     for ref in turn.open_refs(name):
         turn.cancel(ref)

@@ -1,0 +1,90 @@
+"""Limits never refuse a legal playbook (PLAYBOOK §5.19, §5.37; KERNEL §2): slices, references, order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle.dialects.playbook import marking
+from treadle.kernel.model import Cancel
+from treadle.work.tool import ToolCall
+
+from .harness import Lab
+
+
+def block(config: dict[str, Any], call: ToolCall) -> Any:
+    return "x" * config.get("size", 60_000)
+
+
+def test_results_held_back_by_one_slow_item_leave_in_chunks() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - step: a
+        loop: {in: "{{ range(40) }}", iterator: n, spec: {mode: parallel, max_in_flight: 40}}
+        tool: {kind: block}
+        next: {arcs: [{step: b, args: {n: "{{ a.results | length }}"}}]}
+      - {step: b, tool: {kind: noop, result: "{{ args.n }}"}}
+    """,
+        {"block": block},
+    ).start()
+    first, *others = lab.driver.open("step")
+    for intent in others:
+        lab.perform(intent)
+    lab.perform(first).work().replays()
+    assert (lab.status, lab.result) == ("completed", 40)
+    assert max(len(stored.body) for stored in lab.driver.journal) < 1024 * 1024
+
+
+def test_what_a_timed_out_loop_has_given_is_put_away_first() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - step: a
+        spec: {policy: {lifecycle: {timeout_s: 15}}}
+        loop: {in: "{{ range(20) }}", iterator: n, spec: {mode: parallel, max_in_flight: 20}}
+        tool: [{kind: wait, seconds: "{{ 60 if n == 0 else 0 }}"}, {kind: block}]
+        next: {arcs: [{step: b, when: "{{ event.error.kind == 'timeout' }}"}]}
+      - {step: b, tool: {kind: noop, result: "{{ a.results | select | list | length }}"}}
+    """,
+        {"block": block},
+    )
+    lab.run().advance(1).advance(15).replays()
+    assert (lab.status, lab.result) == ("completed", 19)
+
+
+MANY = """
+    workflow:
+      - step: a
+        spec: {policy: {lifecycle: {timeout_s: 3}}}
+        loop: {in: "{{ range(40) }}", iterator: n, spec: {mode: parallel, max_in_flight: 40}}
+        tool: {kind: wait, seconds: 60}
+        next: {arcs: [{step: b, when: "{{ event.name == 'step.failed' }}"}]}
+      - {step: b, tool: {kind: echo, value: done}}
+"""
+
+
+def test_events_stand_in_causal_order_however_many_one_decision_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(marking, "EVENTS_MAX", 20)
+    monkeypatch.setattr(marking, "EVENTS_HARD_MAX", 25)
+    lab = Lab(MANY).run().advance(3).replays()
+    assert (lab.status, lab.result) == ("completed", "done")
+    types = lab.types()
+    last = len(types) - 1 - types[::-1].index("loop.iteration.failed")
+    admitted = lab.driver.events.index(lab.events("policy.admit.evaluated", step="b")[0])
+    order = [last, types.index("step.failed"), types.index("next.evaluated"), admitted]
+    assert order == sorted(order)
+    assert types.count("loop.iteration.failed") == 40
+    assert not lab.driver.run.state["backlog"]
+
+
+def test_a_cancelled_run_says_so_though_events_wait_to_be_told() -> None:
+    lab = Lab(MANY).run()
+    lab.driver.run.state["backlog"] = [
+        {"type": "late", "step": str(n)} for n in range(2 * marking.EVENTS_MAX)
+    ]
+    lab.driver.feed(Cancel(reason="enough"))
+    assert lab.types()[-1] == "execution.cancelled"
