@@ -21,31 +21,41 @@ from treadle.kernel.errors import ToolError
 from .agent_skill import SkillTool, ToolContext
 
 
-async def run_handler(tool: SkillTool, input: dict[str, Any], context: ToolContext) -> Any:
-    """What the handler returns. Whatever it raises is an ordinary exception, even an exit."""
+def _nobody() -> None:
+    """Nobody wants to know of a late end."""
+
+
+async def run_handler(
+    tool: SkillTool, input: dict[str, Any], context: ToolContext, late: Callable[[], None] = _nobody
+) -> Any:
+    """What the handler returns. Whatever it raises is an ordinary exception, even an exit. `late` is
+    called when a thread ends that nobody waited for any more."""
     try:
         async with asyncio.timeout(tool.timeout_s) as limit:
             if tool.is_async:
                 found = tool.handler(input, context)
             else:
-                found = await _in_thread(tool.handler, input, context)
+                found = await _in_thread(late, tool.handler, input, context)
             return await found if inspect.isawaitable(found) else found
     except TimeoutError as error:
         if not limit.expired():
             raise
-        late = "" if tool.is_async else "; it may still take effect"
-        raise ToolError(f"the tool {tool.name!r} did not finish within {tool.timeout_s:g} s{late}") from error
+        perhaps = "" if tool.is_async else "; it may still take effect"
+        raise ToolError(
+            f"the tool {tool.name!r} did not finish within {tool.timeout_s:g} s{perhaps}"
+        ) from error
     except (SystemExit, KeyboardInterrupt) as error:
         raise ToolError(f"the tool {tool.name!r} raised {type(error).__name__}") from error
 
 
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _in_thread(late: Callable[[], None], function: Callable[..., Any], *arguments: Any) -> Any:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(result: Any, error: BaseException | None) -> None:
         if done.done():
+            late()
             return
         if error is None:
             done.set_result(result)

@@ -193,7 +193,7 @@ class ToolWork:
 
         async def use_handler() -> Value:
             try:
-                return await run_handler(tool, input, context)
+                return await run_handler(tool, input, context, job.late)
             finally:
                 await asyncio.gather(*running)
 

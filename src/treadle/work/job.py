@@ -83,6 +83,11 @@ class Job(Protocol):
         """A secret's value, resolved now; it is redacted from whatever leaves the worker."""
         ...
 
+    def late(self) -> None:
+        """Says that work which was given up (cancelled, out of time) has come to its end all the same.
+        It changes nothing; it is counted as a stale receipt."""
+        ...
+
 
 Performer = Callable[[Job], Awaitable[Done]]
 

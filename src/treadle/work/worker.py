@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from treadle.kernel.brief import brief
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
@@ -54,6 +55,7 @@ class WorkerJob:
 
     def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
         self._worker = worker
+        self.work = work
         self._threaded = threaded
         self._frames = 0
         self._blobs: dict[str, bytes] = {}
@@ -118,6 +120,9 @@ class WorkerJob:
     async def secret(self, name: str) -> str | dict[str, str]:
         return await self._worker.vault.resolve(name, self.options)
 
+    def late(self) -> None:
+        self._worker.late(self.run, self.intent.id)
+
     def finish(self, done: Done) -> Item:
         """The receipt: redacted, and by reference where it is large."""
         redact = self._worker.vault.redact
@@ -130,7 +135,7 @@ class WorkerJob:
             intent=self.intent.id,
             status=done.status,
             value=value,
-            error=redact(to_value(done.error)) if done.error is not None else None,
+            error=brief(redact(to_value(done.error))) if done.error is not None else None,
             attempts=done.attempts,
             by=done.by,
             events=redact(to_value(done.events)) if done.events else [],
@@ -154,6 +159,8 @@ class Worker:
         self.vault = vault
         self.fetch_blob = fetch_blob
         self.unknown: dict[str, str] = {}
+        # What could not be done here, in case what it needs is given later.
+        self._parked: dict[str, Work] = {}
         # Set by the composition root: how receipts are signed, and those of which dialects.
         self.sign: Callable[[Receipt], bytes] | None = None
         self.signing: set[str] = set()
@@ -197,6 +204,14 @@ class Worker:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._heart = loop.create_task(self._beat())
+
+    def late(self, run: str, intent: str) -> None:
+        """Of an intent that nobody holds any more: it is settled, so this receipt is stale."""
+        held = any(
+            work.intent.id == intent for bus in (self._coroutines, self._functions) for work in bus.held()
+        )
+        if not held and not self._stopping:
+            self.submit(Item(run, Receipt(intent=intent, status="cancelled")))
 
     def take_no_more(self) -> list[Work]:
         """For whoever wants to leave: begins nothing new; what is in hand, and would be done again by
@@ -266,10 +281,16 @@ class Worker:
 
     def revoke(self, intents: list[str]) -> None:
         for intent in intents:
+            self._parked.pop(intent, None)
             self._functions.done(intent)
             self._coroutines.done(intent)
         if any(intent in self._tasks for intent in intents):
             self._soon(self._cancel, intents)
+
+    def try_again(self, dialect: str) -> None:
+        """Takes up what had to stay open: code of its dialect has come."""
+        found = [work for work in [*self._parked.values()] if work.dialect == dialect]
+        self.dispatch([work for work in found if self._parked.pop(work.intent.id, None) is not None])
 
     def _is_threaded(self, work: Work) -> bool:
         try:
@@ -376,6 +397,7 @@ class Worker:
 
     def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
         self.unknown[job.intent.id] = why
+        self._parked[job.intent.id] = job.work
         log.warning("%s: %s (%s) stays open: %s", job.run, job.intent.kind, job.intent.name, why)
         data = {"intent": job.intent.id, "kind": job.intent.kind, "name": job.intent.name, "reason": why}
         self.submit(FrameSent(job.run, job.intent.id, 0, "work.unavailable", data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import threading
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from treadle import Engine
 from treadle.agent import Skill, ToolContext
-from treadle.kernel.errors import DefinitionError, ToolError
+from treadle.kernel.errors import DefinitionError, RunFailed, ToolError
 from treadle.work.agent_handlers import run_handler
 from treadle.work.agent_skills import Skills, Values
 
@@ -56,6 +58,38 @@ async def test_a_tool_that_runs_out_of_time_has_failed():
     with pytest.raises(ToolError, match="may still take effect"):
         await run(lambda input, ctx: go.wait(), timeout=0.05)
     go.set()
+
+
+async def test_the_late_end_of_a_cancelled_call_is_counted(tmp_path, flow):
+    """A thread cannot be stopped; what it comes to changes nothing, and is not lost from sight either."""
+    begun, go = threading.Event(), threading.Event()
+    skill = Skill("slow")
+
+    @skill.tool("wait")
+    def wait(input: Any, ctx: Any) -> str:
+        begun.set()
+        go.wait()
+        return "too late"
+
+    engine = Engine("memory:")
+    engine.register(skill)
+    (tmp_path / "flow.json").write_text(json.dumps(flow({"a": {"skills": ["slow"]}})))
+    script = {"run": {"a": [{"tool_calls": [{"tool": "wait", "input": {}}], "data": {}}]}}
+    (tmp_path / "script.json").write_text(json.dumps(script))
+    engine.deploy(str(tmp_path / "flow.json"))
+    async with engine, asyncio.timeout(30):
+        model = f"scripted:{tmp_path / 'script.json'}"
+        run = await engine.start("wf", {}, id="r", model=model)
+        await asyncio.to_thread(begun.wait)
+        await engine.cancel("r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        assert await engine.diagnostics("r") == []
+        go.set()
+        while not (found := await engine.diagnostics("r")):  # noqa: ASYNC110, nothing tells
+            await asyncio.sleep(0.01)
+        assert [d["code"] for d in found] == ["receipt.stale"]
+        assert (await run.show())["status"] == "cancelled"
 
 
 async def test_a_time_out_of_its_own_is_not_ours():
