@@ -31,6 +31,7 @@ from treadle.dialects.playbook.pipeline import (
 )
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
+from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted, encode
@@ -280,7 +281,10 @@ class StepRun:
                 raise
             outcome = _raised(error)
         self.saving.dirty = True
-        return _envelope(outcome, task, action.attempt, time.monotonic() - started)
+        envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
+        if (wrong := envelope.get("error")) is not None:
+            envelope["error"] = brief(wrong, clean=job.clean)
+        return envelope
 
     async def _load(self, pipe: Pipeline, reference: Mapping[str, Any]) -> Value:
         """A payload, by its reference or by the address of one that this step was given. KeyError: none."""

@@ -74,6 +74,9 @@ class FakeJob:
     def idempotency_key(self) -> str:
         return self.intent.id
 
+    def clean(self, text: str) -> str:
+        return text
+
     async def progress(self, type: str, **data: Value) -> None:
         self.lab.frames.append((type, data))
 

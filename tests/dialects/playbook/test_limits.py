@@ -88,3 +88,44 @@ def test_a_cancelled_run_says_so_though_events_wait_to_be_told() -> None:
     ]
     lab.driver.feed(Cancel(reason="enough"))
     assert lab.types()[-1] == "execution.cancelled"
+
+
+def long_failure(config: dict[str, Any], call: ToolCall) -> Any:
+    raise ValueError(str(config.get("n", "")) + "y" * config["size"])
+
+
+def test_a_long_error_fails_its_task_not_the_run() -> None:
+    lab = Lab(
+        """
+    workflow:
+      - step: a
+        tool: {kind: bad, size: 3000000}
+        next: {arcs: [{step: b, when: "{{ event.name == 'step.failed' }}", args: {m: "{{ event.error.message }}"}}]}
+      - {step: b, tool: {kind: noop, result: "{{ args.m }}"}}
+    """,
+        {"bad": long_failure},
+    )
+    lab.run().replays()
+    assert lab.status == "completed"
+    assert isinstance(lab.result, str)
+    assert lab.result.startswith("ValueError: yyyy")
+    assert lab.result.endswith("… (3,000,012 characters)")
+    assert lab.types("task.failed", "step.failed") == ["task.failed", "step.failed"]
+
+
+MANY_FAIL = """
+    executor: {spec: {final_step: last}}
+    workflow:
+      - step: fan
+        next: {spec: {mode: inclusive}, arcs: [%s]}
+      - {step: bad, tool: {kind: bad, size: 30000, n: "{{ args.n }}"}}
+      - {step: last, tool: {kind: noop, result: "{{ args.failures | length }}"}}
+"""
+
+
+def test_many_failures_fit_into_the_summary_of_final_step() -> None:
+    arcs = ", ".join(f"{{step: bad, args: {{n: {n}}}}}" for n in range(60))
+    lab = Lab(MANY_FAIL % arcs, {"bad": long_failure}).run().replays()
+    assert (lab.status, lab.result) == ("failed", 60)
+    assert len(lab.error["details"]["failures"]) == 20
+    assert max(len(stored.body) for stored in lab.driver.journal) < 512 * 1024

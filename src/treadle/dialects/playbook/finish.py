@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treadle.kernel.brief import brief
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value
 
@@ -23,6 +24,9 @@ from .pipeline import failure, template_failure
 from .routing import Boundary, apply_step_set, route
 
 FAILURES_KEPT_MAX: Final = 1000
+# So many failures are told in full; of those beyond only the beginning is kept.
+FAILURES_SHOWN_MAX: Final = 20
+FAILURE_BYTES_MAX: Final = 512
 _CLASSES: Final = {
     "connection": "transport",
     "rate_limit": "transport",
@@ -83,6 +87,8 @@ def _count(turn: Turn, step: Step, token: Token, error: dict[str, Any], *, hard:
     failures = turn.state["failures"]
     turn.state["hard"] = bool(turn.state.get("hard")) or hard
     if len(failures) < FAILURES_KEPT_MAX:
+        if len(failures) >= FAILURES_SHOWN_MAX:
+            error = brief(error, FAILURE_BYTES_MAX)
         kept = {"step": step.name, "error": error, "hard": hard, "args": token["args"]}
         if token.get("special"):
             kept["special"] = token["special"]
@@ -211,7 +217,7 @@ def run_result(turn: Turn) -> Value:
 
 def run_error(step: str, error: dict[str, Any], failures: list[dict[str, Any]]) -> dict[str, Any]:
     kind = str(error.get("kind") or "unknown")
-    others = [{"step": item["step"], "error": item["error"]} for item in failures[:20]]
+    others = [{"step": item["step"], "error": item["error"]} for item in failures[:FAILURES_SHOWN_MAX]]
     return {
         "class": _CLASSES.get(kind, "user"),
         "code": str(error.get("code") or kind.upper()),

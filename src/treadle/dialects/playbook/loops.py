@@ -53,7 +53,9 @@ def start(turn: Turn, step: Step, token: Token) -> dict[str, Any] | None:
         if isinstance(limit, str) and limit.strip().isdigit():
             limit = int(limit)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            return failure("schema", f"step {step.name!r}: max_in_flight is {limit!r}, not a number above 0")
+            return failure(
+                "schema", f"step {step.name!r}: max_in_flight is {limit!r:.200}, not a number above 0"
+            )
     except NotACollection as error:
         return failure("schema", str(error))
     except ExpressionError as error:

@@ -288,7 +288,7 @@ class Pipeline:
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
-            raise ExpressionError(f"step {self.step.name!r}: {value!r} is not a number")
+            raise ExpressionError(f"step {self.step.name!r}: {value!r:.200} is not a number")
         return number
 
     def _render(self, set_iter: Tree | None, set_ctx: Tree | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -392,10 +392,12 @@ class Field:
     def failed(self, error: Exception) -> ExpressionError:
         text = self.expression.text.strip()
         shown = text if len(text) <= 200 else text[:200] + "…"
+        # An exception may quote the value it was about, however large.
+        reason = f"{error!s:.1000}"
         return ExpressionError(
-            f"{self.where}: {shown}: {error or type(error).__name__}",
+            f"{self.where}: {shown}: {reason or type(error).__name__}",
             where=self.where,
-            details={"expression": shown, "reason": str(error), "type": type(error).__name__},
+            details={"expression": shown, "reason": reason, "type": type(error).__name__},
         )
 
 
