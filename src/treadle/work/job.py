@@ -59,6 +59,10 @@ class Job(Protocol):
         """The same for every attempt at this intent."""
         ...
 
+    def clean(self, text: str) -> str:
+        """The text without the secrets that it quotes."""
+        ...
+
     async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
         """A frame: shown to people and observers, never authoritative. It carries `value`, else the fields."""
         ...
