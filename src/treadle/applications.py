@@ -7,6 +7,8 @@ from a process that is only a guest on the store. The owner routes by the manife
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,18 +22,20 @@ from treadle.dialects.reactive.workflow import Workflow
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.model import Reset
 from treadle.kernel.values import Value
-from treadle.runtime import cells, document
+from treadle.lang.definition import Definition
+from treadle.runtime import cells, deploys, document
 from treadle.runtime.commands import HANDED_ON
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
-from treadle.store.protocol import Reads
+from treadle.store.protocol import DefinitionRow, Reads
 
 from .handle import Run
 
 if TYPE_CHECKING:
     from .engine import Engine
 
+log = logging.getLogger("treadle")
 T = TypeVar("T")
 DRAIN_POLL_S = 0.05
 
@@ -135,19 +139,23 @@ class Applications:
 
     # --- versions ---------------------------------------------------------------------------------
 
-    async def apply(self, what: App | int, *, app: str | None, wait: bool) -> dict[str, Any]:
+    async def apply(self, what: App | str | int, *, app: str | None, wait: bool) -> dict[str, Any]:
         proposal: int | None = None
-        if isinstance(what, App):
-            new = what
-            await asyncio.to_thread(self._engine.deploy, new)
+        asked_deploys: list[dict[str, Any]] = []
+        if not isinstance(what, int):
+            # Only compiled here: what is refused changes nothing, so it is deployed by the apply itself.
+            found = await asyncio.to_thread(self._engine.load, what)
+            new = _application(found)
+            library, validation = self._engine.library, self._engine.validation
+            asked_deploys = [library.deploy_of(one, validation=validation).to_value() for one in found]
         else:
             proposal = what
             name = app or self._only()
-            found = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
-            if found["status"] != "approved":
-                raise ProposalRefused(f"proposal {what} is {found['status']}; approve it first")
-            new = self._code(found["manifest"])
-        asked = {"app": new.name, "manifest": new.digest, "proposal": proposal}
+            known = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
+            if known["status"] != "approved":
+                raise ProposalRefused(f"proposal {what} is {known['status']}; approve it first")
+            new = self._code(known["manifest"])
+        asked = {"app": new.name, "manifest": new.digest, "proposal": proposal, "deploys": asked_deploys}
         while True:
             try:
                 await self._engine.operate("apply", asked)
@@ -237,11 +245,22 @@ class Applications:
 
     # --- on the core thread -----------------------------------------------------------------------
 
+    def learn(self, row: DefinitionRow) -> None:
+        """Loads the code of a definition that another process deploys, from the file it came from."""
+        if row.file is None or self.machine.app(row.body["manifest"]) is not None:
+            return
+        try:
+            self._engine.load(row.file)
+        except TreadleError as error:
+            log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
+
     def operate(self, core: Core, name: str, body: dict[str, Any], ack: Ack | None) -> Any:
         match name:
             case "publish":
                 return cells.post(core, self._app_on(core.store, body["app"]), body, ack)
             case "apply":
+                for deploy in body.get("deploys", ()):
+                    self.learn(deploys.Deploy.from_value(deploy).row)
                 new = self._code(body["manifest"])
                 try:
                     current = self._app_on(core.store, new.name)
@@ -251,6 +270,12 @@ class Applications:
                 return cells.apply(core, current, new, body, ack)
             case "govern":
                 here = [app for app in self.machine.apps() if app.name == body["app"]]
+                if not here:
+                    raise UnknownWorkflow(
+                        f"the process that owns the store ({os.getpid()}) does not have the application "
+                        f"{body['app']!r}; start that one with --app FILE:ATTR, or give it to this one by file",
+                        code="CODE_MISSING",
+                    )
                 cells.govern(core, here[0], body["data"], ack)
                 return HANDED_ON
             case "snapshot":
@@ -260,6 +285,16 @@ class Applications:
 
 
 OPERATIONS = frozenset({"publish", "apply", "govern", "snapshot"})
+
+
+def _application(found: list[Definition]) -> App:
+    apps = [one.code for one in found if isinstance(one.code, App)]
+    if not apps or any(app is not apps[0] for app in apps):
+        names = ", ".join(dict.fromkeys(app.name for app in apps)) or "none"
+        raise InputInvalid(
+            f"one application is applied at a time, and here are {names}; name it FILE.py:ATTR"
+        )
+    return apps[0]
 
 
 def _typed(event: Any, value: Any) -> tuple[str, Any]:

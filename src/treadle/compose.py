@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Event, event_value, is_reference, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
+from treadle.runtime import deploys
 from treadle.store.protocol import DefinitionRow
 
 if TYPE_CHECKING:
+    from treadle.runtime.core import Core
+
     from .engine import Engine
 
 DIALECTS = ("playbook", "agent", "process", "reactive")
+# How the names begin that Treadle itself acts under (`Event.by`).
+OWN_NAMES = "treadle:"
 
 
 class Dialects(Mapping[str, Dialect]):
@@ -84,7 +89,7 @@ def register_performers(engine: Engine, dialect: str) -> None:
     if dialect == "reactive":
         from treadle.work.effects import EffectPerformer
 
-        register("*", EffectPerformer(engine.tools), dialect=dialect)
+        register("*", EffectPerformer(engine.tools, engine.applications.machine), dialect=dialect)
         engine.worker.signing.add(dialect)
 
 
@@ -107,6 +112,17 @@ def register(engine: Engine, plugin: Any) -> None:
 def attach(dialect: Dialect, definition: Definition) -> None:
     """Hands live code to the machine that needs it (a reactive application)."""
     dialect.machine.attach(definition.code)  # type: ignore[attr-defined]
+
+
+def perform_deploy(engine: Engine, core: Core, body: dict[str, Any]) -> dict[str, Any]:
+    """Deploys, on the core thread. What was left alone for want of this code gets another chance."""
+    deploy = deploys.Deploy.from_value(body)
+    answer = deploys.perform(core, deploy)
+    if deploy.row.dialect == "reactive":
+        engine.applications.learn(deploy.row)
+        core.readable()
+        engine.worker.try_again(deploy.row.dialect)
+    return answer
 
 
 def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
@@ -135,6 +151,8 @@ def checked_event(event: Event) -> Event:
         msgspec.convert(event_value(event), type(event), builtin_types=(bytes,))
     except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
         raise ValueRefused(f"{event.kind}: {error}") from error
+    if str(getattr(event, "by", None)).startswith(OWN_NAMES):
+        raise ValueRefused(f"{event.kind}: `by` begins with {OWN_NAMES}, as only Treadle's own names do")
     return event
 
 
@@ -179,6 +197,10 @@ def run_options(
 def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:
     """The input a run starts with. What an agent workflow declares is told before anything else,
     all of it at once: also where a value is one that could not be stored."""
+    if dialect.machine.by_events:
+        raise Unsupported(
+            "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
+        )
     try:
         return dialect.check_input(loaded, to_value(input), options)
     except ValueRefused:

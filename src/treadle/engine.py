@@ -170,7 +170,7 @@ class Engine:
         body = asked["body"]
         match asked["name"]:
             case "deploy":
-                return deploys.perform(core, deploys.Deploy.from_value(body))
+                return compose.perform_deploy(self, core, body)
             case "learn":
                 return deploys.learn(core, body)
             case "task":

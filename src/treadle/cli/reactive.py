@@ -136,9 +136,9 @@ async def apply(
     """Move an application to new code; refused, with the list of what blocks it, unless it is quiet."""
     from .loading import application
 
-    # Deployed from its file first, so that whoever drives the cells on finds the code.
-    async with cli.engine(app) as engine:
-        answer = await engine.apply(application(app), wait=wait)
+    application(app)  # what is no application is told before anything is opened
+    async with cli.engine() as engine:
+        answer = await engine.apply(app, wait=wait)
     _answer(cli, answer, f"applied {app}")
 
 

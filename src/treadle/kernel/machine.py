@@ -7,7 +7,7 @@ fails, the runtime throws the state away and reloads it. It must not keep anythi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from .errors import TreadleError
@@ -41,6 +41,8 @@ class Machine(ABC):
     large_input: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.
     signed: ClassVar[bool] = False
+    # Whether events alone bring a run to life: its id is its identity, so it is not started or forked by hand.
+    by_events: ClassVar[bool] = False
 
     @abstractmethod
     def load(self, body: Value) -> Any:
@@ -92,6 +94,15 @@ class Machine(ABC):
     def wants_frames(self, definition: Any) -> bool:
         """Whether progress frames are events of the run; otherwise they are only shown."""
         return False
+
+    def bars(self, run: str, status: str, event: Event) -> TreadleError | None:
+        """Why a run with this status does not take an event, whatever its definition says."""
+        return None
+
+    def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
+        """The definition that a run at rest is steered under from now on, if that is another one.
+        `state_of` gives the state of another run."""
+        return None
 
     def unavailable(self, definition: Any) -> TreadleError | None:
         """Why a definition cannot be run here, though it could be loaded: its code is not at hand."""

@@ -6,6 +6,7 @@ happened (a receipt) cannot be refused: if its step fails, the failure is record
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import (
@@ -27,18 +28,19 @@ from treadle.kernel.model import (
     Frame,
     Receipt,
     Rejected,
+    Reset,
     Retry,
     Signal,
     Started,
     event_value,
 )
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
-from treadle.kernel.values import digest
+from treadle.kernel.values import Value, digest
 from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import Hot, join_ids
-from .ports import Item
+from .ports import Item, NewRun
 
 if TYPE_CHECKING:
     from .core import Core
@@ -82,6 +84,8 @@ def admit(core: Core, item: Item) -> bool:
     at_ns = core.clock.now_ns()
     if isinstance(event, Domain):
         event = _to_cell(core, hot, item, event)
+    elif isinstance(event, Reset | Retry | Cancel) and hot.machine.by_events:
+        _move(core, hot, hot.machine.successor(hot.definition, partial(_state_of, core)))
     if (problem := hot.machine.unavailable(hot.definition)) is not None:
         core.quarantine(item, problem)
         return True
@@ -141,13 +145,25 @@ def _to_cell(core: Core, hot: Hot, item: Item, event: Domain) -> Event:
             seed=core.entropy(16),
             machine=hot.machine.version,
         )
-    if item.create is not None and item.create.definition != hot.state.definition:
-        moved = Apply(definition=item.create.definition, was=hot.state.definition)
-        loaded = core.registry.load(item.create.definition)
-        step = advance(hot.state, loaded.machine, loaded.definition, moved, at_ns=core.clock.now_ns())
-        hot.machine, hot.definition = loaded.machine, loaded.definition
-        record(core, hot, step, Item(item.run, moved, derived=True))
+    _move(core, hot, item.create.definition if item.create is not None else None)
     return event
+
+
+def _move(core: Core, hot: Hot, definition: str | None) -> None:
+    """Moves a run to another definition, in a record of its own."""
+    if definition in (None, hot.state.definition):
+        return
+    assert definition is not None
+    moved = Apply(definition=definition, was=hot.state.definition)
+    loaded = core.registry.load(definition)
+    step = advance(hot.state, loaded.machine, loaded.definition, moved, at_ns=core.clock.now_ns())
+    hot.machine, hot.definition = loaded.machine, loaded.definition
+    record(core, hot, step, Item(hot.state.id, moved, derived=True))
+
+
+def _state_of(core: Core, run: str) -> Value:
+    hot = core.hot.get(run)
+    return None if hot is None else hot.state.state
 
 
 def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
@@ -159,7 +175,7 @@ def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
             return isinstance(event, Receipt) and _is_forged(core, hot, item, event)
         core.note_stale(hot, item, "receipt.stale", {"intent": event.intent})
         return True
-    if hot.state.ended and hot.machine.final and isinstance(event, Signal | Cancel):
+    if hot.state.ended and isinstance(event, Signal | Cancel if hot.machine.final else Cancel):
         core.note_stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
         return True
     return False
@@ -191,6 +207,13 @@ def _is_barred(core: Core, hot: Hot, item: Item, event: Event) -> bool:
     if type(event) is Started and hot.state.seq > 0:
         _start_again(core, hot, item, event)
         return True
+    if item.create is not None and _is_another(hot, item.create):
+        taken = f"the id {item.run!r} is taken by a run of {hot.state.workflow} ({hot.state.dialect})"
+        core.refuse(item, RunExists(f"{taken}; a cell of {item.create.workflow} cannot have it"))
+        return True
+    if (barred := hot.machine.bars(item.run, hot.state.status, event)) is not None:
+        core.refuse(item, barred)
+        return True
     if item.expected_version is not None and item.expected_version != hot.state.seq:
         expected, found = item.expected_version, hot.state.seq
         message = f"{item.run} is at version {found}, not {expected}; look at it again, then decide"
@@ -200,6 +223,11 @@ def _is_barred(core: Core, hot: Hot, item: Item, event: Event) -> bool:
         core.refuse(item, RunEnded(f"{item.run} is {hot.state.status}; it takes no {event.kind} any more"))
         return True
     return False
+
+
+def _is_another(hot: Hot, asked: NewRun) -> bool:
+    """Whether a run is of another workflow than whoever sent the event took it for."""
+    return hot.state.dialect != asked.dialect or hot.state.workflow != asked.workflow
 
 
 def _start_again(core: Core, hot: Hot, item: Item, event: Started) -> None:

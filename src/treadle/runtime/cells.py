@@ -20,13 +20,14 @@ from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
-from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
+from treadle.kernel.errors import PASSING, InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
+from . import deploys
 from .commands import HANDED_ON
 from .core import Core
 from .hot import BlobCache, load_state, open_work
@@ -124,9 +125,11 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
     runs = [item.run for item in made]
     if submission is not None:
         scope = (f"app:{app.name}", submission)
-        found = core.staged.submitted.get(scope) or core.store.submission(*scope)
+        found = core.remembered(scope)
         if found is not None:
-            return _answered(core, found, submission)
+            if "error" in found:
+                raise TreadleError.from_value(found["error"])
+            return found.get("runs") or [found["run"]]
         core.remember(scope, {"runs": runs})
     gathered = _Gathered(core, runs, ack)
     for number, item in enumerate(made):
@@ -134,16 +137,6 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
         core.post(item)
     return HANDED_ON
-
-
-def _answered(core: Core, found: Value, submission: str) -> list[str]:
-    """The durable answer of a submission that went to several cells."""
-    runs: list[str] = found.get("runs") or [found["run"]]
-    for run in runs:
-        one = core.store.submission(f"run:{run}", submission)
-        if one is not None and "error" in one:
-            raise TreadleError.from_value(one["error"])
-    return runs
 
 
 class _Gathered:
@@ -177,7 +170,17 @@ def listed(
     """`treadle cells`: key, status, size, last active."""
     blobs, found = BlobCache(reads), []
     for row in rows_of(reads, workflow):
-        state = load_state(row, reads, registry, blobs)
+        if not is_cell(row):
+            continue
+        try:
+            state = load_state(row, reads, registry, blobs)
+        except PASSING:
+            raise
+        except TreadleError as error:
+            # One that cannot be loaded must not hide the others.
+            told = {"size": None, "last_active": instant_text(row.updated_ns), "error": error.to_value()}
+            found.append({"key": row.cell_key, "status": row.status, **told})
+            continue
         if state.state is None and state.status not in ("waiting", "failed"):
             continue
         size = 0 if state.state is None else len(encode(state.state))
@@ -192,6 +195,11 @@ def listed(
         if limit is not None and len(found) == limit:
             break
     return sorted(found, key=lambda cell: key_order(cell["key"]))
+
+
+def is_cell(row: RunRow) -> bool:
+    """Whether a run is the instance of its workflow and key; a child of another workflow is not."""
+    return row.id == run_id(row.workflow, row.cell_key, keyed=row.id != row.workflow)
 
 
 def exists(reads: Reads, registry: Registry, id: str) -> bool:
@@ -230,7 +238,7 @@ def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
     for name, workflow in app.workflows.items():
         if current is None or not _same_state(current, app, name):
             bound = Bound(app, workflow)
-            for row in rows_of(core.store, name, status=("completed",)):
+            for row in rows_of(core.store, name, status=("completed", "failed", "cancelled")):
                 if (why := _misfit(core, bound, row)) is not None:
                     found.append({**_about(row), "reason": why})
     return found + [{"run": run, "reason": "has queued events"} for run in _queued(core)]
@@ -290,6 +298,8 @@ def apply(core: Core, current: App | None, app: App, asked: dict[str, Any], ack:
             f"{len(found)} things keep {app.name} from being applied; the first: {first['run']} {first['reason']}",
             details={"blockers": found},
         )
+    for asked_deploy in asked.get("deploys", ()):
+        deploys.perform(core, deploys.Deploy.from_value(asked_deploy))
     for workflow in current.workflows if current else ():
         for row in rows_of(core.store, workflow):
             hot = core.hot.get(row.id)
@@ -307,7 +317,7 @@ def govern(core: Core, app: App, data: dict[str, Any] | None, ack: Ack | None) -
     digest = app.definition(None).digest
     create = NewRun(DIALECT_NAME, app.name, None, digest)
     if data is not None:
-        core.post(Item(app.name, Patch(data=data), ack=ack, create=create))
+        core.post(Item(app.name, governance.governed(data), ack=ack, create=create))
         return
     started = Started(definition=digest, seed=core.entropy(16), machine=ReactiveMachine.version)
     core.post(Item(app.name, started, ack=ack, create=create))
@@ -367,7 +377,7 @@ def snapshot(core: Core, app: App) -> dict[str, Any]:
     for workflow in app.workflows:
         before = last["roots"].get(workflow, EMPTY)
         seen: dict[bytes, Entry | None] = dict.fromkeys((entry.key for entry in index.entries(before)), None)
-        for row in rows_of(core.store, workflow):
+        for row in filter(is_cell, rows_of(core.store, workflow)):
             hot = core.hot.get(row.id)
             if hot is None or hot.state.state is None:
                 continue

@@ -390,7 +390,7 @@ class Core:
 
     def answered_before(self, item: Item) -> bool:
         assert item.submission is not None
-        found = self.staged.submitted.get(item.submission) or self.store.submission(*item.submission)
+        found = self.remembered(item.submission)
         if found is None:
             return False
         if "error" in found:
@@ -401,6 +401,16 @@ class Core:
         else:
             self.answer(item, {**found, "duplicate": True})
         return True
+
+    def remembered(self, submission: tuple[str, str]) -> Value:
+        """The durable answer of a submission id. One that went to several runs has a refusal for its answer
+        if one of them refused it."""
+        found = self.staged.submitted.get(submission) or self.store.submission(*submission)
+        for run in (found or {}).get("runs", ()):
+            one = self.remembered((f"run:{run}", submission[1]))
+            if one is not None and "error" in one:
+                return one
+        return found
 
     def remember(self, submission: tuple[str, str], body: Value) -> None:
         """The durable answer of a submission id, written with what it answers."""

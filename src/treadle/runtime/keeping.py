@@ -27,6 +27,11 @@ def fork(
 ) -> dict[str, Any]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
     row = row_of(core.store, id)
+    if core.registry.load(row.definition).machine.by_events:
+        raise Unsupported(
+            f"{id} is one instance of its workflow and key, so there cannot be a second one; "
+            "look at its past with `treadle state --at`, or try code on it with `treadle shadow`"
+        )
     if core.store.run(new_id) is not None:
         raise RunExists(f"a run {new_id!r} exists already; choose another id")
     source = load_state(row, core.store, core.registry, core.blobs, until_seq=at)

@@ -14,6 +14,7 @@ from typing import Any
 
 from treadle.dialects.reactive.decide import Bound
 from treadle.dialects.reactive.effects import Call, Effect, blob_get, blob_put
+from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_of
 from treadle.dialects.reactive.shapes import (
     Mapped,
@@ -35,11 +36,11 @@ from .tool import ToolCall
 
 
 class EffectPerformer:
-    def __init__(self, tools: ToolRegistry) -> None:
-        self._tools = tools
+    def __init__(self, tools: ToolRegistry, machine: ReactiveMachine) -> None:
+        self._tools, self._machine = tools, machine
 
     async def __call__(self, job: Job) -> Done:
-        bound = await job.load_definition()
+        bound = self._machine.live(await job.load_definition())
         if not isinstance(bound, Bound):
             raise StaysOpen(f"the code of {job.workflow} is not loaded here")
         effect = bound.app.effects.get(job.intent.kind)

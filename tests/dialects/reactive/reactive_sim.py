@@ -53,7 +53,7 @@ class Choreography:
         machine.attach(shop.app)
         self.machines: Mapping[str, Machine] = {"reactive": machine}
         self.definitions = shop.app.definitions()
-        perform = EffectPerformer(ToolRegistry(plugins=False))
+        perform = EffectPerformer(ToolRegistry(plugins=False), machine)
         self.performers: Mapping[str, Performer] = dict.fromkeys(shop.app.effects, perform)
         self._cents = {f"o-{n}": rng.randrange(1, 1000) for n in range(rng.randrange(2, 9))}
 

@@ -14,6 +14,9 @@ from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.model import Apply, Decision, Domain, Event, Patch
 from treadle.kernel.values import Value
 
+# Who makes moves: the operations of applications alone, which have looked before whether a move is safe.
+GOVERNOR: Final = "treadle:governor"
+
 # What each move needs the proposal to be, and what it makes of it.
 _MOVES: Final = {
     "shadow": (("submitted", "shadowed"), "shadowed"),
@@ -46,6 +49,11 @@ class ApplyBlocked(TreadleError):
     code = "APPLY_BLOCKED"
 
 
+def governed(data: dict[str, Any]) -> Patch:
+    """A move as the event of the application's run."""
+    return Patch(data=data, by=GOVERNOR)
+
+
 def begin(books: Books, input: Value) -> Decision:
     state: dict[str, Any] = {"manifest": books.manifest, "proposals": []}
     decision = Decision(
@@ -64,11 +72,12 @@ def step(books: Books, state: Value, event: Event) -> Decision:
             )
         case Apply():
             return Decision(state=state, status="running")
-        case Patch():
+        case Patch() if event.by == GOVERNOR:
             return _move(state, event.data)
         case _:
             raise Unsupported(
-                f"{books.app} is an application: it takes events and proposals, not a {event.kind}"
+                f"{books.app} is an application: it takes events and proposals (treadle publish, treadle apply), "
+                f"not a {event.kind}"
             )
 
 

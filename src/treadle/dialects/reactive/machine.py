@@ -16,7 +16,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeVar, cast
 
-from treadle.kernel.errors import DecisionRefused, InputInvalid, TreadleError, UnknownWorkflow, Unsupported
+from treadle.kernel.errors import (
+    DecisionRefused,
+    InputInvalid,
+    NotWaiting,
+    TreadleError,
+    UnknownWorkflow,
+    Unsupported,
+)
 from treadle.kernel.limits import STEP_EVENTS_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import (
@@ -32,6 +39,7 @@ from treadle.kernel.model import (
     Rejected,
     Reset,
     Retry,
+    Signal,
     Started,
     Status,
     is_reference,
@@ -78,6 +86,7 @@ class ReactiveMachine(Machine):
     # A completed cell can be told more, and a deleted one is created anew by its next event.
     final: ClassVar[bool] = False
     signed: ClassVar[bool] = True
+    by_events: ClassVar[bool] = True
     # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
     record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
     # What the step emits, which is counted there too, and its annotations.
@@ -114,14 +123,45 @@ class ReactiveMachine(Machine):
             details={"app": definition.app, "manifest": definition.manifest, "workflow": definition.workflow},
         )
 
-    def _live(self, definition: Any) -> Any:
-        """The definition with its code, which may have come after it was loaded."""
-        if not isinstance(definition, Absent):
+    def bars(self, run: str, status: str, event: Event) -> TreadleError | None:
+        match event:
+            case Domain() if status == "failed":
+                return CellFailed(f"{run} has failed; reset it before it takes events")
+            case Reset() | Retry() if status != "failed":
+                return NotWaiting(f"{run} is {status}; only a failed cell is reset", code="NOT_STALLED")
+            case Retry() if event.how:
+                asked = ", ".join(event.how)
+                return Unsupported(f"{run} is a cell: it is reset as it is, without {asked}")
+            case Signal():
+                return Unsupported(f"{run} is a cell: it takes events (treadle publish), not signals")
+            case _:
+                return None
+
+    def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
+        """After an apply a cell is reset, retried and cancelled by the code that is active."""
+        if isinstance(definition, Books):
+            return None
+        bound = isinstance(definition, Bound)
+        name = definition.app.name if bound else definition.app
+        workflow = definition.workflow.name if bound else definition.workflow
+        manifest = definition.app.digest if bound else definition.manifest
+        books = state_of(name)
+        active = None if books is None else self._apps.get(books["manifest"])
+        if active is None or active.digest == manifest or workflow not in active.workflows:
+            return None
+        return str(active.definition(workflow).digest)
+
+    def live(self, definition: Any) -> Any:
+        """The definition with its code where that is here; it may have come after it was loaded."""
+        if not isinstance(definition, Absent) or definition.manifest not in self._apps:
             return definition
-        if (problem := self.unavailable(definition)) is not None:
-            raise problem
         app = self._apps[definition.manifest]
         return Bound(app, app.workflow(definition.workflow))
+
+    def _live(self, definition: Any) -> Any:
+        if (problem := self.unavailable(definition)) is not None:
+            raise problem
+        return self.live(definition)
 
     def kinds(self, definition: Any) -> frozenset[str] | None:
         return frozenset() if isinstance(definition, Books) else self._live(definition).declares
@@ -169,6 +209,8 @@ class ReactiveMachine(Machine):
     def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
         if isinstance(definition, Books):
             return governance.step(definition, state, event)
+        if (barred := self.bars(ctx.run, ctx.status, event)) is not None:
+            raise barred
         return self._step(self._live(definition), state, event, ctx)
 
     def _step(self, bound: Bound, state: Value, event: Event, ctx: Context) -> Decision:
@@ -177,8 +219,6 @@ class ReactiveMachine(Machine):
             return Decision(state=state, status=cast("Status", ctx.status))
         if isinstance(event, Reset | Retry):
             return Decision(state=state, status=status_of(state, _terminal(bound, state), len(ctx.open)))
-        if ctx.status == "failed" and isinstance(event, Domain):
-            raise CellFailed(f"{ctx.run} has failed; reset it before it takes events")
         if isinstance(ctx.logged, dict) and bound.workflow.determinism == "decision_log":
             if "fault" in ctx.logged:
                 raise TreadleError.from_value(ctx.logged["fault"])
@@ -238,6 +278,8 @@ class ReactiveMachine(Machine):
                 )
 
     def cancel(self, definition: Any, state: Value, event: Cancel, ctx: Context) -> Decision:
+        if isinstance(definition, Books):
+            raise Unsupported(f"{definition.app} is an application: cancel its cells")
         cancelled = super().cancel(definition, state, event, ctx)
         cancelled.cancel = [intent.ref for intent in ctx.open.values()]
         return cancelled

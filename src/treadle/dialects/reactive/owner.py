@@ -24,6 +24,7 @@ from .app import App
 from .cells import Cells
 from .decide import Bound
 from .disk import Disk, Row, RunMeta, Tables
+from .governance import governed
 from .index import EMPTY, CellIndex
 from .machine import ReactiveMachine
 from .routing import Delivery
@@ -344,6 +345,8 @@ class Owner:
         meta = self.tables.runs.get(item.run)
         if meta is None or item.workflow not in self.app.workflows:
             return
+        if self.machine.bars(meta.id, meta.status, item.event) is not None:
+            return  # it will be refused, and what is refused changes nothing
         wanted = self.app.definition(item.workflow)
         if meta.definition != wanted.digest:
             self._define(wanted.digest, wanted.body)
@@ -461,7 +464,7 @@ class Owner:
                 found.append({**about, "reason": "has open effects", "intents": intents})
             elif meta.status in ("running", "waiting"):
                 found.append({**about, "reason": "is not terminal"})
-            elif meta.workflow in app.workflows and meta.status != "failed":
+            elif meta.workflow in app.workflows:
                 bound = Bound(app, app.workflows[meta.workflow])
                 why = self.machine.compatible(bound, self.run_state(meta.id).state)
                 if why is not None:
@@ -475,7 +478,7 @@ class Owner:
     def apply(self, app: App, data: dict[str, Any]) -> None:
         """Moves to a new manifest. Every cell is snapshotted first, so none needs the old code to load."""
         self.attach(app)
-        errors = self.decide([Item(self.app.name, None, None, Patch(data=data))], None)
+        errors = self.decide([Item(self.app.name, None, None, governed(data))], None)
         if errors:
             raise errors[0]
         self.snapshot()

@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from treadle.kernel.errors import InputInvalid, SecretMissing, TreadleError
-from treadle.kernel.model import Domain, Frame, OpenIntent, Patch, Receipt, Reset
+from treadle.kernel.model import Domain, Frame, OpenIntent, Receipt, Reset
 from treadle.kernel.values import Value, decode, encode, to_value
 from treadle.lang.duration import parse_duration
 
 from . import governance
 from .app import App
 from .cells import CACHE_ENTRIES
-from .governance import ApplyBlocked, ProposalRefused
+from .governance import ApplyBlocked, ProposalRefused, governed
 from .index import CellIndex
 from .machine import effect_name
 from .owner import Item, Owner
@@ -478,7 +478,7 @@ class World:
             raise InputInvalid(f"this world runs {self._owner.app.name}, not {app.name}")
 
     def _govern(self, data: dict[str, Any]) -> None:
-        errors = self._owner.decide([Item(self._owner.app.name, None, None, Patch(data=data))], None)
+        errors = self._owner.decide([Item(self._owner.app.name, None, None, governed(data))], None)
         if errors:
             raise errors[0]
 

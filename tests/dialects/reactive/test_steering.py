@@ -1,0 +1,333 @@
+"""Operations on cells and applications: what is refused changes nothing, and nobody goes round a rule."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Engine
+from treadle import reactive as rx
+from treadle.kernel.errors import RunExists, TreadleError, Unsupported
+
+
+@rx.schema("s/Go@1")
+@dataclass(frozen=True)
+class Go:
+    k: str
+    n: int = 0
+
+
+@rx.schema("s/Box@1")
+@dataclass(frozen=True)
+class Box:
+    n: int = 0
+
+
+work = rx.effect("s/work@1", params=Box, receipt=Box)
+
+
+def app_of(*, bug: bool = False, version: int = 1, name: str = "s") -> tuple[rx.App, rx.Workflow]:
+    """Ends at n=9; fails at its receipt with the bug; n=1 asks for work."""
+
+    @rx.workflow(
+        "s/flow@1",
+        state=Box,
+        events=[Go],
+        key="k",
+        effects=[work],
+        terminal=lambda box: box.n == 9,
+        version=version,
+    )
+    def flow(box, event, ctx):
+        if isinstance(event, rx.Receipt):
+            if bug:
+                raise ValueError("a bug")
+            return rx.Output(Box(9))
+        return rx.Output(Box(event.n), effects=[work(Box(1))] if event.n == 1 else [])
+
+    return rx.App(name, [flow]), flow
+
+
+@pytest.fixture(autouse=True)
+def _executor():
+    @work.executor
+    async def do(call: rx.Call[Box]) -> Box:
+        return Box(1)
+
+    yield
+    work.run = None
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}/t.db"
+
+
+async def until(engine: Engine, question: Any) -> Any:
+    async with asyncio.timeout(20):
+        with engine.watch("") as watch:
+            while not (found := await question()):
+                await watch.changed(poll_s=0.02)
+    return found
+
+
+async def show(engine: Engine, id: str) -> dict[str, Any]:
+    return await (await engine.run(id)).show()
+
+
+async def at_rest(engine: Engine, id: str) -> dict[str, Any]:
+    async def ask() -> Any:
+        shown = await show(engine, id)
+        return shown if shown["status"] != "waiting" else None
+
+    return await until(engine, ask)
+
+
+def deployed(store: str, app: rx.App) -> Engine:
+    engine = Engine(store)
+    engine.deploy(app)
+    return engine
+
+
+async def test_work_that_waits_for_code_is_done_once_it_is_deployed(tmp_path):
+    app, _ = app_of()
+    calls: list[str] = []
+    begun = asyncio.Event()
+
+    @work.executor
+    async def hangs(call):
+        calls.append(call.intent_id)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("a", 1))
+        await begun.wait()
+
+    @work.executor
+    async def does(call):
+        calls.append(call.intent_id)
+        return Box(1)
+
+    async with Engine(url(tmp_path)) as engine:
+
+        async def parked() -> Any:
+            return engine.worker.unknown
+
+        await until(engine, parked)
+        engine.deploy(app)
+        assert (await at_rest(engine, "s/flow@1/a"))["status"] == "completed"
+    assert calls == [calls[0]] * 2
+
+
+async def test_nobody_moves_an_application_by_a_patch(tmp_path):
+    app, _ = app_of()
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("a", 2))
+        before = await show(engine, "s")
+        for data in ({"op": "apply", "manifest": "sha256:00"}, {"op": "propose", "manifest": "x"}, {"x": 1}):
+            with pytest.raises(Unsupported):
+                await engine.patch("s", data)
+        with pytest.raises(TreadleError, match="own names"):
+            await engine.patch("s", {"op": "apply", "manifest": "sha256:00"}, by="treadle:governor")
+        with pytest.raises(Unsupported):
+            await engine.cancel("s")
+        assert await show(engine, "s") == before
+
+
+async def test_a_cell_is_one_for_its_key(tmp_path):
+    app, flow = app_of()
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("a", 2))
+        for refused in (
+            engine.fork("s/flow@1/a", at=1),
+            engine.start("s/flow@1", {"k": "b", "n": 1}, id="by-hand"),
+            engine.start("s/flow@1", {"k": "b", "n": 1}, key="c"),
+            engine.start("s", id="another"),
+        ):
+            with pytest.raises(Unsupported):
+                await refused
+        assert [cell["key"] for cell in await engine.cells(flow)] == ["a"]
+        assert {row["id"] for row in await engine.list()} == {"s", "s/flow@1/a"}
+
+
+async def test_a_run_of_another_dialect_is_not_taken_for_a_cell(tmp_path):
+    app, _ = app_of()
+    engine = deployed(url(tmp_path), app)
+    playbook = tmp_path / "pb.yaml"
+    playbook.write_text(
+        "apiVersion: noetl.io/v10\nkind: Playbook\nmetadata: {name: waits, path: waits}\n"
+        "workflow:\n  - step: start\n    tool: {kind: noop}\n",
+        "utf-8",
+    )
+    (definition,) = engine.deploy(str(playbook))
+    async with engine:
+        run = await engine.start(definition.name, {}, id="s/flow@1/a")
+        await run.result(timeout=20)
+        before = await run.journal()
+        with pytest.raises(RunExists):
+            await engine.publish(Go("a", 2))
+        assert await run.journal() == before
+        assert (await engine.replay(run.id))["equal"]
+
+
+async def test_a_refused_apply_changes_nothing(tmp_path):
+    one, _ = app_of()
+    two, _ = app_of(version=2)
+    async with deployed(url(tmp_path), one) as engine:
+        await engine.publish(Go("a", 2))
+        before = await engine.definitions()
+        with pytest.raises(TreadleError) as refused:
+            await engine.apply(two)
+        assert refused.value.code == "APPLY_BLOCKED"
+        assert await engine.definitions() == before
+        await engine.publish(Go("a", 9))
+        assert (await engine.apply(two))["manifest"] == two.digest
+        assert len(await engine.definitions()) == 2 * len(before)
+
+
+async def test_a_failed_cell_is_reset_by_the_code_that_was_applied(tmp_path):
+    broken, _ = app_of(bug=True)
+    fixed, _ = app_of(version=2)
+    async with deployed(url(tmp_path), broken) as engine:
+        await engine.publish(Go("a", 1))
+        assert (await at_rest(engine, "s/flow@1/a"))["status"] == "failed"
+    async with deployed(url(tmp_path), fixed) as engine:
+        await engine.apply(fixed)
+    async with deployed(url(tmp_path), fixed) as engine:
+        records = len(await (await engine.run("s/flow@1/a")).journal())
+        with pytest.raises(TreadleError) as refused:
+            await engine.publish(Go("a", 9))
+        assert refused.value.code == "CELL_FAILED"
+        assert len(await (await engine.run("s/flow@1/a")).journal()) == records
+        await engine.reset("s/flow@1/a")
+        await engine.publish(Go("a", 9))
+        assert (await show(engine, "s/flow@1/a"))["status"] == "completed"
+
+
+async def test_a_failed_cell_whose_state_does_not_fit_blocks_an_apply(tmp_path):
+    broken, _ = app_of(bug=True)
+
+    @rx.schema("s/Other@1")
+    @dataclass(frozen=True)
+    class Other:
+        m: str
+
+    @rx.workflow("s/flow@1", state=Other, events=[Go], key="k", effects=[])
+    def flow(box, event, ctx):
+        return rx.Output(Other("x"))
+
+    async with deployed(url(tmp_path), broken) as engine:
+        await engine.publish(Go("a", 1))
+        assert (await at_rest(engine, "s/flow@1/a"))["status"] == "failed"
+        with pytest.raises(TreadleError) as refused:
+            await engine.apply(rx.App("s", [flow]))
+        assert "does not fit" in refused.value.details["blockers"][0]["reason"]
+
+
+async def test_steering_a_cell_that_does_not_need_it_is_refused(tmp_path):
+    app, _ = app_of()
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("done", 9))
+        await engine.publish(Go("idle", 2))
+        journals = [await (await engine.run(f"s/flow@1/{key}")).journal() for key in ("done", "idle")]
+        assert (await engine.cancel("s/flow@1/done"))["stale"]
+        for asked, code in (
+            (engine.reset("s/flow@1/idle"), "NOT_STALLED"),
+            (engine.retry("s/flow@1/done"), "NOT_STALLED"),
+            (engine.retry("s/flow@1/idle", skip=True), "NOT_STALLED"),
+            (engine.signal("s/flow@1/idle", "go"), "UNSUPPORTED"),
+        ):
+            with pytest.raises(TreadleError) as refused:
+                await asked
+            assert refused.value.code == code
+        assert journals == [await (await engine.run(f"s/flow@1/{key}")).journal() for key in ("done", "idle")]
+
+
+async def test_a_submission_keeps_its_answer_whatever_is_published_with_it():
+    @rx.schema("s/Both@1")
+    @dataclass(frozen=True)
+    class Both:
+        k: str
+
+    def step(box, event, ctx):
+        if isinstance(event, Go) or event.k == "half":
+            raise ValueError("not this one")
+        return rx.Output(Box(1))
+
+    one = rx.workflow("s/one@1", state=Box, events=[Go, Both], key="k", effects=[])(step)
+    two = rx.workflow("s/two@1", state=Box, events=[Both], key="k", effects=[])(
+        lambda box, event: rx.Output(Box(1))
+    )
+    async with Engine("memory:") as engine:
+        engine.deploy(rx.App("s", [one, two]))
+        for submission, first, then in (("s1", Go("a"), Both("a")), ("s2", Both("half"), Go("b"))):
+            for event in (first, then, first):
+                with pytest.raises(TreadleError) as refused:
+                    await engine.publish(event, submission_id=submission)
+                assert refused.value.code == "STEP_FAILED", (submission, event)
+
+
+async def test_one_cell_that_cannot_be_loaded_does_not_hide_the_others(tmp_path):
+    moods = ["one"]
+
+    @rx.workflow("s/moody@1", state=Box, events=[Go], key="k", effects=[])
+    def moody(box, event, ctx):
+        return rx.Output(Box(len(moods) if event.k == "bad" else 5))
+
+    async with deployed(url(tmp_path), rx.App("m", [moody])) as engine:
+        await engine.publish(Go("bad"))
+        await engine.publish(Go("good"))
+        moods.append("two")
+        cells = {cell["key"]: cell for cell in await engine.cells(moody)}
+        assert cells["good"]["status"] == "running"
+        assert cells["bad"]["error"]["code"] == "REPLAY_DIFFERS"
+
+
+APP = """
+from dataclasses import dataclass
+from treadle import reactive as rx
+
+@rx.schema("g/Go@1")
+@dataclass(frozen=True)
+class Go:
+    k: str
+    n: int = 0
+
+@rx.workflow("g/flow@1", state=Go, events=[Go], key="k", effects=[], terminal=lambda go: go.n == 9, version={version})
+def flow(go, event, ctx):
+    return rx.Output(event)
+
+app = rx.App("g", [flow])
+"""
+
+
+async def test_an_owner_without_the_code_loads_what_a_guest_gives_it(tmp_path):
+    files = [tmp_path / "one.py", tmp_path / "two.py"]
+    for version, file in enumerate(files, 1):
+        file.write_text(APP.format(version=version), "utf-8")
+    async with Engine(url(tmp_path)) as owner, Engine(url(tmp_path)) as guest:
+        assert owner.owns
+        assert not guest.owns
+        await asyncio.to_thread(guest.deploy, f"{files[0]}:app")
+        await guest.publish("g/Go@1", {"k": "a", "n": 9})
+
+        async def there() -> Any:
+            return [row for row in await owner.list() if row["id"] == "g/flow@1/a"]
+
+        await until(owner, there)
+        await guest.apply(f"{files[1]}:app")
+        names = [row["name"] for row in await owner.definitions()]
+        assert names.count("g") == 2
+
+
+async def test_an_owner_that_cannot_get_the_code_says_so(tmp_path):
+    app, _ = app_of()
+    async with Engine(url(tmp_path)), Engine(url(tmp_path)) as guest:
+        await asyncio.to_thread(guest.deploy, app)
+        with pytest.raises(TreadleError) as refused:
+            await guest.publish(Go("a", 9))
+        assert refused.value.code == "CODE_MISSING"
