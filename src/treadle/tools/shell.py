@@ -102,15 +102,23 @@ class _Runner:
         started = time.monotonic()
         out, err = await ReadPipe.open(), await ReadPipe.open()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(self._shell, "-c", entry["command"]),
-                stdin=asyncio.subprocess.DEVNULL if self._stdin is None else asyncio.subprocess.PIPE,
-                stdout=out.fd,
-                stderr=err.fd,
-                env=self._env,
-                cwd=self._cwd,
-                start_new_session=True,
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *(self._shell, "-c", entry["command"]),
+                    stdin=asyncio.subprocess.DEVNULL if self._stdin is None else asyncio.subprocess.PIPE,
+                    stdout=out.fd,
+                    stderr=err.fd,
+                    env=self._env,
+                    cwd=self._cwd,
+                    start_new_session=True,
+                )
             )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # It may have begun all the same, and have begun others: asyncio would kill it alone.
+                await _kill_group(await starting)
+                raise
             out.started()
             err.started()
             await self._follow(process, {"stdout": out.reader, "stderr": err.reader}, entry)
@@ -133,13 +141,11 @@ class _Runner:
             await asyncio.wait(helpers, timeout=_DRAIN_S)
         finally:
             if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                await _kill_group(process)
             helpers += [] if feeder is None else [feeder]
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            await process.wait()
 
     async def _read(self, stream: asyncio.StreamReader, entry: dict[str, Any], name: str) -> None:
         kept, dropped = bytearray(), 0
@@ -160,6 +166,12 @@ class _Runner:
                 await stream.drain()
         finally:
             stream.close()
+
+
+async def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 @cache

@@ -87,6 +87,25 @@ async def test_cancel_kills_the_whole_group(run, tmp_path):
     wait_until(lambda: _gone(pid))
 
 
+async def test_cancel_while_it_is_being_started_kills_the_whole_group(run, tmp_path, monkeypatch):
+    """The command has begun, but whoever started it has not been told so yet."""
+    marker = tmp_path / "pid"
+    create = asyncio.create_subprocess_exec
+
+    async def slow(*command, **how):
+        process = await create(*command, **how)
+        await asyncio.to_thread(wait_until, lambda: marker.exists() and marker.read_text().strip() != "")
+        task.cancel()
+        await asyncio.sleep(0)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    task = asyncio.create_task(run("shell", {"cmd": f"sleep 600 & echo $! > {marker}; wait"}))
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
+    wait_until(lambda: _gone(int(marker.read_text())))
+
+
 async def test_output_is_capped_and_the_rest_counted(run):
     outcome = await run("shell", {"cmd": "head -c 300000 /dev/zero | tr '\\0' x", "output_limit": 1000})
     assert outcome.result["stdout"] == "x" * 1000
