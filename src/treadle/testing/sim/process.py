@@ -59,6 +59,9 @@ class SimJob:
     def idempotency_key(self) -> str:
         return self.intent.idempotency_key or self.intent.id
 
+    def clean(self, text: str) -> str:
+        return text
+
     async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
         self._frames += 1
         sent = data if value is None else value
