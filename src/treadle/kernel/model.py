@@ -278,5 +278,15 @@ def is_reference(value: Value) -> bool:
     )
 
 
+def addressed(reference: Mapping[str, Any], payload: Value) -> Value:
+    """What a reference stands for in its payload: a part of it, where it has a `path`."""
+    for key in reference.get("path") or ():
+        try:
+            payload = payload[key]
+        except (LookupError, TypeError) as error:
+            raise BlobMissing(f"there is no {key!r} in the payload {reference['checksum']}") from error
+    return payload
+
+
 def make_reference(*, checksum: str, size: int, schema_hint: str | None = None) -> dict[str, Any]:
     return {"store": "blob", "key": checksum, "checksum": checksum, "size": size, "schema_hint": schema_hint}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.kernel.errors import BlobMissing
-from treadle.kernel.model import is_reference
+from treadle.kernel.model import addressed, is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads
 
@@ -35,7 +35,7 @@ def whole(reads: Reads, value: Value) -> Value:
     if isinstance(value, dict):
         if is_hidden(value):
             try:
-                return decode_trusted(reads.blob(value["checksum"]))
+                return addressed(value, decode_trusted(reads.blob(value["checksum"])))
             except BlobMissing:
                 return value  # gone, or never ours: the run is shown all the same
         return {key: whole(reads, item) for key, item in value.items()}

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import OpenIntent, is_reference
+from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
 from .job import Done, Job, StaysOpen
@@ -234,7 +234,7 @@ class Transports:
 async def _at_hand(value: Value, job: Job) -> Value:
     """The value with every reference in it loaded: outside, nobody knows our blobs."""
     if is_reference(value):
-        return await job.load_blob(value)
+        return addressed(value, await job.load_blob(value))
     if isinstance(value, dict):
         return {key: await _at_hand(part, job) for key, part in value.items()}
     if isinstance(value, list):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from treadle.dialects.process import DIALECT
+from treadle.kernel.model import make_reference
+from treadle.kernel.values import digest, encode
+from treadle.lang.text import parse
 from treadle.testing.driver import Driver
 
 Started = Callable[..., Driver]
@@ -48,3 +53,165 @@ def test_steps_that_share_a_declaration_are_skipped_together(started: Started) -
         d.error(call)
     d.retry(**{"from": "tasks.t.on_timeout[0]", "skip": "by hand"})
     assert (d.status, d.run.result) == ("completed", "by hand")
+
+
+# --- large values ---------------------------------------------------------------------------------
+
+
+def stored(d: Driver, value: Any) -> dict[str, Any]:
+    """A value as a transport hands a large one over: a reference to it in the store."""
+    checksum = digest(value)
+    d.blobs[checksum] = value
+    return make_reference(checksum=checksum, size=len(encode(value)), schema_hint="process")
+
+
+def called(started: Started, steps: str, **results: Any) -> Driver:
+    """A run that has called for each of the results, all of which are stored, and went on."""
+    calls = ", ".join(f"{{call: {{transport: a, into: {name}}}}}" for name in results)
+    d = started(f"steps: [{calls}, {steps}]")
+    for value in results.values():
+        d.ok(d.open("call")[0], stored(d, value))
+    return d
+
+
+PAD = "z" * 70_000
+ROWS = [f"{n:01000}" for n in range(2_000)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("state.l[0].n", 1),
+        ("first(state.l).n", 1),
+        ("last(state.l).n", 2),
+        ("at(state.l, 1).n", 2),
+        ("at(state.o, 'b').n", 2),
+        ("state.l[start.i].n", 2),
+        ("result.a in state.l", True),
+        ("contains(state.l, result.b)", True),
+        ("{n: 1} in state.l", False),
+        ("state.l == [result.a, result.b]", True),
+        ("state.l == [result.b, result.a]", False),
+        ("state.o != {a: result.a, b: result.b}", False),
+        ("length(json(state.l)) > 140000", True),
+        ("length(string(state.o)) > 140000", True),
+        ("length(format('{}', [result.a])) > 70000", True),
+        ("keys(merge(state.o, {a: {m: 5}}).a)", ["m", "n", "pad"]),
+        ("merge({a: {m: 5}}, state.o).a.n", 1),
+        ("merge(state.o, {a: 5}).a", 5),
+        ("coalesce(state.none, state.l[1]).n", 2),
+        ("if(true, state.l[1], null).n", 2),
+        ("(state.none or state.l[0]).n", 1),
+        ("(state.l[0] and state.l[1]).n", 2),
+    ],
+)
+def test_large_values_inside_others_are_what_they_stand_for(
+    started: Started, expression: str, expected: Any
+) -> None:
+    steps = (
+        "{set: {state.l: [{$: result.a}, {$: result.b}], state.o: {a: {$: result.a}, b: {$: result.b}}}},"
+        f"{{complete: {{$: {_quoted(expression)}}}}}"
+    )
+    d = started(
+        f"steps: [{{call: {{transport: a, into: a}}}}, {{call: {{transport: a, into: b}}}}, {steps}]",
+        {"i": 1},
+    )
+    for n in (1, 2):
+        d.ok(d.open("call")[0], stored(d, {"n": n, "pad": PAD}))
+    assert (d.status, d.run.error, d.run.result) == ("completed", None, expected)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def test_equal_payloads_are_equal_however_they_were_written(started: Started) -> None:
+    d = called(
+        started,
+        "{complete: {$: '[[result.a] == [result.b], [result.a] == [result.c]]'}}",
+        a={"n": 1, "pad": PAD},
+        b={"n": 1.0, "pad": PAD},
+        c={"n": True, "pad": PAD},
+    )
+    assert d.run.result == [True, False]
+
+
+def test_text_of_what_is_too_large_to_be_written_down_is_refused(started: Started) -> None:
+    d = called(started, "{complete: {$: 'json([result.a])'}}", a=ROWS)
+    assert d.run.error is not None
+    assert (d.run.error["code"], d.run.error["where"]) == ("EXPRESSION_RANGE", "steps[1]")
+    assert d.run.error["details"]["expression"] == "json([result.a])"
+
+
+def test_each_goes_through_a_large_part_of_a_result(started: Started) -> None:
+    d = called(
+        started,
+        "{set: {state.n: 0}},"
+        "{repeat: {each: i, in: {$: result.r.a}, do: [{set: {state.n: {$: state.n + length(i)}, state.last: {$: i}}}]}},"
+        "{complete: {$: '[state.n, state.last]'}}",
+        r={"a": ROWS},
+    )
+    assert d.run.result == [2_000_000, ROWS[-1]]
+
+
+def test_large_items_go_on_by_their_address(started: Started) -> None:
+    d = called(
+        started,
+        "{repeat: {each: i, in: {$: result.r.a}, do: [{call: {transport: b, payload: {row: {$: i}, n: {$: i.n}, pads: {$: i.pads}}}}]}}",
+        r={"a": [{"n": n, "pads": [PAD] * 20} for n in range(2)]},
+    )
+    (call,) = d.open("call")
+    assert call.params["payload"]["n"] == 0
+    assert call.params["payload"]["row"]["path"] == ["a", 0]
+    assert call.params["payload"]["pads"]["path"] == ["a", 0, "pads"]
+    assert d.status == "waiting"
+
+
+@pytest.mark.parametrize("expression", ["result.r.a", "result.r['a']", "result.r[result.k.key]"])
+def test_a_large_part_is_passed_on_and_looked_into_like_any_value(started: Started, expression: str) -> None:
+    d = called(
+        started,
+        f"{{set: {{state.part: {{$: {_quoted(expression)}}}}}}},"
+        "{call: {transport: b, payload: {rows: {$: state.part}}}},"
+        "{complete: {n: {$: length(state.part)}, first: {$: 'state.part[0] == result.r.a[0]'}, rows: {$: state.part}}}",
+        r={"a": ROWS},
+        k={"key": "a", "pad": PAD},
+    )
+    (call,) = d.open("call")
+    address = {**d.view()["results"]["r"], "path": ["a"]}
+    assert call.params["payload"] == {"rows": address}
+    d.ok(call)
+    assert d.run.result == {"n": 2_000, "first": True, "rows": address}
+
+
+def test_a_large_start_payload_is_read_and_passed_on(started: Started) -> None:
+    given = {"a": ROWS, "n": 5}
+    d = Driver(DIALECT.machine, _body("{set: {state.a: {$: start.a}, state.n: {$: start.n}}}, {wait: 1s}"))
+    d.start(stored(d, given))
+    assert d.status == "waiting"
+    assert (d.view()["state"]["n"], d.view()["state"]["a"]["path"]) == (5, ["a"])
+    d.assert_replays()
+
+
+def _body(steps: str) -> Any:
+    definition, _ = DIALECT.compile(parse(f"dialect: process\nname: wf\nsteps: [{steps}]"))
+    assert definition is not None
+    return definition.body
+
+
+def test_what_an_expression_builds_stays_bounded_and_says_what_to_do(started: Started) -> None:
+    d = started(
+        "steps: [{set: {state.x: 'abcdefgh'}}, {repeat: {while: true, max: 100, do: [{set: {state.x: {$: '[state.x, state.x]'}}}]}}]"
+    )
+    assert d.run.error is not None
+    assert (d.run.error["class"], d.run.error["code"]) == ("expression", "EXPRESSION_RANGE")
+    assert d.run.error["details"]["expression"] == "[state.x, state.x]"
+    assert "let a call put them together" in d.run.error["message"]
+
+
+def test_values_are_measured_as_they_are_stored(started: Started) -> None:
+    """Four bytes a character: two of these would not fit into a record."""
+    face = "\N{GRINNING FACE}" * 100_000
+    d = started("steps: [{complete: {$: '[start.a, start.a]'}}]", {"a": face})
+    assert d.run.error is not None
+    assert d.run.error["code"] == "EXPRESSION_RANGE"

@@ -2,7 +2,8 @@
 
 A template is any value of a definition with expressions in it (`{"$": tree}`). A payload that is
 too large for the journal is a reference; a template that only passes such a value on keeps the
-reference, an expression that looks into it loads it (`Scope.resolve`).
+reference (or gives the address of a large part of it), an expression that looks into it loads it
+(`Scope.at_hand`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 
-from .functions import FUNCTIONS, OPERATIONS, item, measure, negative, truth
+from .functions import (
+    COMPARISONS,
+    FUNCTIONS,
+    OPERATIONS,
+    SEARCHING,
+    WRITING,
+    item,
+    measure,
+    negative,
+    truth,
+    unfolded,
+)
+from .parts import is_large, part_of
 from .syntax import Tree, unparse
 
 ROOTS: Final = ("start", "state", "payload", "result", "error", "run")
@@ -36,7 +49,9 @@ class Scope(Protocol):
         """A root as a value of its own, which later writes do not change."""
         ...
 
-    def resolve(self, reference: dict[str, Value]) -> Value: ...
+    def at_hand(self, value: Value) -> Value:
+        """The value itself, or what it stands for if it is a reference."""
+        ...
 
 
 Closure = Callable[[Scope], Value]
@@ -46,26 +61,24 @@ def is_expression(value: Value) -> bool:
     return isinstance(value, dict) and len(value) == 1 and "$" in value
 
 
+# Trees that give what is there already, which may be a reference. Any other makes a value of its own.
+_READING: Final = frozenset({"path", "get", "call", "and", "or"})
+
+
 def compile_tree(tree: Tree) -> Closure:
     """A closure whose value is at hand, references resolved."""
-    if tree[0] in ("path", "get"):
-        raw = _compile(tree)
-        return lambda scope: _at_hand(raw(scope), scope)
-    return _compile(tree)
+    raw = _compile(tree, passing=False)
+    return (lambda scope: scope.at_hand(raw(scope))) if tree[0] in _READING else raw
 
 
-def compile_template(template: Value) -> Closure:
+def compile_template(template: Value, *, bounded: bool = True) -> Closure:
     """A closure that fills a template in. Keys go in sorted order, so that the first of two
-    mistakes is the same one wherever the definition was loaded from."""
-    inner = _template(template)
-
-    def run(scope: Scope) -> Value:
-        value = inner(scope)
-        if isinstance(value, list | dict):
-            measure(value)
-        return value
-
-    return run if _has_expression(template) else inner
+    mistakes is the same one wherever the definition was loaded from. Without `bounded`, what stands
+    in the run's data already may have any size."""
+    inner = _template(template, bounded)
+    if is_expression(template) or not _has_expression(template):
+        return inner
+    return lambda scope: _measured(inner(scope))
 
 
 def _has_expression(template: Value) -> bool:
@@ -76,24 +89,25 @@ def _has_expression(template: Value) -> bool:
     )
 
 
-def _template(template: Value) -> Closure:
+def _template(template: Value, bounded: bool) -> Closure:
     if is_expression(template):
-        return _guarded(template["$"])
+        return _guarded(template["$"], bounded)
     if not _has_expression(template):
         return lambda scope: template
     if isinstance(template, list):
-        items = [_template(part) for part in template]
+        items = [_template(part, bounded) for part in template]
         return lambda scope: [part(scope) for part in items]
-    pairs = [(key, _template(template[key])) for key in sorted(template)]
+    pairs = [(key, _template(template[key], bounded)) for key in sorted(template)]
     return lambda scope: {key: part(scope) for key, part in pairs}
 
 
-def _guarded(tree: Tree) -> Closure:
+def _guarded(tree: Tree, bounded: bool) -> Closure:
     inner = _compile(tree)
 
     def run(scope: Scope) -> Value:
         try:
-            return inner(scope)
+            value = inner(scope)
+            return _measured(value) if bounded else value
         except ExpressionError as error:
             error.details.setdefault("expression", unparse(tree))
             raise
@@ -103,23 +117,19 @@ def _guarded(tree: Tree) -> Closure:
 
 def compile_condition(template: Value) -> Callable[[Scope], bool]:
     inner = compile_template(template)
-    return lambda scope: truth(_at_hand(inner(scope), scope))
+    return lambda scope: truth(scope.at_hand(inner(scope)))
 
 
-def _at_hand(value: Value, scope: Scope) -> Value:
-    return scope.resolve(value) if is_reference(value) else value
-
-
-def _compile(tree: Tree) -> Closure:
+def _compile(tree: Tree, *, passing: bool = True) -> Closure:
+    """`passing`: the value is passed on, so a large part of a payload is better given by its address."""
     match tree[0]:
         case "lit":
             constant = tree[1]
             return lambda scope: constant
         case "path":
-            return _path(tree[1], tree[2:])
+            return _path(tree[1], tree[2:], passing)
         case "get":
-            base, key = compile_tree(tree[1]), compile_tree(tree[2])
-            return lambda scope: item(base(scope), key(scope))
+            return _get(_compile(tree[1], passing=passing), compile_tree(tree[2]), passing)
         case "list":
             items = [_compile(part) for part in tree[1:]]
             return lambda scope: _measured([part(scope) for part in items])
@@ -127,7 +137,7 @@ def _compile(tree: Tree) -> Closure:
             pairs = [(key, _compile(part)) for key, part in tree[1:]]
             return lambda scope: _measured({key: part(scope) for key, part in pairs})
         case "call":
-            return _call(tree[1], tree[2:])
+            return _call(tree[1], tree[2:], passing)
         case "not":
             inner = compile_tree(tree[1])
             return lambda scope: not truth(inner(scope))
@@ -135,30 +145,43 @@ def _compile(tree: Tree) -> Closure:
             inner = compile_tree(tree[1])
             return lambda scope: negative(inner(scope))
         case "and" | "or":
-            return _logic(tree[0] == "and", [compile_tree(part) for part in tree[1:]])
+            # What a reference stands for is never empty, so it is as true as its payload.
+            return _logic(tree[0] == "and", [_compile(part, passing=passing) for part in tree[1:]])
         case _:
             return _binary(tree[0], compile_tree(tree[1]), compile_tree(tree[2]))
 
 
 def _measured(value: Value) -> Value:
     """What an expression builds is bounded at once: `[x, x]` of `[x, x]` doubles with each level."""
-    measure(value)
+    if isinstance(value, list | dict):
+        measure(value)
     return value
 
 
-def _path(root: str, path: list[str | int]) -> Closure:
+def _path(root: str, path: list[str | int], passing: bool) -> Closure:
     if not path:
         return lambda scope: scope.whole(root)
 
     def walk(scope: Scope) -> Value:
-        value = scope.root(root)
-        for key in path:
+        value: Value = scope.root(root)
+        base: Value = None
+        since = 0
+        for depth, key in enumerate(path):
             if is_reference(value):
-                value = scope.resolve(value)
+                base, since, value = value, depth, scope.at_hand(value)
             value = item(value, key)
-        return value
+        return part_of(base, *path[since:]) if passing and base is not None and is_large(value) else value
 
     return walk
+
+
+def _get(container: Closure, key: Closure, passing: bool) -> Closure:
+    def run(scope: Scope) -> Value:
+        base, at = container(scope), key(scope)
+        value = item(scope.at_hand(base), at)
+        return part_of(base, at) if passing and is_reference(base) and is_large(value) else value
+
+    return run
 
 
 def _logic(conjunction: bool, parts: list[Closure]) -> Closure:
@@ -174,27 +197,35 @@ def _logic(conjunction: bool, parts: list[Closure]) -> Closure:
 
 
 def _binary(operator: str, left: Closure, right: Closure) -> Closure:
+    if compare := COMPARISONS.get(operator):
+        return lambda scope: compare(left(scope), right(scope), scope.at_hand)
     apply = OPERATIONS[operator]
     return lambda scope: apply(left(scope), right(scope))
 
 
-def _call(name: str, arguments: list[Tree]) -> Closure:
-    parts = [compile_tree(part) for part in arguments]
+def _call(name: str, arguments: list[Tree], passing: bool) -> Closure:
     match name:
         case "now":
             return lambda scope: instant_text(scope.now_ns)
         case "coalesce":
+            choices = [_compile(part, passing=passing) for part in arguments]
 
             def coalesce(scope: Scope) -> Value:
-                for part in parts:
-                    if (value := part(scope)) is not None:
+                for choice in choices:
+                    if (value := choice(scope)) is not None:
                         return value
                 return None
 
             return coalesce
         case "if":
-            test, yes, no = parts
+            test = compile_tree(arguments[0])
+            yes, no = (_compile(part, passing=passing) for part in arguments[1:])
             return lambda scope: yes(scope) if truth(test(scope)) else no(scope)
     function = FUNCTIONS[name][2]
     assert function is not None, name
+    parts = [compile_tree(part) for part in arguments]
+    if name in SEARCHING:
+        return lambda scope: function(*[part(scope) for part in parts], at_hand=scope.at_hand)
+    if name in WRITING:
+        return lambda scope: function(*[unfolded(part(scope), scope.at_hand) for part in parts])
     return lambda scope: function(*[part(scope) for part in parts])

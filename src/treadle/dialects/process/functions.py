@@ -3,6 +3,9 @@
 Every function here is total over values: it returns a value or raises ExpressionError, takes
 bounded time and space, and reads nothing but its arguments. Missing data is null: functions that
 read text or containers let null through; arithmetic and ordering do not.
+
+Arguments are at hand, but what stands inside a list or an object may be a reference to a payload.
+Whatever looks that deep takes `at_hand`, which gives what a reference stands for.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from typing import Any, Final, NoReturn
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.limits import INT_MAX, INT_MIN
+from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
+
+from .parts import AtHand, same_payload
 
 TEXT_CHARS_MAX: Final = 256 * 1024
 VALUE_BYTES_MAX: Final = 512 * 1024
@@ -55,17 +61,24 @@ def truth(value: Value) -> bool:
     return bool(value)
 
 
-def equal(left: Value, right: Value) -> bool:
+def equal(left: Value, right: Value, at_hand: AtHand) -> bool:
     """Never fails. 1 equals 1.0, but true is no number."""
+    if same_payload(left, right):
+        return True
+    left, right = at_hand(left), at_hand(right)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list):
-        return isinstance(right, list) and len(left) == len(right) and all(map(equal, left, right))
+        return (
+            isinstance(right, list)
+            and len(left) == len(right)
+            and all(equal(one, other, at_hand) for one, other in zip(left, right, strict=True))
+        )
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
             and left.keys() == right.keys()
-            and all(equal(value, right[key]) for key, value in left.items())
+            and all(equal(value, right[key], at_hand) for key, value in left.items())
         )
     return bool(left == right)
 
@@ -86,6 +99,14 @@ def checked_text(value: str) -> str:
     return value
 
 
+def too_large() -> NoReturn:
+    mistake(
+        f"the value is larger than {VALUE_BYTES_MAX // 1024} KiB; pass on only the parts that are needed, "
+        "or let a call put them together: what a call gives may have any size",
+        "EXPRESSION_RANGE",
+    )
+
+
 def measure(value: Value) -> int:
     """About how many bytes a value takes, refusing what is too large or too deep to be stored.
     Values may share parts (`[state.x, state.x]`), so the walk stops at the bound."""
@@ -97,7 +118,10 @@ def measure(value: Value) -> int:
         below: list[Value] = []
         for item in level:
             total += 9
-            if isinstance(item, str | bytes):
+            if isinstance(item, str):
+                # What is stored is UTF-8.
+                total += len(item) if item.isascii() else len(item.encode())
+            elif isinstance(item, bytes):
                 total += len(item)
             elif isinstance(item, list):
                 below.extend(item)
@@ -105,7 +129,7 @@ def measure(value: Value) -> int:
                 total += sum(map(len, item))
                 below.extend(item.values())
             if total + len(below) > VALUE_BYTES_MAX:
-                mistake(f"the value is larger than {VALUE_BYTES_MAX // 1024} KiB", "EXPRESSION_RANGE")
+                too_large()
         level = below
     return total
 
@@ -147,7 +171,7 @@ def _ordering(sign: str, apply: Callable[[Any, Any], bool]) -> Callable[[Value, 
     return run
 
 
-def inside(item: Value, container: Value) -> bool:
+def inside(item: Value, container: Value, at_hand: AtHand) -> bool:
     """Part of a text, item of a list, key of an object; nothing is inside null."""
     match container:
         case None:
@@ -157,7 +181,7 @@ def inside(item: Value, container: Value) -> bool:
                 mistake(f"only text can be in text, not {type_name(item)}")
             return item in container
         case list():
-            return any(equal(item, other) for other in container)
+            return any(equal(item, other, at_hand) for other in container)
         case dict():
             return isinstance(item, str) and item in container
         case _:
@@ -176,12 +200,15 @@ OPERATIONS: Final[dict[str, Callable[[Value, Value], Value]]] = {
     "*": _arithmetic("*", lambda a, b: a * b),
     "/": _arithmetic("/", lambda a, b: a / b),
     "%": _arithmetic("%", lambda a, b: a % b),
-    "==": equal,
-    "!=": lambda a, b: not equal(a, b),
     "<": _ordering("<", lambda a, b: a < b),
     "<=": _ordering("<=", lambda a, b: a <= b),
     ">": _ordering(">", lambda a, b: a > b),
     ">=": _ordering(">=", lambda a, b: a >= b),
+}
+# These look into lists and objects.
+COMPARISONS: Final[dict[str, Callable[[Value, Value, AtHand], Value]]] = {
+    "==": equal,
+    "!=": lambda a, b, at_hand: not equal(a, b, at_hand),
     "in": inside,
 }
 
@@ -281,7 +308,7 @@ def keys(value: Value) -> list[str]:
     return sorted(value)
 
 
-def merge(*parts: Value) -> dict[str, Value]:
+def merge(*parts: Value, at_hand: AtHand) -> dict[str, Value]:
     """Deep: objects are merged key by key, anything else is replaced by the later part."""
     out: dict[str, Value] = {}
     for part in parts:
@@ -289,17 +316,40 @@ def merge(*parts: Value) -> dict[str, Value]:
             continue
         if not isinstance(part, dict):
             mistake(f"merge needs objects, not {type_name(part)}")
-        out = _merged(out, part)
+        out = _merged(out, part, at_hand)
     measure(out)
     return out
 
 
-def _merged(left: dict[str, Value], right: dict[str, Value]) -> dict[str, Value]:
+def _merged(left: dict[str, Value], right: dict[str, Value], at_hand: AtHand) -> dict[str, Value]:
     out = dict(left)
     for key, value in right.items():
         old = out.get(key)
-        out[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            old, new = at_hand(old), at_hand(value)
+            value = _merged(old, new, at_hand) if isinstance(old, dict) and isinstance(new, dict) else value
+        out[key] = value
     return out
+
+
+def unfolded(value: Value, at_hand: AtHand) -> Value:
+    """The value with everything that it refers to in place, as far as it can be written down."""
+    room = VALUE_BYTES_MAX
+
+    def unfold(item: Value) -> Value:
+        nonlocal room
+        if is_reference(item):
+            item = at_hand(item)
+            room -= measure(item)
+            if room < 0:
+                too_large()
+        if isinstance(item, list):
+            return [unfold(inner) for inner in item]
+        if isinstance(item, dict):
+            return {key: unfold(inner) for key, inner in item.items()}
+        return item
+
+    return unfold(value)
 
 
 def format(pattern: Value, *parts: Value) -> str:
@@ -355,9 +405,12 @@ FUNCTIONS: Final[dict[str, tuple[int, int | None, Callable[..., Value] | None]]]
     "at": (2, 2, at),
     "keys": (1, 1, keys),
     "merge": (1, None, merge),
-    "contains": (2, 2, lambda container, part: inside(part, container)),
+    "contains": (2, 2, lambda container, part, at_hand: inside(part, container, at_hand)),
     "format": (1, None, format),
     "number": (1, 1, number),
     "string": (1, 1, string),
     "json": (1, 1, json),
 }
+# Functions that look into lists and objects: they take `at_hand`, or arguments with everything in place.
+SEARCHING: Final = frozenset({"merge", "contains"})
+WRITING: Final = frozenset({"json", "string", "format"})

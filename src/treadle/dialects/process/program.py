@@ -282,7 +282,7 @@ def _repeat(program: Program, path: str, step: dict[str, Any]) -> Op:
         most=value.get("max"),
     )
     if kind == "each":
-        op.name, op.source = value["each"], compile_template(value["in"])
+        op.name, op.source = value["each"], compile_template(value["in"], bounded=False)
     else:
         op.test = compile_condition(value[kind])
     return op

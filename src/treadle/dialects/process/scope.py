@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.kernel.model import Context, is_reference
+from treadle.kernel.model import Context, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 
+from .parts import is_large, part_of
 from .program import Program
 
 Thread = dict[str, Any]
@@ -31,8 +32,8 @@ class RunScope:
     def now_ns(self) -> int:
         return self.ctx.now_ns
 
-    def resolve(self, reference: dict[str, Value]) -> Value:
-        return self.ctx.blob(reference)
+    def at_hand(self, value: Value) -> Value:
+        return addressed(value, self.ctx.blob(value)) if is_reference(value) else value
 
     def root(self, name: str) -> Value:
         match name:
@@ -55,7 +56,11 @@ class RunScope:
         """A root passed on as a value. `state` and `result` are written to in place, so what is
         passed on must be a copy, or a later write would show through it."""
         value = self.root(name)
-        return dict(value) if name in ("state", "result") else value
+        if name in ("state", "result"):
+            return dict(value)
+        if is_reference(value) and "path" in value and not is_large(found := self.at_hand(value)):
+            return found  # a small item of a large list
+        return value
 
     def _frames(self) -> list[dict[str, Any]]:
         """The frames around, innermost first, through forks up to the run's own."""
@@ -79,8 +84,8 @@ class RunScope:
             if loop is None:
                 continue
             if name == loop:
-                items = frame["items"]
-                return (self.resolve(items) if is_reference(items) else items)[frame["round"]]
+                items, index = frame["items"], frame["round"]
+                return part_of(items, index) if is_reference(items) else items[index]
             if name in ("item_index", f"{loop}_index"):
                 return frame["round"]
         return None

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.limits import STEP_EVENTS_MAX, STEP_INTENTS_MAX
-from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, is_reference
+from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, addressed, is_reference
 from treadle.kernel.values import Value
 
 from .functions import mistake, string, type_name
@@ -211,7 +211,7 @@ class Turn:
         for depth, key in enumerate(path[:-1]):
             inner = node.get(key)
             if is_reference(inner):
-                inner = self.ctx.blob(inner)
+                inner = addressed(inner, self.ctx.blob(inner))
             if inner is not None and not isinstance(inner, dict):
                 place = ".".join(["state", *path[: depth + 1]])
                 mistake(f"{place} is {type_name(inner)}; nothing can be set inside it")
@@ -293,7 +293,7 @@ def _repeat(turn: Turn, current: Thread, op: Repeat) -> bool:
             turn.push(current, op.body, loop=op.path, round=0)
         return False
     items = op.source(scope)
-    at_hand = scope.resolve(items) if is_reference(items) else items
+    at_hand = scope.at_hand(items)
     if at_hand is None:
         at_hand = items = []
     if not isinstance(at_hand, list):
