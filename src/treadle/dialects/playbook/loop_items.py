@@ -33,7 +33,11 @@ def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]
     found = _lasting(turn, loop, raw)
     if found is not None and isinstance(items(turn, found, token), list):
         return found
-    return {"list": canonical(collection(plain(raw, load=True), where))}
+    try:
+        computed = plain(raw, load=True)
+    except (TypeError, ValueError) as error:
+        raise loop.field.failed(error) from error
+    return {"list": canonical(collection(computed, where))}
 
 
 def _lasting(turn: Turn, loop: Loop, raw: Any) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ bounded in output and work, because definitions come from people: see `_check_si
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -24,6 +25,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from treadle.kernel.errors import BlobMissing, ExpressionError
+from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
 from .handles import MISSING, Handle, Scope, attribute, bare, payload_of
@@ -210,6 +212,8 @@ def plain(value: Any, *, load: bool = False) -> Value:
     kind = type(value)
     if kind in _SCALARS:
         return value
+    if kind is int or kind is float:
+        return _number(value)
     if kind is dict:
         return {str(key): plain(item, load=load) for key, item in value.items()}
     if kind is list or kind is tuple:
@@ -227,7 +231,16 @@ def plain(value: Any, *, load: bool = False) -> Value:
     return [plain(item, load=load) for item in value]
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+def _number(value: float) -> Value:
+    if type(value) is float:
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a number that can be kept")
+    elif not INT_MIN <= value <= INT_MAX:
+        raise ValueError("a whole number of more than 64 bits; make it a float or a text")
+    return value
+
+
+_SCALARS = frozenset({str, bool, type(None), bytes})
 ENV: Final = _environment()
 
 
