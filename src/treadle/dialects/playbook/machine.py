@@ -8,9 +8,9 @@ starts tokens as far as one decision has room. The parts are in their own module
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from treadle.kernel.errors import ExpressionError, TreadleError, Unsupported
+from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import (
     Cancel,
@@ -45,6 +45,9 @@ class PlaybookMachine(Machine):
     dialect = "playbook"
     version = 1
     large_input = True
+    # One value is small or a reference; how many of them one step names is the author's choice. What
+    # can be sliced is (`marking.BYTES_MAX`); the arguments of one step cannot.
+    record_bytes_max: ClassVar[int] = 16 * 1024 * 1024
 
     def load(self, body: Value) -> Playbook:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.
@@ -166,6 +169,12 @@ class PlaybookMachine(Machine):
         return self._drive(turn)
 
     def _patch(self, turn: Turn, patch: Patch) -> Decision:
+        data: Any = patch.data
+        if not isinstance(data, dict):
+            raise _bad_patch(f"{type(data).__name__} is no mapping of ctx keys to values")
+        for key in data:
+            if not isinstance(key, str) or not all(key.split(".")):
+                raise _bad_patch(f"{key!r} is no key of ctx, nor a path of keys with dots between them")
         about = {"by": patch.by} if patch.by else {}
         turn.patch([[key, canonical(value)] for key, value in patch.data.items()], **about)
         return self._drive(turn)
@@ -265,6 +274,10 @@ class PlaybookMachine(Machine):
         else:
             token["status"] = "pending"
             state["parked"].append(name)
+
+
+def _bad_patch(what: str) -> InputInvalid:
+    return InputInvalid(f"a patch of ctx: {what}")
 
 
 def _blobs(ctx: Context) -> Loader:
