@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from treadle.dialects.playbook import marking
-from treadle.kernel.model import Cancel
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Cancel, Patch
 from treadle.work.tool import ToolCall
 
 from .harness import Lab
@@ -129,3 +130,102 @@ def test_many_failures_fit_into_the_summary_of_final_step() -> None:
     assert (lab.status, lab.result) == ("failed", 60)
     assert len(lab.error["details"]["failures"]) == 20
     assert max(len(stored.body) for stored in lab.driver.journal) < 512 * 1024
+
+
+KEYS = ", ".join(f"k{n}: \"{{{{ 'x' * 60000 }}}}\"" for n in range(25))
+
+
+WRITES = """
+    workflow:
+      - step: a
+        tool: {kind: noop, spec: {policy: {rules: [{else: {then: {do: continue, set_ctx: {%s}}}}]}}}
+        next: {arcs: [{step: b}]}
+      - {step: b, tool: {kind: noop, result: "{{ ctx | length }}"}}
+    """
+
+
+def test_a_step_may_name_and_write_as_many_keys_as_it_likes() -> None:
+    lab = Lab(WRITES % KEYS)
+    lab.run().replays()
+    assert (lab.status, lab.result) == ("completed", 25)
+
+
+def test_a_join_takes_what_its_tokens_bring() -> None:
+    branches = [f"b{n}" for n in range(25)]
+    arcs = ", ".join(f"{{step: {name}}}" for name in branches)
+    steps = "\n".join(
+        f"      - {{step: {name}, next: {{arcs: [{{step: j, args: {{x: \"{{{{ 'x' * 60000 }}}}\"}}}}]}}}}"
+        for name in branches
+    )
+    lab = Lab(f"""
+    workflow:
+      - {{step: fan, next: {{spec: {{mode: inclusive}}, arcs: [{arcs}]}}}}
+{steps}
+      - step: j
+        spec: {{policy: {{admit: {{join: {{from: [{", ".join(branches)}], mode: all}}}}}}}}
+        tool: {{kind: noop, result: "{{{{ args.tokens | map(attribute='x') | map('length') | sum }}}}"}}
+    """)
+    lab.run().replays()
+    assert (lab.status, lab.result) == ("completed", 25 * 60_000)
+
+
+def test_an_appended_list_is_recorded_by_what_it_grew_by() -> None:
+    lab = Lab("""
+    workflow:
+      - step: a
+        loop: {in: "{{ range(60) }}", iterator: n, spec: {policy: {ctx: append}}}
+        tool: {kind: noop, spec: {policy: {rules: [{else: {then: {do: continue, set_ctx: {k: "{{ 'x' * 5000 }}"}}}}]}}}
+    """)
+    lab.run().replays()
+    assert (lab.status, len(lab.ctx["k"])) == ("completed", 60)
+    assert [len(event["data"]["k"]["append"]) for event in lab.events("ctx.patched")] == [5000] * 60
+    assert sum(len(stored.body) for stored in lab.driver.journal) < 60 * 15_000
+
+
+def test_large_defaults_patches_and_sets_are_taken() -> None:
+    lab = Lab(f"""
+    workload: {{big: {"y" * 1_500_000}}}
+    workflow:
+      - step: a
+        set: {{ctx.big: "{{{{ 'x' * 2000000 }}}}"}}
+        next: {{arcs: [{{step: b, args: {{n: "{{{{ ctx.big | length + workload.big | length }}}}"}}}}]}}
+      - {{step: b, spec: {{policy: {{admit: {{rules: [{{when: "{{{{ ctx.go | length == 2000000 }}}}", then: {{allow: true}}}}]}}}}}}, tool: {{kind: noop, result: "{{{{ args.n }}}}"}}}}
+    """)
+    lab.run()
+    lab.driver.patch(go="z" * 2_000_000)
+    lab.work().replays()
+    assert (lab.status, lab.result) == ("completed", 3_500_000)
+
+
+@pytest.mark.parametrize("text", ["{{ 2**70 }}", "{{ 1e308 * 10 }}"])
+def test_a_number_outside_the_data_model_is_an_error_of_its_expression(text: str) -> None:
+    for place in ("set: {ctx.x: %r}", "next: {arcs: [{step: b, args: {x: %r}}]}"):
+        lab = Lab(
+            f"workflow: [{{step: a, tool: {{kind: noop}}, {place % text}}}, {{step: b, tool: {{kind: noop}}}}]"
+        ).run()
+        assert (lab.status, lab.error["class"], lab.error["where"]) == ("failed", "expression", "a")
+        assert text in lab.error["message"]
+        assert lab.types("step.done") == ["step.done"]
+    lab = Lab(
+        f"workflow: [{{step: a, loop: {{in: '{{{{ [{text[3:-3]}] }}}}', iterator: n}}, tool: {{kind: noop}}}}]"
+    ).run()
+    assert (lab.error["class"], lab.error["where"]) == ("expression", "a")
+
+
+def test_a_sum_beyond_64_bits_fails_its_step_and_says_so() -> None:
+    lab = Lab("""
+    workflow:
+      - step: a
+        loop: {in: [1, 2, 3], iterator: n, spec: {policy: {reduce: sum}}}
+        tool: {kind: noop, result: 9223372036854775807}
+    """).run()
+    assert (lab.error["code"], lab.error["where"]) == ("SCHEMA", "a")
+    assert len(lab.events("loop.iteration.done")) == 3
+
+
+@pytest.mark.parametrize("data", [[1], "x", None, {"": 1}, {"a..b": 1}, {"a.": 1}])
+def test_a_patch_that_is_none_is_refused(data: Any) -> None:
+    lab = Lab("workflow: [{step: a, tool: {kind: wait, seconds: 9}}]").run()
+    with pytest.raises(TreadleError) as caught:
+        lab.driver.feed(Patch(data=data))
+    assert caught.value.code == "INPUT_INVALID"

@@ -11,9 +11,11 @@ one worker, which reports how each of them ended and gives back those it did not
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError
+from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
@@ -159,7 +161,10 @@ def settle(
     tracker["running"].remove(index)
     error = error or conflict(step, tracker, writes)
     if error is None or error.get("kind") != "ctx_conflict":
-        turn.patch(patches(step, tracker, index, writes), step=step.name, iteration=index)
+        assert step.loop is not None
+        # A list that grows is recorded by what it grew by: the journal stays as long as the loop.
+        grown = [[p, {"append": value}] for p, value in writes] if step.loop.conflicts == "append" else None
+        turn.patch(patches(step, tracker, index, writes), grown, step=step.name, iteration=index)
     if error is None:
         tracker["success"] += 1
         turn.emit("loop.iteration.done", step=step.name, iteration=index)
@@ -285,8 +290,13 @@ def _collect(turn: Turn, tracker: Tracker, index: int, result: Value) -> None:
 
 def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
     reduce = step.loop.reduce if step.loop is not None else None
-    if reduce == "sum" and isinstance(result, int | float):
-        tracker["reduced"] = tracker.get("reduced", 0) + result
+    if reduce == "sum" and isinstance(result, int | float) and not isinstance(result, bool):
+        total = tracker.get("reduced", 0) + result
+        if INT_MIN <= total <= INT_MAX or (isinstance(total, float) and math.isfinite(total)):
+            tracker["reduced"] = total
+        else:
+            message = f"step {step.name!r}: the sum of its results is no number of 64 bits any more"
+            tracker["wrong"] = failure("schema", message)
     elif reduce == "merge" and isinstance(result, dict):
         tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), result))
 

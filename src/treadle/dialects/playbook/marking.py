@@ -117,15 +117,16 @@ class Turn:
 
     # --- ctx and names -------------------------------------------------------------------------
 
-    def patch(self, writes: list[list[Any]], **about: Any) -> None:
-        """Applies writes to ctx, records them, and has parked tokens looked at again."""
+    def patch(self, writes: list[list[Any]], shown: list[list[Any]] | None = None, /, **about: Any) -> None:
+        """Applies writes to ctx, records them (or what is `shown` for them), and has parked tokens
+        looked at again."""
         if not writes:
             return
         ctx = self.state["ctx"]
         for path, value in writes:
             write(ctx, path, value)
         self.ctx_changed = True
-        self.emit("ctx.patched", **about, data=dict(writes))
+        self.emit("ctx.patched", **about, data=dict(writes if shown is None else shown))
 
     def scope(
         self, args: Mapping[str, Any], *, iteration: Mapping[str, Any] | None = None, **names: Any
