@@ -35,11 +35,12 @@ from treadle.kernel.model import (
     event_value,
 )
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
-from treadle.kernel.values import Value, digest
+from treadle.kernel.values import Value, decode_trusted, digest
 from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import Hot, join_ids
+from .narrative import TOLD_HERE, events_of
 from .ports import Item, NewRun
 
 if TYPE_CHECKING:
@@ -268,9 +269,12 @@ def _is_refusable(item: Item, hot: Hot) -> bool:
 def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
     """Stages an admitted step, with all that follows from it."""
     state, staged = hot.state, core.staged
-    inner = item.event.events if type(item.event) is Receipt else []
+    if state.dialect in TOLD_HERE:
+        told = events_of(state.dialect, decode_trusted(step.body))
+    else:
+        told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
     first_no = hot.event_no + 1
-    hot.event_no += len(inner) + len(step.events)
+    hot.event_no += len(told)
     hot.batch = staged.number
     opens = join_ids([i.id for i in step.opened if i.id in state.open])
     closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
@@ -282,7 +286,7 @@ def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
         core.stage_snapshot(hot)
     elif step.ended and not hot.machine.final:
         core.stage_rest(hot, moved=step.status_changed)
-    core.tell(hot, inner + step.events, first_no, step.seq, step.at_ns)
+    core.tell(hot, told, first_no, step.seq, step.at_ns)
     core.answer(item, {"run": state.id, "seq": step.seq, "status": step.status})
     if item.submission is not None:
         core.remember(item.submission, {"run": state.id, "seq": step.seq})

@@ -15,6 +15,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .effects import child_id
 from .hot import BlobCache, load_state, open_work
+from .narrative import events_of
 from .payloads import MARK, refers, whole
 from .progress import numbered, shown
 from .registry import Loaded, Registry
@@ -197,11 +198,10 @@ def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) 
     }
 
 
-def record_events(stored: Stored, last_no: int) -> list[dict[str, Any]]:
-    """A record's events, numbered: what happened inside the work first, then what was decided."""
+def record_events(dialect: str, stored: Stored, last_no: int) -> list[dict[str, Any]]:
+    """A record's events, numbered."""
     record = stored.record()
-    inner = record["event"].get("events", []) if record["kind"] == "receipt" else []
-    found = [*inner, *record.get("events", [])]
+    found = events_of(dialect, record)
     return numbered(found, last_no - len(found) + 1, stored.seq, record["at"])
 
 
@@ -217,7 +217,7 @@ def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Ite
             if last_no <= after:
                 continue
             hidden = MARK in stored.body
-            for event in record_events(stored, last_no):
+            for event in record_events(row.dialect, stored, last_no):
                 if event["seq"] <= after:
                     continue
                 if hidden:

@@ -3,7 +3,7 @@ events, of the journal or beside it, are numbered and shown."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING
 from treadle.kernel.model import Frame
@@ -11,12 +11,11 @@ from treadle.kernel.values import encode
 from treadle.lang.duration import instant_text
 
 from .commands import CheckpointSaved, FrameSent, Progress
+from .narrative import frame_event
 from .ports import Item
 
 if TYPE_CHECKING:
     from .core import Core
-
-OWN_FIELDS: Final = ("seq", "at", "record", "type")
 
 
 def note(core: Core, progress: Progress) -> None:
@@ -39,7 +38,7 @@ def note(core: Core, progress: Progress) -> None:
         if hot.machine.wants_frames(hot.definition):
             core.post(as_event(progress))
         else:
-            core.show(hot, _event(progress))
+            core.show(hot, frame_event(progress.type, progress.data))
         return
     for event in progress.events:
         core.show(hot, event)
@@ -48,15 +47,6 @@ def note(core: Core, progress: Progress) -> None:
     hot.checkpoints.add(progress.intent)
     if progress.ack is not None:
         core.staged.answers.append((progress.ack, {}, None))
-
-
-def _event(sent: FrameSent) -> dict[str, Any]:
-    """A frame as an event: its fields beside the type. What is no mapping, or has fields that an event has
-    of its own, is shown whole."""
-    data = {} if sent.data is None else sent.data
-    if not isinstance(data, dict) or any(name in data for name in OWN_FIELDS):
-        data = {"value": data}
-    return {"type": sent.type, **data}
 
 
 def as_event(sent: FrameSent) -> Item:

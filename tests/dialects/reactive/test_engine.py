@@ -91,7 +91,8 @@ async def test_choreography_runs_to_its_end_and_replays(tmp_path):
         journal = await cell.journal()
         assert [r["kind"] for r in journal] == ["started", "receipt"]
         assert journal[1]["event"]["by"].endswith("do_charge")
-        assert [e["type"] async for e in cell.events(follow=False)] == ["authorised", "event"]
+        told = [e["type"] async for e in cell.events(follow=False)]
+        assert told == ["received", "effect", "authorised", "receipt", "event"]
         for row in await engine.list(limit=100):
             assert (await engine.replay(row["id"]))["equal"], row["id"]
         assert [c["key"] for c in await engine.cells(order)] == ["o-1", "o-2"]

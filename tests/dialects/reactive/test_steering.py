@@ -331,3 +331,44 @@ async def test_an_owner_that_cannot_get_the_code_says_so(tmp_path):
         with pytest.raises(TreadleError) as refused:
             await guest.publish(Go("a", 9))
         assert refused.value.code == "CODE_MISSING"
+
+
+async def test_events_tell_what_came_to_a_cell_and_what_it_asked_for(tmp_path):
+    app, flow = app_of(bug=True)
+    seen: list[dict[str, Any]] = []
+    engine = deployed(url(tmp_path), app)
+    engine.observe(seen.append)
+    async with engine:
+        await engine.publish(Go("a", 2))
+        await engine.publish(Go("a", 1))
+        await at_rest(engine, "s/flow@1/a")
+        await engine.reset("s/flow@1/a")
+        events = await engine.events_after("s/flow@1/a", 0)
+        cell = await engine.cell(flow, "a")
+        opened = (await cell.journal())[1]["opened"][0]["id"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    told = [{k: v for k, v in event.items() if k not in ("seq", "at", "error")} for event in events]
+    assert told == [
+        {
+            "record": 1,
+            "type": "received",
+            "schema": "s/Go@1",
+            "value": {"k": "a", "n": 2},
+            "status": "running",
+        },
+        {
+            "record": 2,
+            "type": "received",
+            "schema": "s/Go@1",
+            "value": {"k": "a", "n": 1},
+            "status": "waiting",
+        },
+        {"record": 2, "type": "effect", "effect": "s/work@1", "intent": opened, "ref": None},
+        {"record": 3, "type": "receipt", "intent": opened, "receipt": "ok", "status": "failed"},
+        {"record": 3, "type": "failed"},
+        {"record": 4, "type": "reset", "status": "running"},
+    ]
+    assert events[4]["error"]["code"] == "STEP_FAILED"
+    assert [event for event in seen if event["type"] != "manifest"] == [
+        {**event, "run": "s/flow@1/a"} for event in events
+    ]

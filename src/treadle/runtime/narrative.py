@@ -1,0 +1,80 @@
+"""What people are shown of a record: the events of its work and of its decision.
+
+A machine tells in its decisions what happened, in its own words. A cell's step is the author's and tells
+nothing but what it emits, so what came to a cell and what it asked for is told here, from the record: the
+journal holds nothing twice, and what was recorded before can be told as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from treadle.kernel.model import DETACHED_KINDS
+from treadle.lang.duration import instant_text
+
+# Dialects whose machines leave the telling to this module.
+TOLD_HERE: Final = ("reactive",)
+# Fields of every event; no field of its own can replace them.
+OWN_FIELDS: Final = ("seq", "at", "record", "type")
+
+
+def events_of(dialect: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record's events in order: what happened inside the work first, then what was decided."""
+    event = record["event"]
+    inner = event.get("events", []) if record["kind"] == "receipt" else []
+    decided = record.get("events", [])
+    if dialect not in TOLD_HERE:
+        return [*inner, *decided]
+    return [*inner, *_came(record, event), *decided, *_asked(record)]
+
+
+def frame_event(type: str, data: Any) -> dict[str, Any]:
+    """A frame as an event: its fields beside the type. What is no mapping, or has fields that an event has
+    of its own, is shown whole."""
+    fields = {} if data is None else data
+    if not isinstance(fields, dict) or any(name in fields for name in OWN_FIELDS):
+        fields = {"value": fields}
+    return {"type": type, **fields}
+
+
+def _came(record: dict[str, Any], event: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the record admits, and the status that it left the cell in."""
+    status = {"status": record["status"]}
+    kind = record["kind"]
+    if kind == "fault":
+        return [
+            *_came({**record, "kind": event["kind"]}, event),
+            {"type": "failed", "error": record["error"]},
+        ]
+    match kind:
+        case "started" if event.get("input") is None:
+            return []
+        case "started" | "event":
+            given = event["input"] if kind == "started" else event
+            about = {name: given[name] for name in ("schema", "value", "source") if name in given}
+            return [{"type": "received", **about, **status}]
+        case "receipt" | "rejected":
+            about = {"intent": event["intent"], "receipt": event.get("status", "ok")}
+            if event.get("error") is not None:
+                about["error"] = event["error"]
+            return [{"type": kind, **about, **status}]
+        case "frame":
+            return [frame_event(event["type"], event.get("value"))]
+        case "cancel" | "reset" | "retry":
+            return [{"type": kind, **status}]
+        case "apply":
+            return [{"type": kind, "definition": event["definition"]}]
+        case _:
+            return []
+
+
+def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The effects that the record opened and cancelled; messages to other cells are events already."""
+    found: list[dict[str, Any]] = []
+    for intent in record.get("opened", ()):
+        if intent["kind"] not in DETACHED_KINDS:
+            told = {"effect": intent["kind"], "intent": intent["id"], "ref": intent.get("ref")}
+            if "due_ns" in intent:
+                told["due"] = instant_text(intent["due_ns"])
+            found.append({"type": "effect", **told})
+    return found + [{"type": "effect.cancelled", "intent": id} for id in record.get("cancelled", ())]
