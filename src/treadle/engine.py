@@ -449,7 +449,7 @@ class Engine:
     ) -> None:
         """Calls `observer(event)` for every event of every run, after its commit, in order. What it
         raises is logged and swallowed. An observer that comes back says how far it had got, for the
-        runs that are there (`after=17`) or for each (`after={"run-id": 17}`), and misses nothing."""
+        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
         self._bridge.watching.observe(observer, after=after)
 
     def watch(self, run: str, *, end: bool = False) -> Watch:

@@ -210,7 +210,7 @@ class _Observing:
         self._task: asyncio.Task[None] | None = None
 
     def catch_up(self) -> None:
-        if self._after:
+        if self._after != 0:
             self._put(None)
 
     def tell(self, news: list[News]) -> None:
@@ -250,10 +250,10 @@ class _Observing:
                     self._ended.popitem(last=False)
 
     async def _catch_up(self) -> None:
-        """Told after a crash: what was committed, but not delivered, before it."""
-        after = self._after
-        runs = list(after) if isinstance(after, Mapping) else await self._source.runs_beyond(after)
-        for run in runs:
+        """Told after a crash: what was committed, but not delivered, before it. A mapping speaks of
+        all runs: of one that it does not name nothing was delivered."""
+        after = 0 if isinstance(self._after, Mapping) else self._after
+        for run in await self._source.runs_beyond(after):
             mark = self._mark(run)
             await self._pass_on(run, await self._source.events_after(run, *mark))
 

@@ -70,6 +70,8 @@ async def test_who_comes_back_is_told_what_was_committed_and_not_delivered() -> 
     assert await told(after=3, last=5) == [4, 5]
     assert await told(news(5, 6), after=3, last=6) == [4, 5, 6]
     assert await told(after={"r": 4}, last=5) == [5]
+    assert await told(after={"another": 4}, last=3) == [1, 2, 3]
+    assert await told(after={}, last=2) == [1, 2]
     assert await told(after=5, last=5) == []
 
 
