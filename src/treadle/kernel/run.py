@@ -147,6 +147,11 @@ class Step:
     status_changed: bool
     ended: bool
 
+    def carried(self, deliver: OpenIntent) -> Value:
+        """The value of the event that a `deliver` intent carries, or names by its place in this step."""
+        event = deliver.params["event"]
+        return self.events[event["index"]]["value"] if "index" in event else event.get("value")
+
 
 def advance(
     run: RunState,

@@ -47,7 +47,7 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
         elif intent.kind not in ENGINE_KINDS:
             core.staged.revoked.append(intent.id)
     for intent in step.opened:
-        _open(core, hot, intent)
+        _open(core, hot, step, intent)
     if (
         step.ended
         and hot.state.parent_intent
@@ -82,7 +82,7 @@ def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
     core.post(Item(run, event, derived=True, notes={"message": key}, **more))
 
 
-def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
+def _open(core: Core, hot: Hot, step: Step, intent: OpenIntent) -> None:
     state = hot.state
     if intent.due_ns is not None and intent.id in state.open:
         core.staged.batch.timers[intent.id] = TimerRow(
@@ -99,9 +99,7 @@ def _open(core: Core, hot: Hot, intent: OpenIntent) -> None:
         case "deliver":
             params = intent.params
             create = NewRun(state.dialect, params["workflow"], None, params["definition"], params.get("key"))
-            event = Domain(
-                schema=params["event"]["schema"], value=params["event"].get("value"), source=intent.id
-            )
+            event = Domain(schema=params["event"]["schema"], value=step.carried(intent), source=intent.id)
             _send(core, params["run"], event, f"deliver:{intent.id}", create=create)
         case _:
             core.staged.dispatched.append(

@@ -302,3 +302,41 @@ def test_a_frame_is_the_same_value_in_a_world():
     world.send(Go("a"))
     world.frame(world.open()[0], "count", 5)
     assert world.state(flow, "a").note == "5"
+
+
+@rx.schema("h/Big@1")
+@dataclass(frozen=True)
+class Big:
+    k: str
+    body: bytes
+
+
+def fan_out(count: int) -> tuple[rx.App, list[rx.Workflow]]:
+    def listener(number: int) -> rx.Workflow:
+        given: dict[str, Any] = {"state": Box, "events": [Big], "key": "k", "effects": []}
+        return rx.workflow(f"h/l{number}@1", **given)(
+            lambda state, event: rx.Output(Box({"bytes": len(event.body)}))
+        )
+
+    @rx.workflow("h/source@1", state=Box, events=[Go], key="k", effects=[])
+    def source(state, event, ctx):
+        return rx.Output(Box(), events=[Out(1), Big("x", b"z" * 1_000_000)])
+
+    listeners = [listener(number) for number in range(count)]
+    return rx.App("h", [source, *listeners]), listeners
+
+
+async def test_a_large_event_reaches_all_who_subscribe(tmp_path):
+    app, listeners = fan_out(20)
+    world = rx.testing.World(app)
+    world.send(Go("a"))
+    assert {world.state(one, "x").words["bytes"] for one in listeners} == {1_000_000}
+    world.assert_replays()
+    engine = Engine(url(tmp_path))
+    engine.deploy(app)
+    async with engine:
+        await engine.publish(Go("a"))
+        for one in (listeners[0], listeners[-1]):
+            shown = await settled(engine, one, "x")
+            assert shown["state"]["words"] == {"bytes": 1_000_000}
+        assert (await engine.replay("h/source@1/a"))["equal"]

@@ -13,7 +13,12 @@ from hashlib import sha256
 from typing import Any
 
 from treadle.kernel.errors import DecisionRefused, LimitExceeded, TreadleError
-from treadle.kernel.limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX
+from treadle.kernel.limits import (
+    PAYLOAD_INLINE_BYTES_MAX,
+    STEP_BYTES_MAX,
+    STEP_EVENTS_MAX,
+    STEP_INTENTS_MAX,
+)
 from treadle.kernel.model import Context as KernelContext
 from treadle.kernel.model import Decision, Intent
 from treadle.kernel.values import Value, encode, to_value
@@ -189,22 +194,27 @@ def status_of(state: Value, terminal: bool, open_intents: int) -> Any:
 
 
 def _deliveries(bound: Bound, events: Sequence[Sequence[Value]], ctx: KernelContext) -> list[Intent]:
-    found = []
-    for schema, value in events:
-        for delivery in bound.app.route(schema, value):
-            found.append(
-                Intent(
-                    kind="deliver",
-                    params={
-                        "run": delivery.run,
-                        "definition": bound.app.definition(delivery.workflow).digest,
-                        "workflow": delivery.workflow,
-                        "key": delivery.key,
-                        "event": {"schema": delivery.schema, "value": delivery.value},
-                    },
-                )
-            )
-    return found
+    routed = [bound.app.route(schema, value) for schema, value in events]
+    # Copies of small events stand with their deliveries; else the record would grow with the audience.
+    copied = sum(len(encode(event[1])) * len(to) for event, to in zip(events, routed, strict=True) if to)
+    inline = copied <= PAYLOAD_INLINE_BYTES_MAX
+    return [
+        Intent(
+            kind="deliver",
+            params={
+                "run": delivery.run,
+                "definition": bound.app.definition(delivery.workflow).digest,
+                "workflow": delivery.workflow,
+                "key": delivery.key,
+                "event": {
+                    "schema": delivery.schema,
+                    **({"value": delivery.value} if inline else {"index": index}),
+                },
+            },
+        )
+        for index, deliveries in enumerate(routed)
+        for delivery in deliveries
+    ]
 
 
 def _intent(effect: dict[str, Value]) -> Intent:

@@ -403,7 +403,8 @@ class Owner:
         for intent in step.opened:
             if intent.kind == "deliver":
                 params = intent.params
-                event = Domain(**params["event"], source=f"{run.id}#{step.seq}")
+                schema, value = params["event"]["schema"], step.carried(intent)
+                event = Domain(schema=schema, value=value, source=f"{run.id}#{step.seq}")
                 self._accept(intent.id, Item(params["run"], params["workflow"], params["key"], event))
         if (owed := run.pending()) is not None:
             raise KernelBug(f"{run.id} owes itself {owed}, which no reactive run does")
