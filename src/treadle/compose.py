@@ -6,6 +6,7 @@ fast, and a missing extra only matters to those who use it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
-from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, is_reference, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
@@ -117,12 +119,29 @@ def attach(dialect: Dialect, definition: Definition) -> None:
 def perform_deploy(engine: Engine, core: Core, body: dict[str, Any]) -> dict[str, Any]:
     """Deploys, on the core thread. What was left alone for want of this code gets another chance."""
     deploy = deploys.Deploy.from_value(body)
+    if deploy.row.dialect == "reactive":
+        engine.applications.check_owner(core.store, deploy.row)
     answer = deploys.perform(core, deploy)
     if deploy.row.dialect == "reactive":
         engine.applications.learn(deploy.row)
         core.readable()
         engine.worker.try_again(deploy.row.dialect)
     return answer
+
+
+def positive(name: str, value: object) -> int:
+    """A number of the engine's, given in code or in the environment."""
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueRefused(f"{name} is a whole number from 1 on, not {value!r:.40}", details={"path": name})
+    return number
+
+
+def cache_size(given: object) -> tuple[str, object]:
+    """How many runs are kept in memory, and who says so."""
+    if given is not None:
+        return "hot_runs", given
+    return "TREADLE_CELL_CACHE_SIZE", os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX
 
 
 def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
@@ -216,14 +235,16 @@ def _as_far_as(value: object) -> object:
         return value
 
 
-def externalised(value: Value) -> tuple[Value, dict[str, bytes]]:
-    """A value for the journal: itself, or a reference and the payload behind it if it is large (or
-    looks like a reference, which would be taken for one of ours)."""
-    body = encode(value)
-    if len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value):
+def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
+    """An input for the journal: itself, or a reference and the payload behind it if it is large (or
+    looks like a reference, which would be taken for one of ours) and the machine takes that."""
+    body = encode(value) if machine.large_input else b""
+    if not body or (len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value)):
         return value, {}
     checksum = digest_bytes(body)
-    return make_reference(checksum=checksum, size=len(body)), {checksum: body}
+    # People see what is behind a reference that its dialect keeps for itself.
+    hint = machine.dialect if machine.large_data else None
+    return make_reference(checksum=checksum, size=len(body), schema_hint=hint), {checksum: body}
 
 
 def as_problem(error: TreadleError, file: str) -> Problem:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
-from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started
 from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
@@ -90,7 +89,7 @@ class Engine:
         self._bridge = Bridge(
             path,
             clock=self.clock,
-            hot_runs=hot_runs or int(os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX),
+            hot_runs=compose.positive(*compose.cache_size(hot_runs)),
             registry_of=self.library.registry,
             operations=self._operate,
             readonly=readonly,
@@ -99,8 +98,8 @@ class Engine:
             self._bridge.submit,
             self.secrets,
             self._bridge.fetch_blob,
-            concurrency=concurrency,
-            threads=threads,
+            concurrency=compose.positive("concurrency", concurrency),
+            threads=compose.positive("threads", threads),
         )
         self._bridge.worker = self.worker if work else None
         self.worker.prepare = lambda dialect: compose.register_performers(self, dialect)
@@ -260,7 +259,7 @@ class Engine:
         if config:
             self.configs[run] = dict(config)
         machine = self.library.machine_of(row.dialect)
-        given, blobs = compose.externalised(given) if machine.large_input and self.owns else (given, {})
+        given, blobs = compose.externalised(given, machine) if self.owns else (given, {})
         event = Started(
             definition=row.digest,
             input=given,

@@ -39,6 +39,8 @@ class Machine(ABC):
     last_event_closes: ClassVar[bool] = False
     # Whether `start` takes a reference for an input that is too large for the journal.
     large_input: ClassVar[bool] = False
+    # Whether what people send in later (signals, answers to tasks, patches, retries) may be references too.
+    large_data: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.
     signed: ClassVar[bool] = False
     # Whether events alone bring a run to life: its id is its identity, so it is not started or forked by hand.

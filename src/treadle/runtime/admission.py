@@ -41,6 +41,7 @@ from treadle.store.protocol import RunRow
 from . import effects
 from .hot import Hot, join_ids
 from .narrative import TOLD_HERE, events_of
+from .payloads import lightened
 from .ports import Item, NewRun
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ def admit(core: Core, item: Item) -> bool:
         core.quarantine(item, problem)
         return True
     if blobs := item.notes.get("blobs"):
+        core.stage_blobs(hot, blobs)
+    if hot.machine.large_data:
+        settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
+        event, blobs = lightened(event, settled, hot.machine.dialect)
         core.stage_blobs(hot, blobs)
     try:
         step = advance(hot.state, hot.machine, hot.definition, event, at_ns=at_ns, blobs=core.blobs)

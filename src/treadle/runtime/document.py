@@ -94,7 +94,7 @@ def show(
         document["forked_from"] = {"run": started["forked_from"]["run"], "seq": started["forked_from"]["seq"]}
     if engine:
         document["engine"] = _engine(reads, row, state, detail)
-    for name in ("state", "result", "results"):
+    for name in ("input", "state", "result", "results"):
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
     return document

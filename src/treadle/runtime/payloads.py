@@ -1,22 +1,65 @@
-"""Payloads put back where their references stand, for people who look at a run.
+"""Payloads moved out of what people send in, and put back where people look at a run.
 
-Only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process) are
+What is too large for the journal goes to the blobs, and a reference stands in its place. For people
+only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process) are
 resolved: other dialects show references to their users on purpose.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import BlobMissing
-from treadle.kernel.model import addressed, is_reference
-from treadle.kernel.values import Value, decode_trusted
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import (
+    Event,
+    OpenIntent,
+    Patch,
+    Receipt,
+    Retry,
+    Signal,
+    addressed,
+    is_reference,
+    make_reference,
+)
+from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.store.protocol import Reads
 
 HIDDEN: Final = frozenset({"agent", "process"})
 # How the field of agents looks in canonical bytes: most records have none, and are not walked. (No
 # event of a process holds a payload.)
 MARK: Final = b"schema_hinteagent"
+
+
+def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event, dict[str, bytes]]:
+    """An event from outside without what is too large for the journal, and the payloads themselves.
+    What looks like a reference goes too: it would be taken for one of ours. `intent` is what a
+    receipt settles; what workers and children give is by reference already."""
+    blobs: dict[str, bytes] = {}
+
+    def light(value: Value) -> Value:
+        body = encode(value)
+        if len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value):
+            return value
+        checksum = digest_bytes(body)
+        blobs[checksum] = body
+        return make_reference(checksum=checksum, size=len(body), schema_hint=hint)
+
+    changed: dict[str, Any] = {}
+    match event:
+        case Signal():
+            changed["data"] = light(event.data)
+        case Receipt() if intent is not None and intent.kind == "task":
+            changed["value"] = light(event.value)
+        case Patch():
+            changed["data"] = {key: light(value) for key, value in event.data.items()}
+        case Retry():
+            changed["how"] = {
+                key: light(value) if key in ("input", "skip") else value for key, value in event.how.items()
+            }
+    return (msgspec.structs.replace(event, **changed) if blobs else event), blobs
 
 
 def is_hidden(value: Value) -> bool:

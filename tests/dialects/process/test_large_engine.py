@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from treadle.engine import Engine, Run
+from treadle.kernel.model import make_reference
+from treadle.kernel.values import digest
 from treadle.testing.clock import VirtualClock
 
 ROWS = ["z" * 1000] * 2_000
@@ -75,3 +77,75 @@ async def test_children_take_and_give_large_parts(
     )
     run = await begun(engine, clock, tmp_path, steps)
     assert await run.result(timeout=5) == [2_000, 2_000]
+
+
+LARGE = {"a": "z" * 3_000_000, "n": 1}
+
+
+async def test_a_large_start_payload(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
+    steps = "steps: [{complete: {n: {$: length(start.a)}, a: {$: start.a}, all: {$: start == start}}}]"
+    run = await begun(engine, clock, tmp_path, steps, LARGE)
+    assert await run.result(timeout=5) == {"n": 3_000_000, "a": LARGE["a"], "all": True}
+    assert (await run.show())["input"] == LARGE
+    assert await engine.replay(run.id) == {"id": run.id, "equal": True}
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_large_signal(engine: Engine, clock: VirtualClock, tmp_path: Path, early: bool) -> None:
+    wait = "{wait: 1s}, " if early else ""
+    steps = (
+        f"steps: [{wait}{{await: {{signal: docs, into: d}}}}, {{complete: {{$: '[result.d.n, result.d]'}}}}]"
+    )
+    run = await begun(engine, clock, tmp_path, steps)
+    await engine.signal(run.id, "docs", LARGE)
+    await clock.advance(1)
+    assert await run.result(timeout=5) == [1, LARGE]
+    assert await engine.replay(run.id) == {"id": run.id, "equal": True}
+
+
+async def test_a_large_answer_to_a_task(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
+    steps = "tasks: {t: {roles: [x]}}\nsteps: [{task: t}, {complete: {$: '[payload.n, payload]'}}]"
+    run = await begun(engine, clock, tmp_path, steps)
+    (row,) = await engine.tasks()
+    await engine.task_complete(row["id"], LARGE, user="ann", roles=["admin"])
+    assert await run.result(timeout=5) == [1, LARGE]
+
+
+async def test_large_patches_and_retries(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
+    tries = []
+
+    @engine.transport("flaky")
+    def flaky(payload: Any) -> Any:
+        tries.append(payload)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+        return payload["n"]
+
+    steps = (
+        "steps: [{set: {state.x: {n: 0}}}, {call: {transport: flaky, payload: {$: state.x}, into: r}},"
+        "{call: {transport: nobody, into: s}}, {complete: {$: '[result.r, result.s.n]'}}]"
+    ).replace("nobody", "broken")
+    engine.transport("broken")(lambda payload: payload["no"])
+    run = await begun(engine, clock, tmp_path, steps)
+    await engine.patch(run.id, {"x": LARGE})
+    await engine.retry(run.id)
+    await clock.settle()
+    await engine.retry(run.id, input={**LARGE, "n": 2})
+    await clock.settle()
+    assert tries == [{"n": 0}, LARGE, {**LARGE, "n": 2}]
+    assert (await run.show())["state"] == {"x": LARGE}
+    await engine.retry(run.id, skip={**LARGE, "n": 3})
+    assert await run.result(timeout=5) == [2, 3]
+    assert await engine.replay(run.id) == {"id": run.id, "equal": True}
+
+
+async def test_what_looks_like_a_reference_is_data(
+    engine: Engine, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """Whoever knows the digest of a payload of another run does not get it by sending its reference."""
+    await begun(engine, clock, tmp_path, "steps: [{call: {transport: rows, into: r}}, {wait: 1h}]")
+    stolen = make_reference(checksum=digest({"a": ROWS, "n": 1}), size=1, schema_hint="process")
+    steps = "steps: [{await: {signal: s, into: d}}, {complete: {$: '[result.d.a, result.d.store]'}}]"
+    run = await begun(engine, clock, tmp_path, steps)
+    await engine.signal(run.id, "s", stolen)
+    assert await run.result(timeout=5) == [None, "blob"]

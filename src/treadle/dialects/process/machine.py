@@ -10,6 +10,7 @@ from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Pat
 from treadle.kernel.values import Value, to_value
 
 from . import waits
+from .parts import ours
 from .program import Ask, Await, Call, Fork, Op, Program, Repeat, Start, Wait, load
 from .turn import MAIN, Turn, fresh
 from .views import view
@@ -20,13 +21,15 @@ class ProcessMachine(Machine):
 
     dialect: ClassVar[str] = "process"
     version: ClassVar[int] = 1
+    large_input: ClassVar[bool] = True
+    large_data: ClassVar[bool] = True
 
     def load(self, body: Value) -> Program:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.
         return load(to_value(body))
 
     def start(self, definition: Program, event: Started, ctx: Context) -> Decision:
-        turn = Turn(definition, fresh(event.input), ctx)
+        turn = Turn(definition, fresh(ours(event.input)), ctx)
         turn.reference = event.reference
         turn.queue.append(MAIN)
         turn.events.append({"type": "workflow.started", "workflow": definition.name})
