@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.dialects.playbook.environment import ENV, plain
 from treadle.dialects.playbook.handles import Handle, Scope, StepResults
-from treadle.dialects.playbook.templates import ENV, Expression, Field, Tree, expression, plain
+from treadle.dialects.playbook.templates import Expression, Field, Tree, expression
 from treadle.kernel.errors import ExpressionError
 
 from .harness import Lab
@@ -241,3 +242,57 @@ def test_the_name_of_a_later_task_means_what_it_means_until_it_has_run() -> None
     """
     ).run()
     assert lab.steps["t"]["result"] == "5 9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 1.5 | round(1000000000, 'ceil') }}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ [1] | batch(100000000, 'x') | list }}",
+        "{{ [1] | slice(100000000) | list }}",
+        "{{ [1] | tojson(indent=999999999) }}",
+        "{{ range(9000000) | select('in', range(9000000) | list) | list | length }}",
+        "{{ range(900000) | select('in', range(900000) | list) | list | length }}",
+        "{% for a in range(900000) %}{{ a in ctx.many }}{% endfor %}",
+        "{{ ('a,'*1000000).split(',') | map('replace', '', 'b'*10000) | list | length }}",
+        "{{ ('a,'*1000000).split(',') | map('replace', '', 'b'*10000) }}",
+        "{{ '{:>999999999}'.format(1) | length }}",
+        "{{ '{:>{}}'.format(1, 999999999) | length }}",
+        "{{ '{a:>999999999}'.format_map({'a': 1}) | length }}",
+        "{{ '%*d' | format(999999999, 1) | length }}",
+        "{{ '%.*f' | format(999999999, 1.5) | length }}",
+        "{{ ''.join(['x'*1000000]*1000) | length }}",
+        "{{ ('a'*1000000).replace('a', 'b'*100000) | length }}",
+        "{{ ('x'*1000).join('y'*10000000) }}",
+        "{{ ('\t'*1000000).expandtabs(1000000) }}",
+        "{{ (5).to_bytes(1000000000) }}",
+        "{{ 'aaa' | wordwrap(1, true, 'x'*10000000) }}",
+    ],
+)
+def test_no_short_template_takes_long_or_makes_much(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        value(text, ctx={"many": list(range(900_000))})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ '{} of {:>4}'.format(99999999999, 7) }}", "99999999999 of    7"),
+        ("{{ 'no 99999999999 %05.1f' | format(2.25) }}", "no 99999999999 002.2"),
+        ("{{ 'a-b'.replace('-', '+') }}", "a+b"),
+        ("{{ 'a-b-c'.replace('-', '+', 1) }}", "a+b-c"),
+        ("{{ ', '.join(['a', 'b']) }}", "a, b"),
+        ("{{ 'x'.ljust(3) }}", "x  "),
+        ("{{ 2.345 | round(2) }}", 2.35),
+        ("{{ [3, 1, 2] | sort | reverse | list }}", [3, 2, 1]),
+        ("{{ [1, 2, 3] | select('in', [2, 3]) | map('string') }}", ["2", "3"]),
+        ("{{ [1, 2, 3] | batch(2, 0) | list }}", [[1, 2], [3, 0]]),
+        ("{% macro f(n) %}<{{ n }}>{% endmacro %}{{ f(1) }}{{ f(2) }}", "<1><2>"),
+        ("{% for x in [1, 2] if x in [2] %}{{ loop.index }}:{{ x }}{% endfor %}", "1:2"),
+        ("{{ 2 in [1, 2] and 'k' in {'k': 1} and 'b' in 'abc' | upper | lower }}", True),
+        ("{{ {'a': 1} | tojson(indent=2) }}", '{\n  "a": 1\n}'),
+    ],
+)
+def test_bounds_leave_ordinary_templates_alone(text: str, expected: Any) -> None:
+    assert value(text) == expected

@@ -12,11 +12,11 @@ from typing import Any
 
 from treadle.kernel.values import Value, encode
 
+from .environment import plain
 from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Token, Turn, canonical
 from .model import Loop
 from .pipeline import collection
-from .templates import plain
 
 
 def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "in": lambda a, b: a in b,
     "notin": lambda a, b: a not in b,
 }
-_FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
+FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
 _TESTS: Final = frozenset({"defined", "undefined", "none"})
 
 
@@ -152,7 +152,7 @@ class _Walk:
         return lambda scope: {key(scope): value(scope) for key, value in pairs}
 
     def _filter(self, node: nodes.Filter) -> Shortcut:
-        if node.node is None or node.name not in _FILTERS or node.kwargs or node.dyn_args or node.dyn_kwargs:
+        if node.node is None or node.name not in FILTERS or node.kwargs or node.dyn_args or node.dyn_kwargs:
             raise _GiveUp
         apply, target = self.env.filters[node.name], self.expr(node.node)
         args = [self.expr(argument) for argument in node.args]

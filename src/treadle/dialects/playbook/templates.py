@@ -6,242 +6,31 @@ expression, empty inside text, false in a condition. Most expressions in playboo
 names, comparisons and defaults: `shortcuts.py` turns those into closures (about 1 µs instead of 15).
 
 `Field` is a template with an address, so that an error can say where it stands. Rendering is
-bounded in output and work, because definitions come from people: see `_check_size` and `Budget`.
+bounded in output and work, because definitions come from people: see `environment.py`.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from jinja2 import ChainableUndefined, TemplateError, Undefined, nodes
+from jinja2 import TemplateError, Undefined, nodes
 from jinja2.environment import TemplateExpression
-from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from treadle.kernel.errors import BlobMissing, ExpressionError
-from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
-from .handles import MISSING, Handle, Scope, attribute, bare, payload_of
+from .environment import ENV, Budget, binary, budget, check_size, count, plain, searched
+from .handles import MISSING, Scope
 from .shortcuts import Shortcut, shortcut, text_shortcut
 
-OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
-ITEMS_MAX: Final = 10_000_000
 TEMPLATE_CHARS_MAX: Final = 1024 * 1024
-_POWER_BITS_MAX: Final = 4096
 
 # A name a template reads, and the first key below it: ("ctx", "page"), ("workload", None).
 Use = tuple[str, str | None]
-
-
-class Budget:
-    """Counts the turns of every loop in one rendering."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = ITEMS_MAX
-
-    def count(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self.left -= 1
-            if self.left < 0:
-                raise SecurityError(f"a template loops more than {ITEMS_MAX:,} times")
-            yield item
-
-
-def _check_size(size: int) -> None:
-    if size > OUTPUT_CHARS_MAX:
-        raise SecurityError(f"a template makes a value larger than {OUTPUT_CHARS_MAX:,} characters or items")
-
-
-def _range(*bounds: int) -> range:
-    made = range(*(int(bound) for bound in bounds))
-    if len(made) > ITEMS_MAX:
-        raise SecurityError(f"range() of {len(made):,} items; at most {ITEMS_MAX:,} are allowed")
-    return made
-
-
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | bytes | list | tuple) else 0
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**", "%", "+"})
-
-    def getattr(self, obj: Any, attribute_name: str) -> Any:
-        found = attribute(obj, attribute_name)
-        if found is not MISSING:
-            return found
-        return super().getattr(bare(obj), attribute_name)
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        if isinstance(argument, str):
-            found = attribute(obj, argument)
-            if found is not MISSING:
-                return found
-        return super().getitem(bare(obj), argument)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        return binary(operator, left, right)
-
-    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(getattr(__obj, "__self__", None), str):
-            # Text methods that pad (`ljust`, `zfill`, `expandtabs`) take the length they make.
-            for argument in args:
-                if isinstance(argument, int):
-                    _check_size(argument)
-        return super().call(__context, __obj, *args, **kwargs)
-
-
-def binary(operator: str, left: Any, right: Any) -> Any:
-    """The operators with which a short expression can make a huge value."""
-    left, right = bare(left), bare(right)
-    if operator == "+":
-        _check_size(_size(left) + _size(right))
-        return left + right
-    if operator == "*":
-        count = right if isinstance(right, int) else left if isinstance(left, int) else 0
-        _check_size(max(_size(left), _size(right)) * max(count, 0))
-        if isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() + right.bit_length())
-        return left * right
-    if operator == "**":
-        if isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() * max(right, 0))
-        return left**right
-    if isinstance(left, str):
-        raise SecurityError("the % operator is for numbers here; use the format filter")
-    return left % right
-
-
-def _check_bits(bits: int) -> None:
-    if bits > _POWER_BITS_MAX:
-        raise SecurityError(f"a number of more than {_POWER_BITS_MAX} bits")
-
-
-def _environment() -> _Environment:
-    env = _Environment(undefined=ChainableUndefined, keep_trailing_newline=True, cache_size=0)
-    for name in ("random", "urlize", "pprint", "xmlattr"):
-        del env.filters[name]
-    del env.globals["lipsum"]
-    env.globals["range"] = _range
-
-    def bounded(name: str, grows: Callable[..., int]) -> None:
-        plain_filter = env.filters[name]
-
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            _check_size(grows(*args, **kwargs))
-            return plain_filter(*args, **kwargs)
-
-        for mark in ("jinja_pass_arg", "jinja_async_variant"):
-            if hasattr(plain_filter, mark):
-                setattr(checked, mark, getattr(plain_filter, mark))
-        env.filters[name] = checked
-
-    bounded("center", lambda value, width=80: int(width))
-    bounded(
-        "indent",
-        lambda text, width=4, *_: (
-            (len(width) if isinstance(width, str) else int(width)) * (str(text).count("\n") + 1)
-        ),
-    )
-    env.filters.update(
-        replace=_replace,
-        format=_format,
-        join=_join,
-        tojson=_to_json,
-        to_json=_to_json,
-        fromjson=_from_json,
-        from_json=_from_json,
-        b64encode=lambda value: b64encode(_bytes(value)).decode(),
-        b64decode=lambda value: b64decode(_bytes(value)).decode(),
-    )
-    return env
-
-
-def _bytes(value: Any) -> bytes:
-    value = bare(value)
-    return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    text, old, new = str(value), str(old), str(new)
-    found = text.count(old) if count is None else min(text.count(old), count)
-    _check_size(len(text) + found * max(len(new) - len(old), 0))
-    return text.replace(old, new, -1 if count is None else count)
-
-
-def _format(value: Any, *args: Any, **kwargs: Any) -> str:
-    digits = "".join(c if c.isdigit() else " " for c in str(value)).split()
-    _check_size(max((int(run[:18]) for run in digits), default=0))
-    return (
-        str(value) % tuple(plain(a) for a in args)
-        if args
-        else str(value) % {k: plain(v) for k, v in kwargs.items()}
-    )
-
-
-def _join(value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-    parts, size = [], 0
-    for item in bare(value):
-        text = str(ENV.getitem(item, attribute) if attribute is not None else item)
-        size += len(text) + len(d)
-        _check_size(size)
-        parts.append(text)
-    return str(d).join(parts)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(plain(value, load=True), sort_keys=True, ensure_ascii=False, indent=indent)
-
-
-def _from_json(value: Any) -> Any:
-    return json.loads(bare(value))
-
-
-def plain(value: Any, *, load: bool = False) -> Value:
-    """A template's value as a canonical value. Handles become their result: with `load` the
-    payload itself, without it the reference, so that large results travel by reference."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    if kind is int or kind is float:
-        return _number(value)
-    if kind is dict:
-        return {str(key): plain(item, load=load) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return [plain(item, load=load) for item in value]
-    if kind is Handle:
-        return plain(payload_of(value.raw)) if load else value.raw
-    if isinstance(value, Undefined):
-        return None
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(value[key], load=load) for key in value}
-    if callable(value) or not isinstance(value, Iterable):
-        raise TypeError(f"{kind.__name__} is not a value")
-    return [plain(item, load=load) for item in value]
-
-
-def _number(value: float) -> Value:
-    if type(value) is float:
-        if not math.isfinite(value):
-            raise ValueError(f"{value} is not a number that can be kept")
-    elif not INT_MIN <= value <= INT_MAX:
-        raise ValueError("a whole number of more than 64 bits; make it a float or a text")
-    return value
-
-
-_SCALARS = frozenset({str, bool, type(None), bytes})
-ENV: Final = _environment()
 
 
 class Expression:
@@ -289,7 +78,12 @@ class Expression:
             if found is not MISSING:
                 variables[name] = found
         assert self._slow is not None
-        return self._slow(variables)
+        token = budget.set(Budget())
+        try:
+            found = self._slow(variables)
+            return list(found) if isinstance(found, Iterator) else found
+        finally:
+            budget.reset(token)
 
 
 def _single(tree: nodes.Template) -> nodes.Expr | None:
@@ -309,22 +103,23 @@ def _path(node: nodes.Expr | None) -> tuple[str, ...] | None:
 
 def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, Any]], Any]:
     for loop in tree.find_all(nodes.For):
-        counter = nodes.Name("__count", "load", lineno=loop.lineno)
-        loop.iter = nodes.Call(counter, [loop.iter], [], None, None, lineno=loop.lineno)
-        loop.iter.set_environment(ENV)
+        loop.iter = _call("__count", loop.iter)
+    for operand in tree.find_all(nodes.Operand):
+        if operand.op in ("in", "notin"):
+            operand.expr = _call("__searched", operand.expr)
     if expression is not None:
         assign = nodes.Assign(nodes.Name("result", "store", lineno=1), expression, lineno=1)
         body = nodes.Template([assign], lineno=1)
         body.set_environment(ENV)
         evaluate = TemplateExpression(ENV.from_string(body), undefined_to_none=False)
-        return lambda variables: evaluate(variables)
+        return lambda variables: evaluate({**variables, **_COUNTING})
     template = ENV.from_string(tree)
 
     def render(variables: dict[str, Any]) -> str:
         parts, size = [], 0
-        for part in template.generate({**variables, "__count": Budget().count}):
+        for part in template.generate({**variables, **_COUNTING}):
             size += len(part)
-            _check_size(size)
+            check_size(size)
             parts.append(part)
         return "".join(parts)
 
@@ -332,6 +127,18 @@ def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[
 
 
 _METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
+
+
+_COUNTING: Final = {"__count": count, "__searched": searched}
+
+
+def _call(name: str, argument: nodes.Node) -> nodes.Call:
+    assert isinstance(argument, nodes.Expr)
+    made = nodes.Call(
+        nodes.Name(name, "load", lineno=argument.lineno), [argument], [], None, None, lineno=argument.lineno
+    )
+    made.set_environment(ENV)
+    return made
 
 
 def _uses(node: nodes.Node, undeclared: frozenset[str]) -> Iterator[Use]:
