@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
-from treadle.dialects.reactive.machine import ReactiveMachine
+from treadle.dialects.reactive.machine import ReactiveMachine, taken
 from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
@@ -245,6 +245,13 @@ class Applications:
 
     # --- on the core thread -----------------------------------------------------------------------
 
+    def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
+        """A workflow's cells belong to one application of the store."""
+        for version in reads.versions(row.name):
+            known = reads.definition(version.digest)
+            if known is not None and known.dialect == DIALECT_NAME and known.body["app"] != row.body["app"]:
+                raise taken(row.name, known.body["app"], row.body["app"])
+
     def learn(self, row: DefinitionRow) -> None:
         """Loads the code of a definition that another process deploys, from the file it came from."""
         if row.file is None or self.machine.app(row.body["manifest"]) is not None:
@@ -260,7 +267,9 @@ class Applications:
                 return cells.post(core, self._app_on(core.store, body["app"]), body, ack)
             case "apply":
                 for deploy in body.get("deploys", ()):
-                    self.learn(deploys.Deploy.from_value(deploy).row)
+                    row = deploys.Deploy.from_value(deploy).row
+                    self.check_owner(core.store, row)
+                    self.learn(row)
                 new = self._code(body["manifest"])
                 try:
                     current = self._app_on(core.store, new.name)

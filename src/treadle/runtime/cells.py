@@ -291,6 +291,8 @@ def _queued(core: Core) -> list[str]:
 def apply(core: Core, current: App | None, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
     """Moves to another manifest, in one commit. Cells with a tail are snapshotted first, so that none
     needs the code it leaves in order to load."""
+    if current is not None and current.digest == app.digest and asked.get("proposal") is None:
+        return {"manifest": app.digest}  # it is active already
     found = blockers(core, current, app)
     if found:
         first = found[0]

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from reactive_shop import app, ledger, notes, order
+from reactive_shop import Order, OrderCreated, app, ledger, notes, order
 
 from treadle import reactive as rx
 from treadle.kernel.errors import DefinitionError, InputInvalid
@@ -308,3 +308,65 @@ def test_definitions_are_one_for_each_workflow_and_one_for_the_application():
     found = app().definitions()
     assert [d.name for d in found] == ["shop", "com.acme/order@1", "com.acme/ledger@1", "com.acme/notes@1"]
     assert found[1].body == {"app": "shop", "manifest": app().digest, "workflow": "com.acme/order@1"}
+
+
+def broken(**change: Any) -> dict[str, Any]:
+    return {**app().manifest, **change}
+
+
+ORDER_NODE = {"$kind": "defworkflow", "name": "com.acme/order@1", "impl": {}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "path"),
+    [
+        ([], "$"),
+        (broken(air_version="1"), "air_version"),
+        (broken(schemas=None), "schemas"),
+        (broken(workflows=[5]), "workflows[0]"),
+        (broken(workflows=[ORDER_NODE]), "workflows[0].impl"),
+        (broken(schemas=[{"$kind": "defschema", "name": "sys/EffectReceiptEnvelope@1"}]), "schemas[0]"),
+        (broken(secrets=[{"x": 1}]), "secrets[0]"),
+        (broken(secrets=[{"name": 1, "binding_id": "b"}]), "secrets[0]"),
+        (broken(routing=[]), "routing"),
+        (broken(routing={"subscriptions": {}}), "routing.subscriptions"),
+    ],
+)
+def test_a_manifest_that_breaks_its_own_rules_is_refused(manifest, path):
+    with pytest.raises(DefinitionError) as refused:
+        rx.App("shop", [order, ledger, notes], manifest=manifest)
+    assert refused.value.code == "MANIFEST_DIFFERS"
+    assert path in [problem["path"] for problem in refused.value.details["problems"]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        {"event": "com.acme/OrderCreated@1", "workflow": "com.acme/order@1", "op": "com.acme/notes@1"},
+        {"event": "com.acme/OrderCreated@1", "workflow": "com.acme/order@1", "key_field": 5},
+        {"event": "com.acme/OrderCreated@1", "workflow": []},
+    ],
+)
+def test_a_subscription_of_the_wrong_form_is_refused(line):
+    with pytest.raises(DefinitionError) as refused:
+        rx.App("shop", [order, ledger, notes], subscriptions=[line])
+    assert refused.value.code == "ROUTING_INVALID"
+
+
+def test_what_cannot_be_a_workflow_is_refused():
+    async def slow(state, event):
+        return rx.Output(state)
+
+    def drips(state, event):
+        yield rx.Output(state)
+
+    given: dict[str, Any] = {"state": Order, "events": [OrderCreated], "effects": []}
+    for name, step, code in (
+        ("sys/mine@1", lambda state, event: rx.Output(state), "NAME_RESERVED"),
+        ("t/slow@1", slow, "WORKFLOW_INVALID"),
+        ("t/drips@1", drips, "WORKFLOW_INVALID"),
+    ):
+        with pytest.raises(DefinitionError) as refused:
+            rx.workflow(name, **given)(step)
+        assert refused.value.code == code

@@ -11,7 +11,7 @@ import pytest
 
 from treadle import Engine
 from treadle import reactive as rx
-from treadle.kernel.errors import RunExists, TreadleError, Unsupported
+from treadle.kernel.errors import DefinitionError, RunExists, TreadleError, Unsupported, ValueRefused
 
 
 @rx.schema("s/Go@1")
@@ -372,3 +372,40 @@ async def test_events_tell_what_came_to_a_cell_and_what_it_asked_for(tmp_path):
     assert [event for event in seen if event["type"] != "manifest"] == [
         {**event, "run": "s/flow@1/a"} for event in events
     ]
+
+
+async def test_a_workflow_is_in_one_application_of_a_store(tmp_path):
+    one, flow = app_of()
+    two, _ = app_of(name="two")
+    async with deployed(url(tmp_path), one) as engine:
+        with pytest.raises(DefinitionError) as refused:
+            engine.deploy(two)
+        assert refused.value.code == "NAME_TAKEN"
+        assert await engine.publish(Go("a", 9)) == ["s/flow@1/a"]
+        assert len(await engine.cells(flow)) == 1
+    with pytest.raises(DefinitionError) as refused:
+        async with deployed(url(tmp_path), two):
+            raise AssertionError("it must not start")
+    assert refused.value.code == "NAME_TAKEN"
+
+
+async def test_applying_what_is_active_has_nothing_to_do(tmp_path):
+    app, _ = app_of()
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("a", 2))
+        before = await (await engine.run("s")).journal()
+        assert (await engine.apply(app))["manifest"] == app.digest
+        assert await (await engine.run("s")).journal() == before
+
+
+@pytest.mark.parametrize("given", [{"hot_runs": -1}, {"hot_runs": 0}, {"concurrency": 0}, {"threads": "x"}])
+def test_numbers_of_an_engine_are_checked(given):
+    with pytest.raises(ValueRefused, match="whole number"):
+        Engine("memory:", **given)
+
+
+@pytest.mark.parametrize("size", ["-3", "abc", "0"])
+def test_the_size_of_the_cache_is_checked(monkeypatch, size):
+    monkeypatch.setenv("TREADLE_CELL_CACHE_SIZE", size)
+    with pytest.raises(ValueRefused, match="TREADLE_CELL_CACHE_SIZE"):
+        Engine("memory:")

@@ -16,7 +16,7 @@ from treadle.lang.definition import Definition
 
 from . import routing
 from .effects import Effect
-from .manifest import check_manifest
+from .manifest import check_manifest, written_subscriptions
 from .routing import Delivery
 from .shapes import Mapped, Option, Record, Shape, Variant, canonical, union_shape
 from .shapes import Sequence as SequenceShape
@@ -55,7 +55,7 @@ class App:
                 raise DefinitionError(
                     f"{name}: subscriptions stand in the manifest; do not give both", where=name
                 )
-            subscriptions = (manifest.get("routing") or {}).get("subscriptions", ())
+            subscriptions = written_subscriptions(manifest)
         if subscriptions is None:
             self.subscriptions = routing.derived(workflows)
         else:

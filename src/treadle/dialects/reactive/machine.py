@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 
 from treadle.kernel.errors import (
     DecisionRefused,
+    DefinitionError,
     InputInvalid,
     NotWaiting,
     TreadleError,
@@ -80,6 +81,16 @@ class CellFailed(TreadleError):
     code = "CELL_FAILED"
 
 
+def taken(workflow: str, owner: str, app: str) -> DefinitionError:
+    """Two applications would decide each event of a cell twice, each by its own code."""
+    return DefinitionError(
+        f"{workflow} belongs to the application {owner!r} here, so {app!r} cannot have it; a workflow is in one "
+        "application of a store: give it another name",
+        code="NAME_TAKEN",
+        details={"workflow": workflow, "app": owner},
+    )
+
+
 class ReactiveMachine(Machine):
     dialect: ClassVar[str] = DIALECT_NAME
     version: ClassVar[int] = 1
@@ -97,6 +108,10 @@ class ReactiveMachine(Machine):
 
     def attach(self, app: App) -> None:
         """Makes an application's code available to the definitions that name its manifest."""
+        for other in self._apps.values():
+            shared = [name for name in app.workflows if name in other.workflows]
+            if other.name != app.name and shared:
+                raise taken(shared[0], other.name, app.name)
         self._apps[app.digest] = app
 
     def app(self, manifest: str) -> App | None:

@@ -99,11 +99,17 @@ def read(lines: Sequence[Mapping[str, Any]], workflows: Mapping[str, Workflow]) 
     found: list[Subscription] = []
     for index, line in enumerate(lines):
         where = f"routing.subscriptions[{index}]"
+        if not isinstance(line, Mapping):
+            raise _bad(where, f"is a map of event, workflow, key_field, not {type(line).__name__}")
+        if "workflow" in line and "op" in line:
+            raise _bad(where, "op is another word for workflow; give one of them")
+        if not isinstance(line.get("key_field"), str | None):
+            raise _bad(where, "key_field is text")
         unknown = [name for name in line if name not in ("event", "workflow", "op", "key_field")]
         name = line.get("workflow", line.get("op"))
         if unknown or not is_name(line.get("event")) or name is None:
             raise _bad(where, f"takes event, workflow, key_field; got {dict(line)}")
-        if name not in workflows:
+        if not isinstance(name, str) or name not in workflows:
             raise _bad(where, f"{name} is no workflow of this application")
         found.append(subscription(workflows[name], line["event"], line.get("key_field"), where=where))
     for index, one in enumerate(found):

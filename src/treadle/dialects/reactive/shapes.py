@@ -194,7 +194,7 @@ def _read_decimal(raw: object) -> Value:
 
 def _read_time(raw: object) -> Value:
     if isinstance(raw, datetime):
-        return time_ns(raw)
+        return _I64(time_ns(raw))
     if isinstance(raw, int) and not isinstance(raw, bool):
         return _I64(raw)
     raise _expected("a time (nanoseconds since 1970)", raw)
@@ -202,7 +202,7 @@ def _read_time(raw: object) -> Value:
 
 def _read_duration(raw: object) -> Value:
     if isinstance(raw, timedelta):
-        return _delta_ns(raw)
+        return _I64(_delta_ns(raw))
     if isinstance(raw, int) and not isinstance(raw, bool):
         return _I64(raw)
     raise _expected("a duration (nanoseconds)", raw)

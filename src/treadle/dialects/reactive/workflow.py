@@ -30,6 +30,7 @@ from .step import Context, Output
 from .types import shape_of
 
 Determinism = Literal["strict", "checked", "decision_log"]
+_NOT_STEPS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ class Workflow:
         version: str | int | None = None,
     ) -> None:
         self.name = check_name(name, "workflow")
+        if name.startswith("sys/"):
+            raise self._bad("names under sys/ are built in; choose another", code="NAME_RESERVED")
+        if any(is_kind(step) for is_kind in _NOT_STEPS):
+            raise self._bad(
+                "a step is a plain function that returns rx.Output: neither async nor a generator"
+            )
         self.step, self.terminal, self.version = step, terminal, version
         self.rejected, self.frames = rejected, frames
         if determinism not in get_args(Determinism):
