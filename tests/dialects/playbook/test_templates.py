@@ -296,3 +296,37 @@ def test_no_short_template_takes_long_or_makes_much(text: str) -> None:
 )
 def test_bounds_leave_ordinary_templates_alone(text: str, expected: Any) -> None:
     assert value(text) == expected
+
+
+AS_VALUES = [
+    ("{{ one - 1 }}", 5, 4),
+    ("{{ 10 - one }}", 5, 5),
+    ("{{ (10 - one) | int }}", 5, 5),
+    ("{{ one / 2 }}", 5, 2.5),
+    ("{{ one // 2 }}", 5, 2),
+    ("{{ -one }}", 5, -5),
+    ("{{ (-one) | abs }}", 5, 5),
+    ("{{ one | abs }}", -5, 5),
+    ("{{ one | round }}", 2.6, 3.0),
+    ("{{ one is none }}", None, True),
+    ("{{ one is string }}", "abc", True),
+    ("{{ one is mapping }}", {"a": 1}, True),
+    ("{{ one is number and one is not boolean }}", 5, True),
+    ("{{ one is true }}", True, True),
+    ("{{ one | dictsort | first }}", {"b": 1, "a": 2}, ["a", 2]),
+    ("{{ one | items | list | length }}", {"b": 1, "a": 2}, 2),
+    ("{{ dict(one, c=1) | length }}", {"a": 1}, 2),
+    ("{{ range(one) | list }}", 2, [0, 1]),
+    ("{{ one in ['abc'] and one in {'abc': 1} }}", "abc", True),
+    ("{{ (one in {'abc': 1}) | string }}", "abc", "True"),
+    ("{{ [7, 8][one] }}", 1, 8),
+    ("{{ {'abc': 4}[one] }}", "abc", 4),
+    ("{{ one | attr('status') }}", 1, "ok"),
+    ("{% macro f(x) %}{{ x.status }}{% endmacro %}{{ f(one) }}", 1, "ok"),
+]
+
+
+@pytest.mark.parametrize(("text", "result", "expected"), AS_VALUES)
+def test_a_result_by_its_name_is_like_the_result(text: str, result: Any, expected: Any) -> None:
+    found = value(text, one=Handle(result))
+    assert (found, type(found)) == (expected, type(expected))

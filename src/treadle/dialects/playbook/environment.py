@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator as operators
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -20,6 +21,7 @@ from typing import Any, Final
 from jinja2 import ChainableUndefined, Undefined
 from jinja2.exceptions import SecurityError
 from jinja2.filters import do_round
+from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from treadle.kernel.limits import INT_MAX, INT_MIN
@@ -95,7 +97,9 @@ def _size(value: Any) -> int:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    # All of them, so that a handle counts as the result it stands for.
+    intercepted_binops = frozenset({"*", "**", "%", "+", "-", "/", "//"})
+    intercepted_unops = frozenset({"+", "-"})
 
     def getattr(self, obj: Any, attribute_name: str) -> Any:
         found = attribute(obj, attribute_name)
@@ -104,6 +108,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(bare(obj), attribute_name)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        argument = bare(argument)
         if isinstance(argument, str):
             found = attribute(obj, argument)
             if found is not MISSING:
@@ -113,9 +118,15 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         return binary(operator, left, right)
 
+    def call_unop(self, context: Any, operator: str, arg: Any) -> Any:
+        return super().call_unop(context, operator, bare(arg))
+
     def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if __obj is count or __obj is searched:
             return __obj(*args)
+        if not isinstance(__obj, Macro):
+            args = tuple([bare(arg) for arg in args])
+            kwargs = {key: bare(arg) for key, arg in kwargs.items()}
         # Jinja wraps `format`, so that it stays in the sandbox.
         method = getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
@@ -156,8 +167,15 @@ def _check_widths(widths: Iterable[str]) -> None:
     check_size(sum(int(width[:18]) for width in widths if width))
 
 
+_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "-": operators.sub,
+    "/": operators.truediv,
+    "//": operators.floordiv,
+}
+
+
 def binary(operator: str, left: Any, right: Any) -> Any:
-    """The operators with which a short expression can make a huge value."""
+    """The operators: those with which a short expression can make a huge value are checked."""
     left, right = bare(left), bare(right)
     if operator == "+":
         check_size(_size(left) + _size(right))
@@ -172,6 +190,8 @@ def binary(operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
             _check_bits(left.bit_length() * max(right, 0))
         return left**right
+    if operator != "%":
+        return _OPERATORS[operator](left, right)
     if isinstance(left, str):
         raise SecurityError("the % operator is for numbers here; use the format filter")
     return left % right
@@ -214,9 +234,12 @@ def _environment() -> _Environment:
         b64encode=lambda value: b64encode(_bytes(value)).decode(),
         b64decode=lambda value: b64decode(_bytes(value)).decode(),
     )
-    counted = {name: _counted(made) for name, made in env.filters.items() if name not in CHEAP_FILTERS}
+    as_they_are = {*CHEAP_FILTERS, "attr"}
+    counted = {name: _counted(made) for name, made in env.filters.items() if name not in as_they_are}
     env.filters.update(counted)
     env.tests["in"] = _in
+    tests: dict[str, Any] = env.tests
+    env.tests.update({name: _of_results(made) for name, made in tests.items() if "defined" not in name})
     return env
 
 
@@ -237,12 +260,13 @@ def _bounded(original: Callable[..., Any], grows: Callable[..., int]) -> Callabl
 
 
 def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose work is counted: the items it is given, and the characters that it makes. Items
+    """A filter that is given results, not handles, and whose work is counted: the items it is given, and the characters that it makes. Items
     that come one by one (from `map`, `select`, …) were counted where they came from."""
     at = 1 if hasattr(original, "jinja_pass_arg") else 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         purse = budget.get(None) or Budget()
+        args = (*args[:at], *[bare(arg) for arg in args[at:]])
         purse.spend(1 + _turns(args[at] if len(args) > at else None))
         made = original(*args, **kwargs)
         if isinstance(made, str):
@@ -252,8 +276,17 @@ def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
     return _like(counted, original)
 
 
+def _of_results(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that is given results, not handles."""
+    at = 1 if hasattr(original, "jinja_pass_arg") else 0
+
+    def tested(*args: Any) -> Any:
+        return original(*args[:at], *[bare(arg) for arg in args[at:]])
+
+    return _like(tested, original)
+
+
 def _turns(value: Any) -> int:
-    value = bare(value)
     if isinstance(value, str | bytes):
         return len(value) // CHARS_PER_TURN
     return len(value) if isinstance(value, Sized) else 0

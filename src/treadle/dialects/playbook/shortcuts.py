@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jinja2 import ChainableUndefined, Undefined, nodes
 
-from .handles import MISSING, Handle, Scope, attribute
+from .handles import MISSING, Handle, Scope, attribute, bare
 
 Shortcut = Callable[[Scope], Any]
 Binary = Callable[[str, Any, Any], Any]
@@ -26,8 +26,8 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "lteq": operator.le,
     "gt": operator.gt,
     "gteq": operator.ge,
-    "in": lambda a, b: a in b,
-    "notin": lambda a, b: a not in b,
+    "in": lambda a, b: bare(a) in bare(b),
+    "notin": lambda a, b: bare(a) not in bare(b),
 }
 FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
 _TESTS: Final = frozenset({"defined", "undefined", "none"})
@@ -122,7 +122,7 @@ class _Walk:
 
     def _neg(self, node: nodes.Neg) -> Shortcut:
         inner = self.expr(node.node)
-        return lambda scope: -inner(scope)
+        return lambda scope: -bare(inner(scope))
 
     def _add(self, node: nodes.Add) -> Shortcut:
         left, right, binary = self.expr(node.left), self.expr(node.right), self.binary
@@ -135,7 +135,7 @@ class _Walk:
 
     def _sub(self, node: nodes.Sub) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
-        return lambda scope: left(scope) - right(scope)
+        return lambda scope: bare(left(scope)) - bare(right(scope))
 
     def _condexpr(self, node: nodes.CondExpr) -> Shortcut:
         if node.expr2 is None:

@@ -104,8 +104,11 @@ def _path(node: nodes.Expr | None) -> tuple[str, ...] | None:
 def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, Any]], Any]:
     for loop in tree.find_all(nodes.For):
         loop.iter = _call("__count", loop.iter)
-    for operand in tree.find_all(nodes.Operand):
-        if operand.op in ("in", "notin"):
+    for compare in tree.find_all(nodes.Compare):
+        sought = [operand for operand in compare.ops if operand.op in ("in", "notin")]
+        if sought:
+            compare.expr = _call("__searched", compare.expr)
+        for operand in sought:
             operand.expr = _call("__searched", operand.expr)
     if expression is not None:
         assign = nodes.Assign(nodes.Name("result", "store", lineno=1), expression, lineno=1)
