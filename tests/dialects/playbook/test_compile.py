@@ -204,3 +204,16 @@ def test_sugar_has_stable_labels_and_compiles_to_canonical_tasks() -> None:
     ]  # fmt: skip
     assert all("choose" not in task for task in body["workflow"][0]["tool"])
     assert compile_text(CHOOSE).digest == compile_text(CHOOSE).digest
+
+
+def test_generated_names_are_made_once_wherever_sugar_stands() -> None:
+    lab = Lab("""
+    workflow:
+      - step: a
+        tool:
+          - while: {when: "{{ false }}", do: [{while: {when: "{{ false }}", do: [{kind: noop}]}}]}
+          - choose:
+              - {when: "{{ false }}", then: [{until: {when: "{{ true }}", do: [{kind: noop, result: 1}]}}]}
+              - {else: [{until: {when: "{{ true }}", do: [{kind: noop, result: 2}]}}]}
+    """).run()
+    assert (lab.status, lab.result) == ("completed", 2)

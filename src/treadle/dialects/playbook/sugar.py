@@ -25,8 +25,9 @@ def is_sugar(task: Any) -> bool:
     return isinstance(task, dict) and any(word in task for word in WORDS) and "kind" not in task
 
 
-def expand(reader: Reader, tasks: list[Any], path: Path) -> list[Placed]:
-    """The tasks of a list with all sugar written out, each with the path it came from."""
+def expand(reader: Reader, tasks: list[Any], path: Path, within: str = "") -> list[Placed]:
+    """The tasks of a list with all sugar written out, each with the path it came from. Generated
+    names begin with those they stand `within`, so that each is made once."""
     out: list[Placed] = []
     for index, task in enumerate(tasks):
         place = (*path, index)
@@ -34,7 +35,7 @@ def expand(reader: Reader, tasks: list[Any], path: Path) -> list[Placed]:
             out.append((task, place))
             continue
         word = next(word for word in WORDS if word in task)
-        name = task.get("name") or f"{word}_{index}"
+        name = task.get("name") or f"{within}{word}_{index}"
         if extra := [key for key in task if key not in (word, "name")]:
             reader.error(
                 "sugar_invalid",
@@ -87,14 +88,14 @@ def _choose(reader: Reader, name: str, branches: Any, path: Path) -> list[Placed
         else:
             rules.append({"when": reader.condition(branch["when"], (*place, "when")), "then": _jump(label)})
         bodies.append((_noop(label, _otherwise({"do": "continue"})), place))
-        bodies += _body(reader, given, where)
+        bodies += _body(reader, given, where, f"{label}.")
         bodies.append((_noop(f"{label}.end", _otherwise(_jump(end))), place))
     head = _noop(name, *rules, _otherwise(_jump(fallback)))
     return [(head, path), *bodies, (_noop(end, _otherwise({"do": "continue"})), path)]
 
 
 def _while(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
-    if (parts := _loop_parts(reader, "while", value, path)) is None:
+    if (parts := _loop_parts(reader, "while", name, value, path)) is None:
         return []
     condition, body = parts
     head = _noop(name, {"when": condition, "then": {"do": "continue"}}, _otherwise(_jump(f"{name}.end")))
@@ -103,7 +104,7 @@ def _while(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
 
 
 def _until(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
-    if (parts := _loop_parts(reader, "until", value, path)) is None:
+    if (parts := _loop_parts(reader, "until", name, value, path)) is None:
         return []
     condition, body = parts
     head = _noop(name, _otherwise({"do": "continue"}))
@@ -111,22 +112,25 @@ def _until(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
     return [(head, path), *body, (check, path), (_noop(f"{name}.end", _otherwise({"do": "continue"})), path)]
 
 
-def _loop_parts(reader: Reader, word: str, value: Any, path: Path) -> tuple[Any, list[Placed]] | None:
+def _loop_parts(
+    reader: Reader, word: str, name: str, value: Any, path: Path
+) -> tuple[Any, list[Placed]] | None:
     if not isinstance(value, dict) or "when" not in value or not ({"do", "tool"} & set(value)):
         reader.error(f"{word}_invalid", path, f"{word} is {{when: …, do: [tasks]}}, not {kind_of(value)}")
         return None
     key = "do" if "do" in value else "tool"
-    return reader.condition(value["when"], (*path, "when")), _body(reader, value[key], (*path, key))
+    condition = reader.condition(value["when"], (*path, "when"))
+    return condition, _body(reader, value[key], (*path, key), f"{name}.")
 
 
-def _body(reader: Reader, value: Any, path: Path) -> list[Placed]:
+def _body(reader: Reader, value: Any, path: Path, within: str) -> list[Placed]:
     if isinstance(value, dict):
-        return expand_one(reader, value, path)
+        return expand_one(reader, value, path, within)
     if not isinstance(value, list):
         reader.error("sugar_invalid", path, f"a list of tasks is wanted here, not {kind_of(value)}")
         return []
-    return expand(reader, value, path)
+    return expand(reader, value, path, within)
 
 
-def expand_one(reader: Reader, task: dict[str, Any], path: Path) -> list[Placed]:
-    return expand(reader, [task], path[:-1]) if is_sugar(task) else [(task, path)]
+def expand_one(reader: Reader, task: dict[str, Any], path: Path, within: str = "") -> list[Placed]:
+    return expand(reader, [task], path[:-1], within) if is_sugar(task) else [(task, path)]
