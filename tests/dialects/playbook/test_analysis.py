@@ -197,3 +197,32 @@ def test_the_fan_out_profile_is_an_ordinary_loop_and_says_so() -> None:
     assert (
         problems_of("executor: {spec: {loop_mode: fanout}}\nworkflow: [{step: a, tool: {kind: noop}}]") == []
     )
+
+
+CYCLE = """
+    workflow:
+      - {step: a, tool: {kind: noop}, next: {spec: {mode: inclusive}, arcs: [{step: b}, {step: c}]}}
+      - {step: b, tool: {kind: noop}, next: {arcs: [{step: j}]}}
+      - {step: c, tool: {kind: noop}, next: {arcs: [{step: j}]}}
+      - {step: j, %s tool: {kind: noop}, next: {arcs: [{step: a, when: "{{ ctx.n < 3 }}"}]}}
+"""
+
+
+def test_a_cycle_whose_tokens_are_joined_does_not_grow() -> None:
+    assert "tokens_unbounded" in {p.code for p in problems_of(CYCLE % "")}
+    for admit in ("join: {mode: all}", "once: true"):
+        found = problems_of(CYCLE % f"spec: {{policy: {{admit: {{{admit}}}}}}},")
+        assert "tokens_unbounded" not in {p.code for p in found}
+
+
+def test_a_cycle_that_admission_ends_has_an_exit() -> None:
+    text = """
+    workflow:
+      - {step: a, tool: {kind: noop}, next: {arcs: [{step: b}]}}
+      - {step: b, %s tool: {kind: noop}, next: {arcs: [{step: a}]}}
+    """
+    assert "cycle_without_exit" in {p.code for p in problems_of(text % "")}
+    rules = "rules: [{when: '{{ ctx.n < 3 }}', then: {allow: true}}], on_deny: discard"
+    for admit in (rules, "once: true"):
+        found = problems_of(text % f"spec: {{policy: {{admit: {{{admit}}}}}}},")
+        assert "cycle_without_exit" not in {p.code for p in found}

@@ -363,8 +363,30 @@ def test_join_all_any_and_count() -> None:
     assert (lab.steps["joined"]["runs"], lab.result) == (1, [{"v": 3}, {"v": 1}, {"v": 2}])
     lab = Lab(JOIN % "join: {mode: any}").run().replays()
     assert (lab.steps["joined"]["runs"], lab.steps["joined"]["result"]) == (1, [{"v": 1}])
-    lab = Lab(JOIN % "join: {mode: count, count: 2}").run()
-    assert (lab.status, lab.steps["joined"]["runs"]) == ("waiting", 1)
+    lab = Lab(JOIN % "join: {mode: count, count: 2}").run().replays()
+    assert (lab.status, lab.steps["joined"]["runs"]) == ("completed", 1)
+    assert lab.steps["joined"]["result"] == [{"v": 1}, {"v": 2}]
+
+
+def test_a_token_that_a_join_does_not_name_runs_by_itself() -> None:
+    lab = Lab(JOIN % "join: {from: [a, b], mode: all}").run().replays()
+    assert (lab.status, lab.steps["joined"]["runs"]) == ("completed", 2)
+
+
+def test_a_join_of_some_is_complete_again_in_each_round() -> None:
+    lab = Lab("""
+    workflow:
+      - {step: fork, tool: {kind: noop}, set: {ctx.n: "{{ ctx.n | default(0) + 1 }}"}, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: c, when: "{{ ctx.n > 9 }}"}]}}
+      - {step: a, tool: {kind: noop}, next: {arcs: [{step: j}]}}
+      - {step: b, tool: {kind: noop}, next: {arcs: [{step: j}]}}
+      - {step: c, tool: {kind: noop}, next: {arcs: [{step: j}]}}
+      - step: j
+        spec: {policy: {admit: {join: {mode: count, count: 2}}}}
+        tool: {kind: noop}
+        next: {arcs: [{step: k, when: "{{ ctx.n < 3 }}"}]}
+      - {step: k, tool: {kind: noop}, next: {arcs: [{step: fork, when: "{{ ctx.n < 3 }}"}]}}
+    """).run()
+    assert (lab.status, lab.steps["j"]["runs"]) == ("completed", 3)
 
 
 def test_a_join_that_cannot_complete_keeps_the_run_waiting() -> None:

@@ -205,6 +205,8 @@ def _cycles(reader: Reader, net: _Net) -> None:
 
 def _stays(net: _Net, name: str, inside: frozenset[str]) -> bool:
     """Whether a token of this step goes on inside the cycle, whatever the data are."""
+    if _holds_back(net, name, "rules", "once"):
+        return False
     if net.inclusive(name):
         return any(_always(arc) and arc["step"] in inside for arc in net.arcs(name))
     for arc in net.arcs(name):
@@ -215,13 +217,36 @@ def _stays(net: _Net, name: str, inside: frozenset[str]) -> bool:
     return False
 
 
+def _holds_back(net: _Net, name: str, *ways: str) -> bool:
+    """Whether admission may keep tokens of this step from going on, in one of these ways."""
+    admit = ((net.steps[name].get("spec") or {}).get("policy") or {}).get("admit") or {}
+    return any(admit.get(way) for way in ways)
+
+
+def _returns(net: _Net, start: str, name: str, inside: frozenset[str]) -> bool:
+    """Whether a token may come from `start` back to a step of its cycle as one of its own: a join or a
+    latch on the way makes one token of several."""
+    seen: dict[str, None] = {}
+    ahead = [start]
+    while ahead:
+        step = ahead.pop()
+        if step in seen or step not in inside or _holds_back(net, step, "join", "once"):
+            continue
+        if step == name:
+            return True
+        seen[step] = None
+        ahead += [arc["step"] for arc in net.arcs(step)]
+    return False
+
+
 def _growth(reader: Reader, net: _Net, name: str, inside: frozenset[str]) -> None:
     if not net.inclusive(name):
         return
-    back = [arc for arc in net.arcs(name) if arc["step"] in inside]
+    back = [arc for arc in net.arcs(name) if _returns(net, arc["step"], name, inside)]
     if len(back) < 2:
         return
-    certain = sum(1 for arc in back if _always(arc)) >= 2
+    gated = any(step in inside and _holds_back(net, step, "rules") for step in net.steps)
+    certain = sum(1 for arc in back if _always(arc)) >= 2 and not gated
     report = reader.error if certain else reader.warning
     report(
         "tokens_unbounded",

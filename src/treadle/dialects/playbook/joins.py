@@ -16,14 +16,17 @@ from .model import Join, Step
 def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
     """Takes a token into its tracker. True if the token was used up, False if it goes on itself."""
     join = step.join
-    if join is None or token.get("joined"):
+    if join is None or token.get("joined") or _is_stranger(join, token):
         return False
     scope = turn.scope(token["args"], event=token.get("event") or {})
     key = str(join.key.render(scope))
     trackers: dict[str, Any] = turn.state["joins"].setdefault(step.name, {})
-    tracker = trackers.setdefault(key, {"tokens": [], "from": []})
-    tracker["tokens"].append({"from": token.get("from"), "args": token["args"]})
     source = token.get("from")
+    if (known := trackers.get(key)) is not None and known.get("fired") and source in known["from"]:
+        # Not a late one: the next round begins, and what has not come of the last will not be missed.
+        del trackers[key]
+    tracker = trackers.setdefault(key, {"tokens": [], "from": []})
+    tracker["tokens"].append({"from": source, "args": token["args"]})
     if source is not None and source not in tracker["from"]:
         tracker["from"].append(source)
     del turn.state["tokens"][name]
@@ -36,7 +39,8 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
         return True
     turn.emit("join.completed", step=step.name, data={"key": key, "tokens": len(tracker["tokens"])})
     args = {"tokens": [item["args"] for item in _in_order(join, tracker)]}
-    if join.mode == "any" and not _all_came(join, tracker):
+    # Late tokens of those that were not waited for belong to this round still.
+    if join.mode != "all" and not _all_came(join, tracker):
         tracker["fired"] = True
     else:
         _drop(turn, step.name, key)
@@ -46,6 +50,11 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
     turn.state["tokens"][fresh] = joined
     turn.state["ready"].append(fresh)
     return True
+
+
+def _is_stranger(join: Join, token: Token) -> bool:
+    """A token of a step that the join does not name runs its step by itself."""
+    return bool(join.sources) and token.get("from") not in join.sources
 
 
 def _complete(join: Join, tracker: dict[str, Any]) -> bool:
