@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -340,3 +343,52 @@ async def test_a_large_event_reaches_all_who_subscribe(tmp_path):
             shown = await settled(engine, one, "x")
             assert shown["state"]["words"] == {"bytes": 1_000_000}
         assert (await engine.replay("h/source@1/a"))["equal"]
+
+
+SETS = """
+from dataclasses import dataclass
+from treadle import reactive as rx
+
+@rx.schema("z/Tags@1")
+@dataclass(frozen=True)
+class Tags:
+    k: str
+    tags: frozenset[str]
+    more: set[tuple[str, ...]]
+
+@rx.schema("z/Seen@1")
+@dataclass(frozen=True)
+class Seen:
+    tags: set[str]
+    note: str = ""
+
+@rx.workflow("z/flow@1", state=Seen, events=[Tags], key="k", effects=[])
+def flow(seen, event, ctx):
+    first = seen.tags.pop() if seen else ""
+    words = [*event.tags, *event.tags.union({"m"}), *(event.tags | {"m"}), *map(repr, event.more), repr(event.tags), first]
+    return rx.Output(Seen(set(event.tags), " ".join(words)))
+
+world = rx.testing.World(rx.App("z", [flow]))
+for _ in range(2):
+    world.send(Tags("a", frozenset("xyzuvw"), {("b", "c"), ("a",), ("c", "d", "e")}))
+world.assert_replays()
+print(world.state(flow, "a").note)
+"""
+
+
+def test_sets_are_walked_over_in_one_order_in_every_process(tmp_path):
+    file = tmp_path / "sets.py"
+    file.write_text(SETS, "utf-8")
+    notes = {
+        subprocess.run(
+            [sys.executable, str(file)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert notes == {
+        "u v w x y z m u v w x y z m u v w x y z ('a',) ('b', 'c') ('c', 'd', 'e') frozenset({'u', 'v', 'w', 'x', 'y', 'z'}) u\n"
+    }

@@ -32,6 +32,8 @@ from uuid import UUID
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.values import Value, decode_trusted, encode, to_value
 
+from .sets import SteadyFrozenSet, SteadySet
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 _DEC128: Final = DecimalContext(prec=34, Emin=-6143, Emax=6144, traps=[Inexact, InvalidOperation])
@@ -246,6 +248,9 @@ class Option(Shape):
         return {"option": self.inner.describe()}
 
 
+_STEADY: Final[dict[Any, Callable[[Iterable[Any]], Any]]] = {set: SteadySet, frozenset: SteadyFrozenSet}
+
+
 class Sequence(Shape):
     """list, tuple[T, ...]; and sets, whose canonical form is sorted by bytes without duplicates."""
 
@@ -270,7 +275,8 @@ class Sequence(Shape):
         return out
 
     def load(self, value: Value) -> Any:
-        return self.make([self.inner.load(item) for item in value])
+        make = _STEADY.get(self.make, self.make)
+        return make([self.inner.load(item) for item in value])
 
     def describe(self) -> Value:
         return {"set" if self.is_set else "list": self.inner.describe()}
