@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from treadle.dialects.process import DIALECT
-from treadle.kernel.model import make_reference
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import digest, encode
 from treadle.lang.text import parse
 from treadle.testing.driver import Driver
@@ -215,3 +216,52 @@ def test_values_are_measured_as_they_are_stored(started: Started) -> None:
     d = started("steps: [{complete: {$: '[start.a, start.a]'}}]", {"a": face})
     assert d.run.error is not None
     assert d.run.error["code"] == "EXPRESSION_RANGE"
+
+
+# --- errors, references and waits made of large text ----------------------------------------------
+
+WALL = {"t": "y" * 3_000_000}
+
+
+def test_a_failure_with_a_long_message_is_that_failure(started: Started) -> None:
+    d = called(started, "{fail: {message: {$: result.r.t}, code: {$: result.r.t}}}", r=WALL)
+    assert d.run.error is not None
+    assert (d.run.error["class"], d.run.error["where"]) == ("user", "steps[1]")
+    assert d.run.error["message"] == "y" * 4_000 + "… (3000000 characters)"
+    assert d.run.error["code"] == "y" * 100
+
+
+def test_a_business_reference_is_text_of_some_length(started: Started) -> None:
+    d = called(started, "{reference: {$: result.r.t}}", r=WALL)
+    assert d.run.error is not None
+    assert (d.run.error["class"], d.run.error["code"]) == ("expression", "EXPRESSION_RANGE")
+    assert "at most 1000 characters" in d.run.error["message"]
+
+
+def test_a_wait_made_of_a_wall_of_text_is_an_expression_error(started: Started) -> None:
+    d = called(started, "{wait: {$: result.r.t}}", r=WALL)
+    assert d.run.error is not None
+    assert (d.run.error["class"], d.run.error["code"]) == ("expression", "BAD_DURATION")
+    assert len(d.run.error["message"]) < 5_000
+
+
+def test_a_long_error_takes_its_branch_and_is_read_there(started: Started) -> None:
+    d = started(
+        "steps: [{call: {transport: a, on_failure: [{complete: {$: '[length(error.message), error.details]'}}]}}]"
+    )
+    failed = TreadleError(
+        "y" * 300_000, cls="transport", code="X", details={"body": "b" * 300_000, "status": 500}
+    )
+    d.feed(Receipt(intent=d.open("call")[0].id, status="error", error=failed.to_value()))
+    assert (d.status, d.run.error) == ("completed", None)
+    assert d.run.result == [4_000 + len("… (300000 characters)"), {"status": 500}]
+
+
+def test_a_long_error_stalls_the_run_and_can_be_given_up_on(started: Started) -> None:
+    d = started("steps: [{call: {transport: a}}]")
+    d.error(d.open("call")[0], "y" * 600_000)
+    assert d.status == "stalled"
+    d.retry(fail="z" * 600_000)
+    assert d.status == "failed"
+    assert d.run.error is not None
+    assert d.run.error["message"].endswith("… (600000 characters)")

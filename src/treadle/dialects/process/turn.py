@@ -24,12 +24,15 @@ from treadle.kernel.limits import STEP_EVENTS_MAX, STEP_INTENTS_MAX
 from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, addressed, is_reference
 from treadle.kernel.values import Value
 
-from .functions import mistake, string, type_name
+from .functions import mistake, string, type_name, unfolded
 from .program import Assign, Choice, Complete, Fail, Fork, Op, Program, Refer, Repeat
 from .scope import RunScope, Thread
 
 SLICE_STEPS_MAX: Final = 5_000
 SLICE_BYTES_MAX: Final = 256 * 1024
+REFERENCE_CHARS_MAX: Final = 1_000
+MESSAGE_CHARS_MAX: Final = 4_000
+CODE_CHARS_MAX: Final = 100
 MAIN: Final = "0"
 
 Handler = Callable[["Turn", Thread, Any], bool]
@@ -268,11 +271,14 @@ def _assign(turn: Turn, current: Thread, op: Assign) -> bool:
 
 
 def _refer(turn: Turn, current: Thread, op: Refer) -> bool:
-    value = op.value(turn.scope(current))
+    scope = turn.scope(current)
+    value = scope.at_hand(op.value(scope))
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if value is not None and not isinstance(value, str):
         mistake(f"a business reference is text or a number, not {type_name(value)}")
+    if value is not None and len(value) > REFERENCE_CHARS_MAX:
+        mistake(f"a business reference has at most {REFERENCE_CHARS_MAX} characters", "EXPRESSION_RANGE")
     turn.reference = value
     turn.event("reference.set", op.path, reference=value)
     return False
@@ -318,15 +324,22 @@ def _complete(turn: Turn, current: Thread, op: Complete) -> bool:
     return turn.end("completed", op.result(turn.scope(current)), None, op.path)
 
 
+def shortened(message: str) -> str:
+    """The message of an error. It stands in several places of a record, and in its parent's."""
+    if len(message) <= MESSAGE_CHARS_MAX:
+        return message
+    return f"{message[:MESSAGE_CHARS_MAX]}… ({len(message)} characters)"
+
+
 def _fail(turn: Turn, current: Thread, op: Fail) -> bool:
     scope = turn.scope(current)
-    message = op.message(scope)
-    code = op.code(scope) if op.code else None
+    message = string(unfolded(scope.at_hand(op.message(scope)), scope.at_hand))
+    code = scope.at_hand(op.code(scope)) if op.code else None
     details = op.details(scope) if op.details else None
     error = TreadleError(
-        string(message) or "failed",
+        shortened(message) or "failed",
         cls="user",
-        code=code if isinstance(code, str) and code else "FAILED",
+        code=code[:CODE_CHARS_MAX] if isinstance(code, str) and code else "FAILED",
         where=op.path,
         details=details if isinstance(details, dict) else {} if details is None else {"value": details},
     )

@@ -17,9 +17,10 @@ from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
 
 from .durations import duration_text
 from .functions import json, measure, mistake, type_name
+from .parts import is_large
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
 from .scope import Thread
-from .turn import HANDLERS, Again, Turn
+from .turn import HANDLERS, Again, Turn, shortened
 
 # Results of calls by HTTP ride in the receipt's value, status and headers in an event beside it.
 RESPONSE_EVENT: Final = "call.response"
@@ -122,13 +123,14 @@ def _wait(turn: Turn, current: Thread, op: Wait) -> bool:
         assert op.constant_ns is not None
         due_ns = op.constant_ns if op.until else now_ns + op.constant_ns
     else:
-        value = op.value(turn.scope(current))
+        scope = turn.scope(current)
+        value = scope.at_hand(op.value(scope))
         if not isinstance(value, str):
             mistake(f"a wait is text such as '30s' or an instant, not {type_name(value)}")
         try:
             due_ns = parse_instant(value) if op.until else now_ns + parse_duration(value)
         except DefinitionError as error:
-            mistake(error.message, error.code)
+            mistake(shortened(error.message), error.code)
     turn.event("timer.set", op.path)
     return open_intent(turn, current, op, "timer", {"name": op.label}, due_ns=max(due_ns, 0))
 
@@ -261,9 +263,10 @@ def _error_of(op: Op, receipt: Receipt) -> dict[str, Any]:
     error: dict[str, Any] = {
         "class": "timeout" if receipt.status == "timeout" else given.get("class") or fallback[0],
         "code": given.get("code") or fallback[1],
-        "message": given.get("message") or fallback[2],
+        "message": shortened(given.get("message") or fallback[2]),
         "where": op.path,
-        "details": given.get("details") or {},
+        # The receipt has all of it; where the error is kept and shown, what is large would stand twice.
+        "details": {key: part for key, part in (given.get("details") or {}).items() if not is_large(part)},
     }
     return error
 
@@ -378,5 +381,7 @@ def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
 
 def _given_up(turn: Turn, op: Op, text: Value, cause: dict[str, Any]) -> None:
     message = text if isinstance(text, str) and text else json(text) if text is not None else cause["message"]
-    error = TreadleError(message, cls="user", code="FAILED", where=op.path, details={"cause": cause})
+    error = TreadleError(
+        shortened(message), cls="user", code="FAILED", where=op.path, details={"cause": cause}
+    )
     turn.end("failed", None, error.to_value(), op.path)
