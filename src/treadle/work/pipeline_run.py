@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import Playbook, Step, Task
 from treadle.dialects.playbook.pipeline import (
@@ -24,6 +26,7 @@ from treadle.dialects.playbook.pipeline import (
     Perform,
     Pipeline,
     Sleep,
+    canonical,
     failure,
     new_frame,
     task_key,
@@ -34,7 +37,7 @@ from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import is_reference
-from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.kernel.values import Value, decode_trusted, encode, to_value
 
 from .job import Done, Job, StaysOpen, is_revoked
 from .pipeline_keychain import KeychainReader
@@ -50,6 +53,7 @@ SAVE_EVERY_S: Final = 0.02
 EVENTS_MAX: Final = 128
 
 T = TypeVar("T")
+_NOTHING: Final = object()
 
 
 class ReferenceGone(TreadleError):
@@ -238,7 +242,8 @@ class StepRun:
         except ReferenceGone as error:
             return {"status": "error", "error": failure("storage_access", error.message, code=error.code)}
         if task.kind == "noop":
-            return {"status": "ok", "result": config.get("result", {"status": "noop"})}
+            given = config.get("result", _NOTHING)
+            return {"status": "ok", "result": {"status": "noop"} if given is _NOTHING else canonical(given)}
         if suspending:
             try:
                 on = request(task.kind, {"name": task.name, **config}, pipe.frame["iter"])
@@ -274,6 +279,9 @@ class StepRun:
         started = time.monotonic()
         try:
             outcome = await tool.run(config, call)
+            if isinstance(outcome.result, dict | list):
+                # Keys stand as a frame would bring them back: a worker that dies changes nothing.
+                outcome = msgspec.structs.replace(outcome, result=to_value(outcome.result))
         except (StaysOpen, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a tool that raises where it should report

@@ -258,6 +258,19 @@ def test_conflicting_ctx_writes_of_parallel_iterations_fail_the_later_one() -> N
     assert lab.ctx == {"k": 1}
 
 
+@pytest.mark.parametrize(("first", "second"), [("k", "k.a"), ("k.a", "k"), ("k.a.b", "k")])
+def test_writes_above_and_below_each_other_conflict_too(first: str, second: str) -> None:
+    rule = "{when: '{{ n == %d }}', then: {do: continue, set_ctx: {%s: 1, other.n%d: 1}}}"
+    rules = ", ".join(rule % (n, path, n) for n, path in enumerate((first, second)))
+    lab = Lab(f"""
+    workflow:
+      - step: a
+        loop: {{in: [0, 1], iterator: n, spec: {{mode: parallel}}}}
+        tool: {{kind: noop, spec: {{policy: {{rules: [{rules}]}}}}}}
+    """).run()
+    assert [e["error"]["kind"] for e in lab.events("loop.iteration.failed")] == ["ctx_conflict"]
+
+
 def test_ctx_conflict_policies() -> None:
     assert Lab(CTX % ("parallel", ", policy: {ctx: last_write}")).run().ctx == {"k": 2}
     assert Lab(CTX % ("parallel", ", policy: {ctx: append}")).run().ctx == {"k": [1, 1, 2]}

@@ -632,3 +632,21 @@ def test_a_delay_that_is_no_number_is_an_expression_error(delay: str) -> None:
 def test_a_delay_of_ages_is_a_delay() -> None:
     lab = Lab(RETRY % "delay: 1e30, max_delay: 1e30", {"net": scripted(failed())}).run()
     assert lab.status == "waiting"
+
+
+def test_keys_stand_in_one_order_whether_or_not_the_pipeline_was_put_down() -> None:
+    text = """
+    workflow:
+      - step: a
+        tool:
+          - {name: one, kind: tool, spec: {policy: {rules: [{else: {then: {do: continue, set_iter: {x: {zebra: 1, ant: 2, be: 3}}, set_ctx: {c: {zebra: 1, ant: 2}}}}}]}}}
+          - {name: pause, kind: %s, seconds: 1}
+          - {name: two, kind: noop, result: ["{{ one | list }}", "{{ iter.x | list }}", "{{ ctx.c | list }}"]}
+    """
+
+    def unsorted(config: dict[str, Any], call: ToolCall) -> Any:
+        return Outcome(result={"zebra": 1, "ant": 2, "be": 3})
+
+    kept = Lab(text % "noop", {"tool": unsorted}).run()
+    resumed = Lab(text % "wait", {"tool": unsorted}).run().advance(1)
+    assert kept.result == resumed.result

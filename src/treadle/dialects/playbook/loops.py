@@ -309,7 +309,7 @@ def conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str,
         return None
     known: dict[str, Any] = tracker["writes"]
     for path, value in writes:
-        if path in known and known[path] != value:
+        if _contradicts(known, tracker.get("above") or {}, path, value):
             message = f"step {step.name!r}: iterations write different values to ctx.{path}"
             return failure(
                 "ctx_conflict",
@@ -318,6 +318,18 @@ def conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str,
                 details={"key": path, "remedy": "loop.spec.policy.ctx: last_write or append"},
             )
     return None
+
+
+def _contradicts(known: dict[str, Any], above: dict[str, Any], path: str, value: Value) -> bool:
+    """Whether an earlier iteration wrote something else to this key, to one above or one below it."""
+    if path in known:
+        return bool(known[path] != value)
+    return path in above or any(parent in known for parent in _parents(path))
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def patches(step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -> list[list[Any]]:
@@ -333,4 +345,7 @@ def patches(step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -
         return [[path, [value for _, value in appended[path]]] for path, _ in writes]
     if loop.mode == "parallel" and loop.conflicts == "reject":
         tracker["writes"].update(writes)
+        for path, _ in writes:
+            if parents := _parents(path):
+                tracker.setdefault("above", {}).update(dict.fromkeys(parents, True))
     return writes

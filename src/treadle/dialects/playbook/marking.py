@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.kernel.model import Context, Decision, Intent, Status
-from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.kernel.values import Value, encode
 
 from .handles import Scope, StepResults
 from .model import Playbook, Step
+from .pipeline import canonical as canonical
 from .pipeline import write
 
 INTENTS_MAX: Final = 56
@@ -27,11 +28,6 @@ BYTES_MAX: Final = 384 * 1024
 
 State = dict[str, Any]
 Token = dict[str, Any]
-
-
-def canonical(value: Value) -> Value:
-    """A value with its keys in canonical order, as it will come back from a snapshot."""
-    return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
 
 
 def new_state(workload: dict[str, Any]) -> State:

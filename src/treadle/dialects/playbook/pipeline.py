@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError
-from treadle.kernel.values import Value, digest
+from treadle.kernel.values import Value, decode_trusted, digest, encode
 
 from .handles import Handle, Scope, StepResults
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
@@ -296,9 +296,11 @@ class Pipeline:
         return iter_writes, set_ctx.render(self.scope) if set_ctx is not None else {}
 
     def _write(self, iter_writes: dict[str, Any], ctx_writes: dict[str, Any]) -> None:
+        # Values in canonical order of keys, as a frame brings them back.
         for path, value in iter_writes.items():
-            write(self.frame["iter"], path, value)
-        for path, value in ctx_writes.items():
+            write(self.frame["iter"], path, canonical(value))
+        for path, given in ctx_writes.items():
+            value = canonical(given)
             write(self.scope.names["ctx"], path, value)
             kept = [pair for pair in self.frame["ctx"] if pair[0] != path]
             self.frame["ctx"] = [*kept, [path, value]]
@@ -444,6 +446,11 @@ def write(target: dict[str, Any], path: str, value: Value) -> None:
     inner = target.get(head)
     target[head] = dict(inner) if isinstance(inner, dict) else {}
     write(target[head], rest, value)
+
+
+def canonical(value: Value) -> Value:
+    """A value with its keys in canonical order, as it comes back from a frame or a snapshot."""
+    return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
 
 
 def copied(value: Value) -> Value:
