@@ -13,9 +13,11 @@ from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import RUN_DEPTH_MAX
 from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
 from treadle.kernel.run import Step, error_of
-from treadle.store.protocol import TaskRow, TimerRow
+from treadle.kernel.values import Value
+from treadle.store.protocol import DefinitionRow, TaskRow, TimerRow
 
 from .hot import Hot
+from .payloads import put_back, refers
 from .ports import Item, NewRun, Work
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
             )
         options = {**state.options, **(params.get("options") or {})}
         row = core.registry.find(str(params["workflow"]), base=options.get("base"))
-        input = core.registry.prepare(row, params.get("input"), options)
+        input = _prepared(core, row, params.get("input"), options)
     except PASSING:
         raise
     except TreadleError as error:
@@ -210,6 +212,15 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
     )
     create = NewRun(row.dialect, row.name, row.version, row.digest)
     _send(core, child_id(state.id, intent.id), event, f"start:{intent.id}", create=create, reply=reply)
+
+
+def _prepared(core: Core, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
+    """The input a child starts with. Where it may hold references, it is checked with their payloads
+    in place, and handed on as it is."""
+    if not (core.registry.load(row.digest).machine.large_data and refers(input)):
+        return core.registry.prepare(row, input, options)
+    core.registry.prepare(row, put_back(core.blobs, input), options)
+    return input
 
 
 def _report(hot: Hot) -> Receipt:

@@ -7,6 +7,7 @@ resolved: other dialects show references to their users on purpose.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -75,11 +76,16 @@ def refers(value: Value) -> bool:
 
 def whole(reads: Reads, value: Value) -> Value:
     """The value with every hidden reference replaced by what is stored behind it."""
+    return put_back(lambda checksum: decode_trusted(reads.blob(checksum)), value)
+
+
+def put_back(blobs: Callable[[str], Value], value: Value) -> Value:
+    """The same, by whatever knows the payloads."""
     if isinstance(value, dict):
         if is_hidden(value):
             try:
-                return addressed(value, decode_trusted(reads.blob(value["checksum"])))
+                return addressed(value, blobs(value["checksum"]))
             except BlobMissing:
                 return value  # gone, or never ours: the run is shown all the same
-        return {key: whole(reads, item) for key, item in value.items()}
-    return [whole(reads, item) for item in value] if isinstance(value, list) else value
+        return {key: put_back(blobs, item) for key, item in value.items()}
+    return [put_back(blobs, item) for item in value] if isinstance(value, list) else value

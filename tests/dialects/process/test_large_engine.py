@@ -79,6 +79,26 @@ async def test_children_take_and_give_large_parts(
     assert await run.result(timeout=5) == [2_000, 2_000]
 
 
+@pytest.mark.parametrize(("type", "fits"), [("array", True), ("integer", False)])
+async def test_a_childs_schema_sees_what_a_large_input_is(
+    engine: Engine, clock: VirtualClock, tmp_path: Path, type: str, fits: bool
+) -> None:
+    child = tmp_path / "child.yaml"
+    child.write_text(
+        "dialect: process\nname: strict\nversion: 1.0.0\n"
+        f"start: {{schema: {{type: object, properties: {{rows: {{type: {type}}}}}}}}}\n"
+        "steps: [{complete: {$: length(start.rows)}}]\n"
+    )
+    engine.deploy(str(child))
+    steps = (
+        "steps: [{call: {transport: rows, into: r}},"
+        "{child: {workflow: strict, input: {rows: {$: result.r.a}}, into: c,"
+        " on_failure: [{complete: {$: error.code}}]}}, {complete: {$: result.c}}]"
+    )
+    run = await begun(engine, clock, tmp_path, steps)
+    assert await run.result(timeout=5) == (2_000 if fits else "INPUT_INVALID")
+
+
 LARGE = {"a": "z" * 3_000_000, "n": 1}
 
 

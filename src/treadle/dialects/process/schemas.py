@@ -7,12 +7,15 @@ References to other documents are refused: checking a payload must not reach the
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.values import Value, decode_trusted, encode
 
 if TYPE_CHECKING:
     from treadle.lang.json_schema import Schema
+
+MISMATCHES_MAX: Final = 20
+QUOTED_CHARS_MAX: Final = 200
 
 
 def schema_problem(schema: Value) -> str | None:
@@ -26,7 +29,7 @@ def schema_problem(schema: Value) -> str | None:
 
 
 def mismatches(schema: Value, value: Value) -> list[dict[str, str]]:
-    """Everything in which a value does not fit a schema: `{"path", "message"}`, in order."""
+    """In what a value does not fit a schema: `{"path", "message"}`, in order, as many as people read."""
     from referencing.exceptions import Unresolvable
 
     from treadle.lang.json_schema import CANNOT_APPLY
@@ -40,7 +43,16 @@ def mismatches(schema: Value, value: Value) -> list[dict[str, str]]:
         return [{"path": "$", "message": f"the schema refers to another document: {error}"}]
     except CANNOT_APPLY as error:
         return [{"path": "$", "message": f"the schema cannot be applied: {error}"}]
-    return [{"path": error.json_path, "message": error.message} for error in found]
+    return [
+        {"path": error.json_path, "message": _shortened(error.message)} for error in found[:MISMATCHES_MAX]
+    ]
+
+
+def _shortened(message: str) -> str:
+    """A message quotes the value first, however large it is, and says at its end what is wrong."""
+    if len(message) <= 2 * QUOTED_CHARS_MAX:
+        return message
+    return f"{message[:QUOTED_CHARS_MAX]} … {message[-QUOTED_CHARS_MAX:]}"
 
 
 @lru_cache(maxsize=256)
