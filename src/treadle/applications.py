@@ -28,6 +28,7 @@ from treadle.runtime.commands import HANDED_ON
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
+from treadle.runtime.staging import answer_of
 from treadle.store.protocol import DefinitionRow, Reads
 
 from .handle import Run
@@ -79,6 +80,12 @@ class Applications:
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
             inline = not self._engine.owns
+            if inline and submission_id is not None:
+                # The owner would pass over what it has answered; the answer is in the store.
+                known = await self._engine.read(partial(_answered, app=name, submission=submission_id))
+                if known is not None:
+                    reached += [run for run in cells.runs_of(known) if run != name]
+                    continue
             made = cells.items(app, schema, canonical, submission=submission_id, key=key, inline=inline)
             reached += await self._deliver(app, schema, canonical, submission_id, made)
         return reached
@@ -304,6 +311,10 @@ def _application(found: list[Definition]) -> App:
             f"one application is applied at a time, and here are {names}; name it FILE.py:ATTR"
         )
     return apps[0]
+
+
+def _answered(reads: Reads, *, app: str, submission: str) -> Value:
+    return answer_of(reads.submission, f"app:{app}", submission)
 
 
 def _typed(event: Any, value: Any) -> tuple[str, Any]:

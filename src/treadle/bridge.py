@@ -111,6 +111,8 @@ class Bridge:
         return self._thread.core if self._thread is not None else None
 
     async def start(self) -> None:
+        if self._readers is not None:
+            raise Unsupported("this engine is open already; use it inside its one `async with`")
         if self.path is not None and not self.path.parent.is_dir():
             raise StoreUnavailable(
                 f"the folder {self.path.parent} does not exist; create it, or choose another --store"

@@ -144,6 +144,19 @@ def cache_size(given: object) -> tuple[str, object]:
     return "TREADLE_CELL_CACHE_SIZE", os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX
 
 
+def checked_filters(filters: dict[str, Any], statuses: tuple[str, ...]) -> dict[str, Any]:
+    """The filters of a list: one status or several, times as numbers. A word that is no status would find
+    nothing, and say nothing."""
+    asked = dict(filters)
+    status = asked.get("status") or ()
+    asked["status"] = (status,) if isinstance(status, str) else tuple(status)
+    if unknown := [word for word in asked["status"] if word not in statuses]:
+        raise ValueRefused(f"{unknown[0]!r} is no status; choose from {', '.join(statuses)}")
+    if not isinstance(asked.get("since_ns"), int | None):
+        raise ValueRefused("since_ns is a whole number of nanoseconds since 1970")
+    return asked
+
+
 def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
     """Refuses what cannot be an option of a run, before anything of it is there."""
     if id == "":

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started
+from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status
 from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
@@ -282,7 +282,8 @@ class Engine:
 
     async def list(self, /, **filters: Any) -> Rows:
         """Runs, newest first: filters status, workflow, reference, since_ns, search, limit."""
-        return [document.list_row(row) for row in await self.read(lambda reads: reads.runs(**filters))]
+        asked = compose.checked_filters(filters, get_args(Status))
+        return [document.list_row(row) for row in await self.read(lambda reads: reads.runs(**asked))]
 
     async def signal(
         self,
@@ -397,8 +398,8 @@ class Engine:
     async def tasks(self, /, **filters: Any) -> Rows:
         """The inbox: filters role, assignee, status, reference, run, limit; open and claimed by default."""
         filters.setdefault("status", tasks.OPEN)
-        filters["status"] = filters["status"] or ()
-        return await self.read(lambda reads: [tasks.task_value(row, reads) for row in reads.tasks(**filters)])
+        asked = compose.checked_filters(filters, tasks.STATUSES)
+        return await self.read(lambda reads: [tasks.task_value(row, reads) for row in reads.tasks(**asked)])
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""

@@ -127,9 +127,7 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         scope = (f"app:{app.name}", submission)
         found = core.remembered(scope)
         if found is not None:
-            if "error" in found:
-                raise TreadleError.from_value(found["error"])
-            return found.get("runs") or [found["run"]]
+            return runs_of(found)
         core.remember(scope, {"runs": runs})
     gathered = _Gathered(core, runs, ack)
     for number, item in enumerate(made):
@@ -137,6 +135,13 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
         core.post(item)
     return HANDED_ON
+
+
+def runs_of(answer: dict[str, Any]) -> list[str]:
+    """What a submission was answered: the runs it reached, or its refusal."""
+    if "error" in answer:
+        raise TreadleError.from_value(answer["error"])
+    return answer.get("runs") or [answer["run"]]
 
 
 class _Gathered:

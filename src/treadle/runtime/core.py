@@ -40,7 +40,7 @@ from .mail import Mail
 from .messages import GUEST, item_to_bytes, unusable
 from .ports import Ack, Clock, Item, News, Port
 from .registry import Registry
-from .staging import Staged
+from .staging import Staged, answer_of
 
 RETRY_AFTER_NS = 200_000_000
 FAILURES_MAX = 50
@@ -403,14 +403,8 @@ class Core:
         return True
 
     def remembered(self, submission: tuple[str, str]) -> Value:
-        """The durable answer of a submission id. One that went to several runs has a refusal for its answer
-        if one of them refused it."""
-        found = self.staged.submitted.get(submission) or self.store.submission(*submission)
-        for run in (found or {}).get("runs", ()):
-            one = self.remembered((f"run:{run}", submission[1]))
-            if one is not None and "error" in one:
-                return one
-        return found
+        """The answer of a submission id, if it has one."""
+        return answer_of(lambda *id: self.staged.submitted.get(id) or self.store.submission(*id), *submission)
 
     def remember(self, submission: tuple[str, str], body: Value) -> None:
         """The durable answer of a submission id, written with what it answers."""

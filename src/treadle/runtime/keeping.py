@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from treadle.kernel.errors import RunExists, TreadleError, Unsupported
+from treadle.kernel.errors import RunExists, TreadleError, Unsupported, ValueRefused
 from treadle.kernel.history import fork as fork_run
 from treadle.kernel.machine import FOREVER_NS
 from treadle.kernel.model import TERMINAL, is_reference
@@ -81,6 +81,8 @@ async def collect(
     write: Callable[[Callable[[Core], Any]], Awaitable[Any]], *, now_ns: int | None, dry_run: bool
 ) -> dict[str, int]:
     """Removes in small commits, so that nothing else waits long."""
+    if not isinstance(now_ns, int | None):
+        raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
     removed = 0
     while True:
         count = await write(lambda core: _collect_some(core, now_ns, dry_run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,3 +60,14 @@ class Staged:
         found = next(item for item in self.taken if not item.derived)
         self.taken = [item for item in self.taken if item is not found]
         return found
+
+
+def answer_of(find: Callable[[str, str], Value], scope: str, id: str) -> Value:
+    """The durable answer of a submission id. One that went to several runs has a refusal for its answer
+    if one of them refused it."""
+    found = find(scope, id)
+    for run in (found or {}).get("runs", ()):
+        one = find(f"run:{run}", id)
+        if one is not None and "error" in one:
+            return one
+    return found

@@ -24,6 +24,7 @@ from .payloads import whole
 from .ports import Ack, Item
 
 OPEN = ("open", "claimed")
+STATUSES = (*OPEN, "completed", "expired", "cancelled")
 ADMIN = "admin"
 
 

@@ -409,3 +409,40 @@ def test_the_size_of_the_cache_is_checked(monkeypatch, size):
     monkeypatch.setenv("TREADLE_CELL_CACHE_SIZE", size)
     with pytest.raises(ValueRefused, match="TREADLE_CELL_CACHE_SIZE"):
         Engine("memory:")
+
+
+async def test_a_guest_is_told_the_same_refusal_again(tmp_path):
+    file = tmp_path / "one.py"
+    file.write_text(
+        APP.format(version=1).replace("return", "if event.n == 3: raise ValueError('no')\n    return"),
+        "utf-8",
+    )
+    async with Engine(url(tmp_path)), Engine(url(tmp_path)) as guest:
+        await asyncio.to_thread(guest.deploy, f"{file}:app")
+        for submission, n in (("bad", 3), ("good", 9)):
+            for _ in range(2):
+                try:
+                    answer: Any = await guest.publish(
+                        "g/Go@1", {"k": submission, "n": n}, submission_id=submission
+                    )
+                except TreadleError as error:
+                    answer = error.code
+                assert answer == ("STEP_FAILED" if n == 3 else ["g/flow@1/good"])
+
+
+async def test_lists_refuse_what_is_no_status_and_take_one_word(tmp_path):
+    app, _ = app_of()
+    async with deployed(url(tmp_path), app) as engine:
+        await engine.publish(Go("a", 9))
+        assert [row["id"] for row in await engine.list(status="completed")] == ["s/flow@1/a"]
+        assert await engine.tasks(status="open") == []
+        for refused in (
+            engine.list(status=["nope"]),
+            engine.list(since_ns="x"),
+            engine.tasks(status="nope"),
+            engine.gc(now_ns="2026-11-15"),
+            engine.__aenter__(),
+        ):
+            with pytest.raises(TreadleError):
+                await refused
+        assert len(await engine.list()) == 2
