@@ -329,8 +329,8 @@ class StepRun:
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
         limit = self.playbook.inline_bytes_max
         value: dict[str, Any] = {"status": end.status}
+        index, attempt = pipe.frame.get("by") or (-1, 1)
         if end.result is not None:
-            index, attempt = pipe.frame.get("by") or (-1, 1)
             value["result"] = await externalise(
                 self.job,
                 self.step,
@@ -340,6 +340,8 @@ class StepRun:
                 run=self.id,
                 attempt=attempt,
             )
+        if (tried := attempt if end.error is None else pipe.frame["attempt"]) > 1:
+            value["attempt"] = tried
         if end.error is not None:
             value["error"] = end.error
         if pipe.frame["ctx"]:

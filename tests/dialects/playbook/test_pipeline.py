@@ -650,3 +650,15 @@ def test_keys_stand_in_one_order_whether_or_not_the_pipeline_was_put_down() -> N
     kept = Lab(text % "noop", {"tool": unsorted}).run()
     resumed = Lab(text % "wait", {"tool": unsorted}).run().advance(1)
     assert kept.result == resumed.result
+
+
+@pytest.mark.parametrize(("answers", "attempts"), [([failed(), "ok"], 2), ([failed()], 3)])
+def test_event_attempt_is_the_attempt_that_ended_the_step(answers: list[Any], attempts: int) -> None:
+    text = """
+    workflow:
+      - step: a
+        tool: {kind: net, spec: {policy: {rules: [{when: "{{ outcome.status == 'error' }}", then: {do: retry, delay: 0}}]}}}
+        next: {arcs: [{step: b, when: "{{ true }}", args: {n: "{{ event.attempt }}"}}]}
+      - {step: b, tool: {kind: noop, result: "{{ args.n }}"}}
+    """
+    assert Lab(text, {"net": scripted(*answers)}).run().replays().result == attempts

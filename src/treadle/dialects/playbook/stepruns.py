@@ -182,8 +182,16 @@ def _pipeline_ended(
     index = iteration_of(ref)
     if index is None:
         turn.patch(report.get("ctx") or [], step=step.name)
-        error = report.get("error")
-        end(turn, name, step, token, result=report.get("result"), error=error, iteration=report.get("iter"))
+        end(
+            turn,
+            name,
+            step,
+            token,
+            result=report.get("result"),
+            error=report.get("error"),
+            iteration=report.get("iter"),
+            attempt=report.get("attempt", 1),
+        )
         return
     _settle(turn, step, token, index, report)
     advance_loop(turn, name, step, token)
@@ -259,6 +267,7 @@ def end(
     error: dict[str, Any] | None = None,
     iteration: dict[str, Any] | None = None,
     stats: dict[str, Any] | None = None,
+    attempt: int = 1,
 ) -> None:
     """A step-run has reached its terminal outcome: record it, route it, count it."""
     state = turn.state
@@ -286,5 +295,5 @@ def end(
     if counts or is_stored(result):
         shown["data"] = {**counts, **({"result": result} if is_stored(result) else {})}
     turn.emit(event_name, **shown)
-    event = boundary_event(event_name, step, result=result, error=error, attempt=1, **counts)
+    event = boundary_event(event_name, step, result=result, error=error, attempt=attempt, **counts)
     finish.after(turn, step, token, event, Boundary(turn, step, token, event, iteration))
