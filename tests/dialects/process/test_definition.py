@@ -365,6 +365,16 @@ def test_any_value_survives_every_format(value: Any) -> None:
         assert exported(definition, format).digest == definition.digest, format
 
 
+@pytest.mark.parametrize("sign", ["\x85", "\u2028", "\u2029", "\ufeff"])
+@pytest.mark.parametrize("format", ["yaml", "json", "python"])
+def test_what_some_readers_take_for_the_end_of_a_line_survives(format: str, sign: str) -> None:
+    value = [sign, f"a {sign} b", f" {sign}{sign} ", {f"k {sign} k": {"$": f"'x {sign} y'"}}]
+    document = Document({"dialect": "process", "name": "any", "steps": [{"complete": value}]})
+    definition, problems = DIALECT.compile(document)
+    assert definition is not None, list(problems)
+    assert exported(definition, format).digest == definition.digest
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_expression_survives_every_format(data: st.DataObject) -> None:

@@ -23,6 +23,7 @@ from .syntax import unparse
 FORMATS = ("yaml", "json", "python")
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
+_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 _WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
 _TOP = ("dialect", "name", "version", "title", "description", "start", "retention", "tasks", "steps")
 
@@ -36,7 +37,9 @@ def export(body: dict[str, Any], format: str, *, canonical: bool = False) -> str
             text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
             return text
         case "json":
-            return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+            # Only in strings, where YAML 1.1 readers would take them for the end of a line.
+            return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
         case "python" if not canonical:
             return python_source(body)
     raise Unsupported(f"{format} is not a format to export to; choose one of {', '.join(FORMATS)}")
@@ -52,7 +55,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     plain = _PLAIN.match(text) and text.lower() not in _WORDS
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+    style = None if plain else '"' if _BREAKS.search(text) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)
