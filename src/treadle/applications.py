@@ -136,7 +136,8 @@ class Applications:
         try:
             id = cells.cell_id(await self._app_with(name), name, key)
         except Misfit as misfit:
-            raise InputInvalid(f"{key!r} is not a key of {name}: {misfit.message}") from None
+            what = "it is keyed; name one" if key is None else misfit.message
+            raise InputInvalid(f"{key!r} is not a key of {name}: {what}") from None
         library = self._engine.library
         found = await self._engine.read(lambda reads: cells.exists(reads, library.registry(reads), id))
         return Run(self._engine, id) if found else None

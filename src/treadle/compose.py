@@ -188,11 +188,15 @@ def checked_event(event: Event) -> Event:
     return event
 
 
-def checked_actor(user: object, roles: object) -> tuple[str | None, tuple[str, ...]]:
+def checked_actor(user: object, roles: object, to: object = None) -> tuple[str | None, tuple[str, ...]]:
     if not isinstance(roles, list | tuple | set | frozenset) or any(type(role) is not str for role in roles):
         raise ValueRefused("roles must be a list of texts", details={"path": "roles"})
-    if user is not None and not isinstance(user, str):
-        raise ValueRefused(f"user must be text, not {type(user).__name__}", details={"path": "user"})
+    for name, who in (("to", to), ("user", user)):
+        if who is not None and (not isinstance(who, str) or not who):
+            raise ValueRefused(
+                f"{name} must be the name of somebody, not {who!r:.40}", details={"path": name}
+            )
+    assert user is None or isinstance(user, str)
     return user, tuple(roles)
 
 

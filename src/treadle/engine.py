@@ -436,7 +436,7 @@ class Engine:
         )
 
     async def _task(self, name: str, id: str, user: str | None, roles: Any, **more: Any) -> dict[str, Any]:
-        actor = tasks.Actor(*compose.checked_actor(user, roles))
+        actor = tasks.Actor(*compose.checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
         found: dict[str, Any] = await self._bridge.operate("task", asked.to_value())
         # Done by the owner, in another process: what has become of the task is in the store.

@@ -446,3 +446,14 @@ async def test_lists_refuse_what_is_no_status_and_take_one_word(tmp_path):
             with pytest.raises(TreadleError):
                 await refused
         assert len(await engine.list()) == 2
+
+
+async def test_nobody_is_not_somebody():
+    async with Engine("memory:") as engine:
+        for refused in (
+            engine.task_claim("t", user=""),
+            engine.task_assign("t", to=5, user="ann"),  # type: ignore[arg-type]
+            engine.task_assign("t", to="", user="ann"),
+        ):
+            with pytest.raises(ValueRefused, match="name of somebody"):
+                await refused
