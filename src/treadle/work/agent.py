@@ -218,7 +218,7 @@ class AgentWork:
         async def context() -> dict[str, Any]:
             found = await self.payloads.context(job, setup.input, params["base"], params["own"])
             if "approval" in params:
-                found["approval"] = params["approval"]
+                found["approval"] = await self.payloads.load(job, params["approval"])
             return _copied(found)
 
         async def history() -> list[dict[str, Any]]:

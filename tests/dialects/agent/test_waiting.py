@@ -291,7 +291,7 @@ def test_retry_after_max_steps_goes_on_at_the_node_that_was_refused(prepared, fl
 def test_retry_of_a_halted_parallel_run_sends_on_every_branch(prepared, flow):
     wf = flow("a b c d", "a b", "a c", "b d", "c d", parallel=True, on_failure="halt")
     fails = {"status": "failed", "data": {"error": "no"}}
-    script = {"run": {"a": data(), "b": [fails, {"data": {"b": 1}}], "c": data() + data(c=1), "d": data()}}
+    script = {"run": {"a": data(), "b": [fails, {"data": {"b": 1}}], "c": data(c=1), "d": data()}}
     run = prepared(wf, script).start()
     while run.status == "running":
         (intent, *_) = [i for i in run.driver.open() if i.params.get("node") != "c"]
@@ -451,3 +451,81 @@ def test_a_run_goes_on_under_another_definition_only_if_its_texts_are_the_same(p
     assert "fork at record 1" in why
     more = compiled(flow({"a": {"max_turns": 3}, "b": {}}, "a b"))
     assert machine.compatible(more, old.driver.run.state) is None
+
+
+def paying(paid: list[str]) -> Skill:
+    skill = Skill("bank", name="Bank")
+
+    @skill.tool("pay")
+    def pay(input: dict, ctx: Any) -> Any:
+        paid.append(ctx.idempotency_key)
+        return {"paid": True}
+
+    return skill
+
+
+def stopped_beside(prepared: Any, flow: Any, paid: list[str], until: Any, **node: Any) -> Any:
+    """A run whose node c fails, and halts it, when its branch b has come as far as `until`."""
+    wf = flow(
+        {"a": {}, "b": {"skills": ["bank"], **node}, "c": {}, "j": {}},
+        *("a b", "a c", "b j", "c j"),
+        parallel=True,
+        on_failure="halt",
+    )
+    calls = {"tool_calls": [{"tool": "pay", "input": {"n": 1}}], "data": {"k": 1}}
+    script = {"run": {"a": data(), "b": [calls], "c": [FAILS, {"data": {}}], "j": data()}, "ask": ["yes"] * 2}
+    run = prepared(wf, script, skills=(paying(paid),)).start()
+    while not (at := [i for i in run.driver.open() if i.params.get("node") == "b" and until(i)]):
+        (intent, *_) = [i for i in run.driver.open() if i.params.get("node") != "c"]
+        run.perform(intent)
+    (last,) = [i for i in run.driver.open() if i.params.get("node") == "c"]
+    run.perform(last)
+    assert run.status == "failed"
+    return run, at[0]
+
+
+def test_a_stopped_node_goes_on_where_it_was_and_pays_for_nothing_twice(prepared, flow):
+    paid: list[str] = []
+    judge = {"eval": [{"name": "j", "kind": "judge", "rubric": "r"}]}
+    run, _ = stopped_beside(prepared, flow, paid, lambda intent: intent.kind == "ask", **judge)
+    assert run.results["b"]["data"] == {"k": 1, "error": "stopped: node failed at c"}
+    assert [call["tool"] for call in run.results["b"]["toolCalls"]] == ["pay"]
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert len(paid) == 1
+    turns = [(call["node"], call["turn"]) for call in run.asked("run") if call["node"] == "b"]
+    assert turns == [("b", 1), ("b", 2)], "what was answered is not asked again"
+    assert run.results["b"]["data"] == {"k": 1}
+    assert len(run.results["b"]["toolCalls"]) == 1
+    entered = [event["node"] for event in run.of("node:enter")]
+    assert sorted(entered) == sorted(event["node"] for event in run.of("node:exit"))
+    run.driver.assert_replays()
+
+
+@pytest.mark.parametrize("decision", ["retry", "skip"])
+def test_a_call_that_a_stop_cut_off_is_recorded_and_in_doubt(prepared, flow, decision):
+    paid: list[str] = []
+    run, call = stopped_beside(prepared, flow, paid, lambda intent: intent.kind == "call")
+    error = "stopped: node failed at c; it may have taken effect"
+    assert run.results["b"]["toolCalls"] == [{"tool": "pay", "input": {"n": 1}, "error": error}]
+    (told,) = [event for event in run.of("tool:result") if event["node"] == "b"]
+    assert told["output"] == {"error": error}
+    run.driver.retry()
+    run.go()
+    (task,) = run.driver.open("task")
+    run.driver.ok(task, {"decision": decision})
+    run.go()
+    assert run.status == "completed"
+    assert paid == ([call.id] if decision == "retry" else []), "under the key it had"
+    assert len(run.results["b"]["toolCalls"]) == 1
+    run.driver.assert_replays()
+
+
+def test_cancel_records_the_call_that_was_under_way(prepared, flow):
+    script = {"run": {"a": [{"tool_calls": [{"tool": "pay", "input": {}}], "data": {}}]}}
+    run = prepared(flow({"a": {"skills": ["bank"]}}), script, skills=(paying([]),)).start().go(2)
+    run.driver.cancel("enough")
+    (call,) = run.results["a"]["toolCalls"]
+    assert call["error"] == "stopped: enough; it may have taken effect"
+    assert [event["type"] for event in run.events][-3:] == ["tool:result", "node:exit", "workflow:end"]

@@ -43,8 +43,8 @@ class Flow:
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
     # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "route", node],
-    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data]], and
-    # [branch, "begin", attempt] inside a visit.
+    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data, extra]],
+    # [branch, "visit", visit], and [branch, "begin", attempt] inside a visit.
     ready: list[list[Any]] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None

@@ -158,7 +158,7 @@ def _go_unasked(flow: Flow, branch: Branch, asked: Sequence[Edge], why_not: str)
 
 def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any] | None = None) -> None:
     """The run ends although other branches may be inside a node: each of these nodes fails here, its
-    tool calls kept, so that every node that was entered is left and nothing follows the run's end.
+    work so far kept, so that every node that was entered is left and nothing follows the run's end.
     Where each branch was (`at`: the one that stops the run) is kept for a retry."""
     stopped = [at] if at is not None else []
     # Sorted: a state that comes from a snapshot has its keys in another order.
@@ -166,26 +166,47 @@ def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any
         visit = branch["visit"]
         if visit is None:
             continue
-        stopped += interrupted(branch)
+        stopped += interrupted(flow, branch)
         if visit["stage"] != "route":
-            data = {"error": f"stopped: {why}"}
-            result = {"status": "failed", "data": data, "toolCalls": visit["calls"]}
-            _record(flow, branch, visit["node"], result)
-            add_step(flow, branch, "failed")
-            if len(stopped) <= CUT_EVENTS_MAX and flow.bytes <= CUT_BYTES_MAX:
-                flow.emit("node:exit", node=visit["node"], result=result)
+            _cut(flow, branch, f"stopped: {why}", told=len(stopped) <= CUT_EVENTS_MAX)
         branch["visit"] = None
     inside = {at[0] for at in stopped}
     flow.state["resume"] = [*stopped, *(at for at in flow.ready if at[0] not in inside)]
     finish(flow, error)
 
 
-def interrupted(branch: Branch) -> list[list[Any]]:
-    """How a branch goes on that was inside a visit: at its route, or with the node once more."""
+def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
+    """A node that the run's end finds in the middle of its work. A call that is under way is recorded,
+    too: nobody knows whether it took effect."""
+    visit, calls, ended = branch["visit"], list(branch["visit"]["calls"]), []
+    if visit["stage"] in ("call", "in_doubt"):
+        call, error = visit["pending"][0], f"{message}; it may have taken effect"
+        calls.append({"tool": call["tool"], "input": call["input"], "error": error})
+        ended = [("tool:result", {"tool": call["tool"], "output": {"error": error}})]
+    kept = flow.load(visit["data"]) if visit["stage"] in ("judge", "reflect") else {}
+    data = {**kept, "error": message} if len(encode(kept)) <= MERGED_BYTES_MAX else {"error": message}
+    result = {"status": "failed", "data": data, "toolCalls": calls}
+    _record(flow, branch, visit["node"], result)
+    add_step(flow, branch, "failed")
+    if told and flow.bytes <= CUT_BYTES_MAX:
+        for type, payload in (*ended, ("node:exit", {"result": result})):
+            flow.emit(type, node=visit["node"], **payload)
+
+
+def interrupted(flow: Flow, branch: Branch) -> list[list[Any]]:
+    """How a branch goes on that was inside a visit: at its route, or in the middle of the node, so that
+    nothing that was answered is asked again; or with the node once more, where it had only begun."""
     visit = branch["visit"]
     if visit is None:
         return []
-    return [[branch["id"], "route" if visit["stage"] == "route" else "enter", visit["node"]]]
+    if visit["stage"] == "route":
+        return [[branch["id"], "route", visit["node"]]]
+    if visit["stage"] in ("approve", "merge") or flow.node(branch).child is not None:
+        return [[branch["id"], "enter", visit["node"]]]
+    under_way = next((intent for intent in flow.ctx.open.values() if intent.ref == branch["id"]), None)
+    if visit["stage"] == "call" and under_way is not None:
+        visit["doubt"] = under_way.idempotency_key or under_way.id
+    return [[branch["id"], "visit", visit]]
 
 
 def _object(value: Value) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class AgentMachine(Machine):
     # `workflow:end` is the last event an observer sees.
     last_event_closes: ClassVar[bool] = True
     large_input: ClassVar[bool] = True
+    large_data: ClassVar[bool] = True
 
     def load(self, body: Value) -> Workflow:
         return load(body)
@@ -115,6 +116,8 @@ def _decided(flow: Flow) -> Decision:
                 leaving.route_again(flow, branch, what)
             case "settle":
                 visiting.settle_by_hand(flow, branch, *what)
+            case "visit":
+                visiting.take_up(flow, branch, what)
             case _:
                 visiting.enter(flow, branch, what)
     more: dict[str, Any] | None = None
@@ -160,8 +163,8 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
         case "task", "approve":
             visiting.on_approval(flow, branch, receipt)
         case "task", "in_doubt":
-            answer = receipt.value if isinstance(receipt.value, dict) else {}
-            visiting.decide(flow, branch, answer.get("decision"))
+            answer = flow.load(receipt.value)
+            visiting.decide(flow, branch, answer.get("decision") if isinstance(answer, dict) else None)
         case kind, stage:
             raise AssertionError(f"a receipt of {kind} at the stage {stage}")
 
@@ -208,7 +211,7 @@ def _retry(flow: Flow, event: Retry) -> None:
         flow.open("source", "setup", {"name": "sources", "op": "setup", "input": state["input"]})
         return
     # A step that raised left its branches where they were.
-    stopped = state["resume"] or [at for branch in _active(state) for at in leaving.interrupted(branch)]
+    stopped = state["resume"] or [at for branch in _active(state) for at in leaving.interrupted(flow, branch)]
     if how.get("from") is None and stopped:
         for branch in _active(state):
             branch["visit"] = None
@@ -220,23 +223,26 @@ def _retry(flow: Flow, event: Retry) -> None:
             raise Unsupported(f"there is no node {node!r} to retry from")
         _gather(flow)
         first, others = ["0", "enter", node], []
-    flow.ready += [_by_hand(first, how, event.by), *others]
+    flow.ready += [_by_hand(flow, first, how, event.by), *others]
     state.update(ended=None, seal=None, visits=0, resume=[])
 
 
-def _by_hand(at: list[Any], how: dict[str, Any], by: str | None) -> list[Any]:
+def _by_hand(flow: Flow, at: list[Any], how: dict[str, Any], by: str | None) -> list[Any]:
     """Where a retry goes on, with the result that a person gives the node, if they do."""
     if not how.keys() & {"skip", "fail"}:
         return at
     branch, stage, node = at
-    if stage != "enter":
+    if stage == "visit":
+        node = node["node"]
+    elif stage != "enter":
         raise Unsupported("the run stopped between two nodes: there is no node to skip or to fail; retry it")
     who = f" by {by}" if by else ""
     if "fail" in how:
-        return [branch, "settle", [node, "failed", {"error": str(how["fail"] or f"failed{who}")}]]
+        return [branch, "settle", [node, "failed", {}, {"error": str(how["fail"] or f"failed{who}")}]]
     value = how["skip"]
-    data = value if isinstance(value, dict) else {} if value is None else {"result": value}
-    return [branch, "settle", [node, "skipped", {"skipped_reason": f"skipped{who}", **data}]]
+    if not isinstance(flow.load(value), dict):
+        value = {} if value is None else {"result": flow.load(value)}
+    return [branch, "settle", [node, "skipped", value, {"skipped_reason": f"skipped{who}"}]]
 
 
 def _failed(state: dict[str, Any], node: str) -> bool:

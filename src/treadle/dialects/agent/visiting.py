@@ -15,9 +15,15 @@ from treadle.kernel.values import Value, encode
 
 from .child import render
 from .flow import Branch, Flow, new_visit
-from .judging import evaluate
+from .judging import ask_again, evaluate
 from .leaving import leave, stop_run
-from .limits import CHILD_INPUT_BYTES_MAX, NODE_CALLS_BYTES_MAX, PROMPT_CHARS_MAX, TURN_CALLS_MAX
+from .limits import (
+    CHILD_INPUT_BYTES_MAX,
+    NODE_CALLS_BYTES_MAX,
+    NOTE_CHARS_MAX,
+    PROMPT_CHARS_MAX,
+    TURN_CALLS_MAX,
+)
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -56,14 +62,36 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
         begin(flow, branch)
 
 
-def settle_by_hand(flow: Flow, branch: Branch, node: str, status: str, data: Value) -> None:
+def settle_by_hand(
+    flow: Flow, branch: Branch, node: str, status: str, data: Value, extra: dict[str, Value]
+) -> None:
     """A person gives the node its result; nothing is asked and nothing called."""
+    _come_in(flow, branch, node, new_visit(node, 0))
+    leave(flow, branch, status, data, extra=extra)
+
+
+def take_up(flow: Flow, branch: Branch, visit: dict[str, Any]) -> None:
+    """A visit that the run's end had cut goes on where it was. Whether a call that was under way took
+    effect is not known, so that is the first question."""
+    _come_in(flow, branch, visit["node"], visit)
+    match visit["stage"]:
+        case "judge" | "reflect":
+            ask_again(flow, branch)
+        case "call" if "doubt" not in visit:
+            open_call(flow, branch, key=None)
+        case "call" | "in_doubt":
+            _ask_doubt(flow, branch)
+        case _:
+            turn(flow, branch)
+
+
+def _come_in(flow: Flow, branch: Branch, node: str, visit: dict[str, Any]) -> None:
     state = flow.state
     state["visits"] += 1
-    iteration = state["iterations"][node] = state["iterations"].get(node, 0) + 1
-    branch["visit"] = new_visit(node, iteration)
+    visit["iteration"] = state["iterations"][node] = state["iterations"].get(node, 0) + 1
+    visit["tries"] = 0
+    branch["visit"] = visit
     flow.emit("node:enter", node=node, instruction=_shown(flow, f"nodes.{node}.instruction"))
-    leave(flow, branch, status, data)
 
 
 def _shown(flow: Flow, path: str) -> Value:
@@ -133,13 +161,14 @@ def _prompt(flow: Flow, node: Node) -> str:
 def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     visit, approve = branch["visit"], flow.node(branch).approve
     assert approve is not None
-    answer = receipt.value if isinstance(receipt.value, dict) else {}
+    found = flow.load(receipt.value)
+    answer = found if isinstance(found, dict) else {}
     if receipt.status == "ok" and answer.get("approved") is True:
-        visit["approval"] = answer
+        visit["approval"] = receipt.value
         begin(flow, branch)
         return
     note = "nobody answered in time" if receipt.status == "timeout" else answer.get("note") or "no note given"
-    text = f"not approved: {note}"
+    text = f"not approved: {str(note)[:NOTE_CHARS_MAX]}"
     if approve.fail:
         leave(flow, branch, "failed", {"error": text})
     else:
@@ -349,10 +378,14 @@ def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> bool:
 
 def _in_doubt(flow: Flow, branch: Branch) -> None:
     """The process died between starting this call and recording its answer."""
-    visit, node = branch["visit"], flow.node(branch)
     intent = flow.ctx.intent
     assert intent is not None
-    visit["doubt"] = intent.idempotency_key or intent.id
+    branch["visit"]["doubt"] = intent.idempotency_key or intent.id
+    _ask_doubt(flow, branch)
+
+
+def _ask_doubt(flow: Flow, branch: Branch) -> None:
+    visit, node = branch["visit"], flow.node(branch)
     if node.in_doubt != "ask":
         decide(flow, branch, node.in_doubt)
         return
@@ -398,7 +431,7 @@ def _open_child(flow: Flow, branch: Branch, node: Node) -> None:
 
     def lookup(name: str) -> Value:
         if name == "approval":
-            return branch["visit"].get("approval")
+            return flow.load(branch["visit"].get("approval"))
         return flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
 
     given = node.child.get("input")
