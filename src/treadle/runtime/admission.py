@@ -41,7 +41,7 @@ from treadle.store.protocol import RunRow
 from . import effects
 from .hot import Hot, join_ids
 from .narrative import TOLD_HERE, events_of
-from .payloads import lightened
+from .payloads import handed_over, lightened
 from .ports import Item, NewRun
 
 if TYPE_CHECKING:
@@ -93,8 +93,10 @@ def admit(core: Core, item: Item) -> bool:
         return True
     if blobs := item.notes.get("blobs"):
         core.stage_blobs(hot, blobs)
+    settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
+    # They stay for as long as this run does, also when the run that made them is gone.
+    core.staged.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
     if hot.machine.large_data:
-        settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
         event, blobs = lightened(event, settled, hot.machine.dialect)
         core.stage_blobs(hot, blobs)
     try:

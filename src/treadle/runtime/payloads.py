@@ -7,7 +7,7 @@ resolved: other dialects show references to their users on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from treadle.kernel.model import (
     Receipt,
     Retry,
     Signal,
+    Started,
     addressed,
     is_reference,
     make_reference,
@@ -61,6 +62,27 @@ def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event
                 key: light(value) if key in ("input", "skip") else value for key, value in event.how.items()
             }
     return (msgspec.structs.replace(event, **changed) if blobs else event), blobs
+
+
+def handed_over(event: Event, intent: OpenIntent | None) -> list[str]:
+    """The payloads that another run hands over with an event: by a child's report, or at a start."""
+    match event:
+        case Started() if event.parent is not None or event.continued_from is not None:
+            return list(_checksums(event.input))
+        case Receipt() if intent is not None and intent.kind == "child":
+            return list(_checksums([event.value, event.error]))
+    return []
+
+
+def _checksums(value: Value) -> Iterator[str]:
+    if isinstance(value, dict):
+        if is_reference(value):
+            yield value["checksum"]
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _checksums(item)
 
 
 def is_hidden(value: Value) -> bool:

@@ -79,6 +79,27 @@ async def test_children_take_and_give_large_parts(
     assert await run.result(timeout=5) == [2_000, 2_000]
 
 
+async def test_a_childs_large_result_outlives_the_child(clock: VirtualClock, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    child = tmp_path / "half.yaml"
+    child.write_text(
+        "dialect: process\nname: half\nversion: 1.0.0\nretention: 1h\n"
+        "steps: [{call: {transport: rows, into: r}}, {complete: {$: result.r.a}}]\n"
+    )
+    async with clock.engine(store) as engine:
+        engine.transport("rows")(lambda: {"a": ROWS, "n": 1})
+        engine.deploy(str(child))
+        steps = "steps: [{child: {workflow: half, into: c}}, {await: go}, {complete: {$: length(result.c)}}]"
+        run = await begun(engine, clock, tmp_path, steps)
+        await clock.advance(7_200)
+        await engine.gc()
+        assert [row["id"] for row in await engine.list()] == [run.id]
+    async with clock.engine(store) as engine:
+        await engine.signal(run.id, "go")
+        again = await engine.run(run.id)
+        assert await again.result(timeout=5) == 2_000
+
+
 @pytest.mark.parametrize(("type", "fits"), [("array", True), ("integer", False)])
 async def test_a_childs_schema_sees_what_a_large_input_is(
     engine: Engine, clock: VirtualClock, tmp_path: Path, type: str, fits: bool
