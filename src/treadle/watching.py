@@ -283,9 +283,7 @@ class _Observing:
             answer = self._observer(event)
             if inspect.isawaitable(answer):
                 await answer
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
-            if is_revoked(error):
+            if isinstance(error, KeyboardInterrupt) or is_revoked(error):
                 raise
             log.exception("an observer failed on %s", event.get("type"))

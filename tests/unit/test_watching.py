@@ -82,6 +82,9 @@ async def test_after_does_not_speak_of_runs_that_begin_later() -> None:
 async def test_an_observer_may_raise_anything() -> None:
     seen: list[int] = []
 
+    def leaves(event: dict[str, Any]) -> None:
+        raise SystemExit(3)
+
     async def cancelled(event: dict[str, Any]) -> None:
         seen.append(event["seq"])
         task = asyncio.ensure_future(asyncio.sleep(9))
@@ -89,6 +92,7 @@ async def test_an_observer_may_raise_anything() -> None:
         await task
 
     watching = Watching(Stored(0))
+    watching.observe(leaves, after=0)
     watching.observe(cancelled, after=0)
     watching.tell([news(1, 2), news(3)])
     await watching.drain()

@@ -197,7 +197,7 @@ class AgentWork:
         goes_on = False
         try:
             reply = await provider.turn(request)
-            value = await self._turn_value(job, provider, reply)
+            value = await self._turn_value(job, provider, reply, tools)
             goes_on = bool(reply.calls)
         except ProviderError as error:
             goes_on = error.details.get("retryable") is True
@@ -256,7 +256,9 @@ class AgentWork:
             messages.append({"role": "tool", "results": await self.payloads.plain_calls(job, results)})
         return messages
 
-    async def _turn_value(self, job: Job, provider: Provider, reply: TurnReply) -> dict[str, Any]:
+    async def _turn_value(
+        self, job: Job, provider: Provider, reply: TurnReply, tools: NodeTools
+    ) -> dict[str, Any]:
         params = job.intent.params
         value: dict[str, Any] = {"usage": _usage(reply.usage)}
         own = await self.payloads.chunk(job, params["own"])
@@ -271,7 +273,7 @@ class AgentWork:
         calls = [
             {
                 "id": _text(call.get("id") or ""),
-                "tool": _text(call["tool"]),
+                "tool": tools.known_as(_text(call["tool"])),
                 "input": await self.payloads.slim(job, _storable(call.get("input")), PART_BYTES_MAX),
             }
             for call in reply.calls

@@ -76,6 +76,11 @@ class NodeTools:
         by_long_name = (tool for tool in self.by_name.values() if tool.long_name == name)
         return self.by_name.get(name) or next(by_long_name, None)
 
+    def known_as(self, name: str) -> str:
+        """The name that everybody sees: a tool called by its long name is the same tool."""
+        found = self.find(name)
+        return found.name if found is not None else name
+
     def unmatched(self, node: Node) -> list[str]:
         """N9: entries of allow and deny that name no tool are probably misspelt."""
         named = sorted((node.allow or frozenset()) | node.deny)

@@ -91,6 +91,7 @@ VALUE = [{"name": "has", "kind": "value", "rule": {"output_required": ["x"]}}]
         ({"eval": VALUE}, large(), "failed", "eval failed: has (value): x is missing"),
         ({}, {"status": "failed", **large()}, "failed", "the model reported failure"),
         ({}, {"status": "failed", **large(error="why")}, "failed", "why"),
+        ({}, {"status": "failed", **large(error="y" * 1_100_000)}, "failed", "y" * 1_100_000),
         ({"fail_soft": True}, {"status": "failed", **large()}, "success", "the model reported failure"),
         (
             {"budget": {"tokens": 1}},

@@ -353,13 +353,25 @@ def test_an_unpaid_route_softens_only_what_fail_soft_softens(play, flow):
     assert run.asked("evaluate") == []
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_error_that_a_model_reports_stays_what_it_is(play, flow, soft):
+    said = {"code": 5, "ok": True, "why": None}
+    entry = {"status": "failed", "data": {"error": said, "n": 1}}
+    wf = flow({"a": {"fail_soft": soft}, "b": {"requires": {"output_required": ["a.error.code"]}}}, "a b")
+    run = play(wf, {"run": {"a": [entry], "b": data()}})
+    assert run.results["a"]["data"]["error"] == said
+    assert run.results["b"]["status"] == "success"
+    assert run.results["a"]["status"] == ("success" if soft else "failed")
+
+
 def test_two_tools_of_one_name_are_told_apart(play, flow):
     skills = (make_skill("one", "t"), make_skill("two", "t", "u"))
     both = {"skills": ["one", "two", "one"]}
     calls = [{"tool": name, "input": {}} for name in ("t", "one__t", "two__t", "two__u", "three__t")]
     run = play(flow({"a": both}), {"run": {"a": [{"tool_calls": calls, "data": {}}]}}, skills=skills)
     assert run.asked("run")[0]["tools"] == ["t", "two__t", "u"]
-    assert ["error" in call for call in run.results["a"]["toolCalls"]] == [False] * 4 + [True]
+    made = [(call["tool"], "error" in call) for call in run.results["a"]["toolCalls"]]
+    assert made == [("t", False), ("t", False), ("two__t", False), ("u", False), ("three__t", True)]
     for filter, left in [
         ({"allow": ["two__t"]}, ["two__t"]),
         ({"allow": ["t"]}, ["t"]),

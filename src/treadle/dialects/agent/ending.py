@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from treadle.kernel.brief import brief
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Decision, Receipt
 from treadle.kernel.values import Value, encode
@@ -32,7 +33,8 @@ def run_error(flow: Flow) -> dict[str, Any] | None:
             data = flow.load(result["data"])
             said = data.get("error") if isinstance(data, dict) else None
             message = f"{step['node']} failed: {said}" if said else f"{step['node']} failed"
-            return TreadleError(message, cls="user", code="NODE_FAILED", where=step["node"]).to_value()
+            error = TreadleError(message, cls="user", code="NODE_FAILED", where=step["node"])
+            return brief(error.to_value())
     return None
 
 

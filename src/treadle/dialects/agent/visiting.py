@@ -224,17 +224,18 @@ def turn(flow: Flow, branch: Branch) -> None:
 def fail(
     flow: Flow,
     branch: Branch,
-    message: str,
+    message: str | None,
     *,
     data: Value = None,
     stop: str | None = None,
     error: dict[str, Any] | None = None,
 ) -> None:
-    """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same."""
+    """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same. No
+    message: the data says why."""
     visit = branch["visit"]
     if data is None:
         data = {"summary": visit["text"]} if visit.get("text") else {}
-    extra: dict[str, Value] = {"error": message}
+    extra: dict[str, Value] = {"error": message} if message is not None else {}
     visit["evals"] = []
     if flow.node(branch).fail_soft and stop is None:
         leave(flow, branch, "success", data, extra={**extra, "fail_soft": True})
@@ -294,8 +295,8 @@ def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
     elif not isinstance(loaded, dict):
         fail(flow, branch, "the model's result is not an object")
     elif status == "failed":
-        said = loaded.get("error")
-        fail(flow, branch, str(said) if said else "the model reported failure", data=data)
+        # Its own error is its data, and stays what it is.
+        fail(flow, branch, None if loaded.get("error") else "the model reported failure", data=data)
     elif status == "skipped":
         leave(flow, branch, "skipped", data)
     else:
