@@ -63,6 +63,8 @@ def fork(
     )
     core.next_run_no += 1
     core.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step)
+    # Its state refers to what the other run holds, which may be removed before it.
+    core.staged.batch.blob_refs += [(new.no, digest) for digest in core.store.blobs_of(row.no)]
     return {"run": new_id}
 
 

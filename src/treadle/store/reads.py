@@ -359,6 +359,10 @@ class SqlReads:
     def has_blob(self, digest: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None
 
+    def blobs_of(self, run: int) -> list[str]:
+        rows = self._all("SELECT digest FROM blob_refs WHERE run = ? ORDER BY digest", run)
+        return [digest for (digest,) in rows]
+
     def definition(self, digest: str) -> DefinitionRow | None:
         query = "SELECT digest, dialect, name, version, path, file, body, created_ns FROM definitions WHERE digest = ?"
         row = self._one(query, digest)

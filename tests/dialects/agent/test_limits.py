@@ -238,3 +238,22 @@ async def test_an_answer_of_any_size_approves(tmp_path, flow, approved):
         assert model.calls[0]["context"]["approval"] == answer
     else:
         assert len(result["results"]["a"]["data"]["skipped_reason"]) < 5_000
+
+
+async def test_gc_of_the_source_leaves_a_fork_what_it_needs(tmp_path, flow):
+    file = tmp_path / "flow.json"
+    node = {"approve": {"roles": ["lead"], "prompt": "ok?"}}
+    file.write_text(json.dumps(flow({"a": {}, "b": node}, "a b")))
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    model = engine.models["fake"] = ScriptedModel({"run": {"a": [large()], "b": [{"data": {}}]}})
+    async with engine:
+        engine.deploy(str(file))
+        run = await engine.start("wf", id="r", model="fake")
+        await run.settled(timeout=30)
+        fork = await engine.fork("r", new_id="f")
+        await engine.cancel("r")
+        assert (await engine.gc(now_ns=2**62))["runs"] == 1
+        (task,) = await engine.tasks(run="f")
+        await engine.task_complete(task["id"], {"approved": True}, user="ann", roles=["admin"])
+        await fork.result(timeout=30)
+    assert model.calls[-1]["context"]["a"] == {"text": LARGE}
