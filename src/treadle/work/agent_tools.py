@@ -225,7 +225,8 @@ class ToolWork:
 
 
 def _was_started(job: Job) -> bool:
-    return isinstance(job.checkpoint, dict) and bool(job.checkpoint.get("started"))
+    marked = isinstance(job.checkpoint, dict) and bool(job.checkpoint.get("started"))
+    return marked or job.intent.params.get("doubtful") is True
 
 
 def _in_doubt() -> Done:

@@ -453,10 +453,10 @@ def test_a_run_goes_on_under_another_definition_only_if_its_texts_are_the_same(p
     assert machine.compatible(more, old.driver.run.state) is None
 
 
-def paying(paid: list[str]) -> Skill:
+def paying(paid: list[str], *, idempotent: bool = False) -> Skill:
     skill = Skill("bank", name="Bank")
 
-    @skill.tool("pay")
+    @skill.tool("pay", idempotent=idempotent)
     def pay(input: dict, ctx: Any) -> Any:
         paid.append(ctx.idempotency_key)
         return {"paid": True}
@@ -464,7 +464,7 @@ def paying(paid: list[str]) -> Skill:
     return skill
 
 
-def stopped_beside(prepared: Any, flow: Any, paid: list[str], until: Any, **node: Any) -> Any:
+def stopped_beside(prepared: Any, flow: Any, bank: Skill, until: Any, **node: Any) -> Any:
     """A run whose node c fails, and halts it, when its branch b has come as far as `until`."""
     wf = flow(
         {"a": {}, "b": {"skills": ["bank"], **node}, "c": {}, "j": {}},
@@ -474,7 +474,7 @@ def stopped_beside(prepared: Any, flow: Any, paid: list[str], until: Any, **node
     )
     calls = {"tool_calls": [{"tool": "pay", "input": {"n": 1}}], "data": {"k": 1}}
     script = {"run": {"a": data(), "b": [calls], "c": [FAILS, {"data": {}}], "j": data()}, "ask": ["yes"] * 2}
-    run = prepared(wf, script, skills=(paying(paid),)).start()
+    run = prepared(wf, script, skills=(bank,)).start()
     while not (at := [i for i in run.driver.open() if i.params.get("node") == "b" and until(i)]):
         (intent, *_) = [i for i in run.driver.open() if i.params.get("node") != "c"]
         run.perform(intent)
@@ -487,7 +487,7 @@ def stopped_beside(prepared: Any, flow: Any, paid: list[str], until: Any, **node
 def test_a_stopped_node_goes_on_where_it_was_and_pays_for_nothing_twice(prepared, flow):
     paid: list[str] = []
     judge = {"eval": [{"name": "j", "kind": "judge", "rubric": "r"}]}
-    run, _ = stopped_beside(prepared, flow, paid, lambda intent: intent.kind == "ask", **judge)
+    run, _ = stopped_beside(prepared, flow, paying(paid), lambda intent: intent.kind == "ask", **judge)
     assert run.results["b"]["data"] == {"k": 1, "error": "stopped: node failed at c"}
     assert [call["tool"] for call in run.results["b"]["toolCalls"]] == ["pay"]
     run.driver.retry()
@@ -506,7 +506,7 @@ def test_a_stopped_node_goes_on_where_it_was_and_pays_for_nothing_twice(prepared
 @pytest.mark.parametrize("decision", ["retry", "skip"])
 def test_a_call_that_a_stop_cut_off_is_recorded_and_in_doubt(prepared, flow, decision):
     paid: list[str] = []
-    run, call = stopped_beside(prepared, flow, paid, lambda intent: intent.kind == "call")
+    run, call = stopped_beside(prepared, flow, paying(paid), lambda intent: intent.kind == "call")
     error = "stopped: node failed at c; it may have taken effect"
     assert run.results["b"]["toolCalls"] == [{"tool": "pay", "input": {"n": 1}, "error": error}]
     (told,) = [event for event in run.of("tool:result") if event["node"] == "b"]
@@ -519,6 +519,22 @@ def test_a_call_that_a_stop_cut_off_is_recorded_and_in_doubt(prepared, flow, dec
     assert run.status == "completed"
     assert paid == ([call.id] if decision == "retry" else []), "under the key it had"
     assert len(run.results["b"]["toolCalls"]) == 1
+    told = [event["type"] for event in run.events if event.get("node") == "b"]
+    assert told == [
+        *("node:enter", "tool:call", "tool:result", "node:exit"),
+        *("node:enter", "tool:call", "node:waiting", "tool:result", "node:exit"),
+    ]
+    run.driver.assert_replays()
+
+
+def test_an_idempotent_call_that_a_stop_cut_off_is_simply_repeated(prepared, flow):
+    paid: list[str] = []
+    bank = paying(paid, idempotent=True)
+    run, call = stopped_beside(prepared, flow, bank, lambda intent: intent.kind == "call")
+    run.driver.retry()
+    run.go()
+    assert run.status == "completed"
+    assert paid == [call.id]
     run.driver.assert_replays()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -232,6 +233,7 @@ def test_what_has_happened_is_tried_again_in_order() -> None:
 
 
 def test_who_waits_for_the_store_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "treadle.core")
     bench = Bench()
     bench.start("run", [work()])
     bench.settle()

@@ -72,14 +72,17 @@ def settle_by_hand(
 
 def take_up(flow: Flow, branch: Branch, visit: dict[str, Any]) -> None:
     """A visit that the run's end had cut goes on where it was. Whether a call that was under way took
-    effect is not known, so that is the first question."""
+    effect is not known: it is repeated only if its tool is idempotent, which its performer knows."""
     _come_in(flow, branch, visit["node"], visit)
     match visit["stage"]:
         case "judge" | "reflect":
             ask_again(flow, branch)
-        case "call" if "doubt" not in visit:
-            open_call(flow, branch, key=None)
-        case "call" | "in_doubt":
+        case "call":
+            _announce(flow, branch)
+            key = visit.pop("doubt", None)
+            open_call(flow, branch, key=key, doubtful=key is not None)
+        case "in_doubt":
+            _announce(flow, branch)
             _ask_doubt(flow, branch)
         case _:
             turn(flow, branch)
@@ -313,12 +316,18 @@ def next_call(flow: Flow, branch: Branch) -> None:
     if not visit["pending"]:
         turn(flow, branch)
         return
-    call = visit["pending"][0]
-    flow.emit("tool:call", node=visit["node"], tool=call["tool"], input=call["input"])
+    _announce(flow, branch)
     open_call(flow, branch, key=None)
 
 
-def open_call(flow: Flow, branch: Branch, *, key: str | None) -> None:
+def _announce(flow: Flow, branch: Branch) -> None:
+    visit = branch["visit"]
+    call = visit["pending"][0]
+    flow.emit("tool:call", node=visit["node"], tool=call["tool"], input=call["input"])
+
+
+def open_call(flow: Flow, branch: Branch, *, key: str | None, doubtful: bool = False) -> None:
+    """`doubtful`: it was under way before, so it may have taken effect already."""
     visit = branch["visit"]
     visit["stage"] = "call"
     call = visit["pending"][0]
@@ -336,6 +345,8 @@ def open_call(flow: Flow, branch: Branch, *, key: str | None) -> None:
     if len(visit["pending"]) == 1 and _is_last_turn(flow, branch):
         # Nothing follows this call: whoever makes it may stop the node's servers.
         params["last"] = True
+    if doubtful:
+        params["doubtful"] = True
     flow.open("call", branch["id"], params, key=key)
 
 
