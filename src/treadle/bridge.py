@@ -314,6 +314,10 @@ class Bridge:
     async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
         return await self.read(lambda reads: reads.moved(since))
 
+    def is_going_on(self, run: str) -> bool:
+        hot = self.core.hot.peek(run) if self.core is not None else None
+        return hot is not None and not hot.state.ended
+
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))
 

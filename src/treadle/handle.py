@@ -73,6 +73,8 @@ class Run:
         """Waits for the end and returns the result; raises RunFailed if it did not complete."""
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
+                if watch.is_going_on:  # then there is nothing to look up yet
+                    await watch.changed(poll_s=END_POLL_S)
                 while (
                     shown := await self._engine.read(lambda reads: document.outcome(reads, self.id))
                 ) is None:

@@ -41,6 +41,8 @@ class EventSource(Protocol):
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
     async def runs_beyond(self, event_no: int) -> list[str]: ...
 
+    def is_going_on(self, run: str) -> bool: ...
+
     @property
     def is_told(self) -> bool: ...
     async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]: ...
@@ -79,6 +81,11 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._watching.remove(self)
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
+        return self._watching.source.is_going_on(self.run)
 
     def wake(self, failure: BaseException | None = None) -> None:
         self._failure = failure or self._failure

@@ -110,6 +110,15 @@ def to_value(value: object) -> Value:
         return _converted(value, "$", 0)
 
 
+def copied(value: object) -> tuple[Value, bytes]:
+    """`to_value`, and the canonical bytes of what it gives."""
+    try:
+        body = encode(value)
+    except ValueRefused:
+        body = encode(_converted(value, "$", 0))
+    return decode_trusted(body), body
+
+
 def _converted(value: object, path: str, depth: int) -> Value:
     if depth > VALUE_DEPTH_MAX:
         raise ValueRefused(f"nested deeper than {VALUE_DEPTH_MAX} levels", details={"path": path[:200]})

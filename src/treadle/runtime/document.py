@@ -16,7 +16,7 @@ from treadle.store.protocol import Reads, RunRow
 from .effects import child_id
 from .hot import BlobCache, load_state, open_work
 from .narrative import events_of
-from .payloads import MARK, refers, whole
+from .payloads import may_refer, refers, whole
 from .progress import numbered, shown
 from .registry import Loaded, Registry
 
@@ -111,7 +111,7 @@ def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
     result = record.get("result")
     return {
         "status": row.status,
-        "result": whole(reads, result) if refers(result) else result,
+        "result": whole(reads, result) if may_refer(stored.body) else result,
         "error": record.get("error"),
     }
 
@@ -216,7 +216,7 @@ def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Ite
             seq = stored.seq
             if last_no <= after:
                 continue
-            hidden = MARK in stored.body
+            hidden = may_refer(stored.body)
             for event in record_events(row.dialect, stored, last_no):
                 if event["seq"] <= after:
                     continue

@@ -30,9 +30,8 @@ from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.store.protocol import Reads
 
 HIDDEN: Final = frozenset({"agent", "process"})
-# How the field of agents looks in canonical bytes: most records have none, and are not walked. (No
-# event of a process holds a payload.)
-MARK: Final = b"schema_hinteagent"
+# How their fields look in canonical bytes: most records have none, and are not walked.
+_MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
 
 
 def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event, dict[str, bytes]]:
@@ -83,6 +82,11 @@ def _checksums(value: Value) -> Iterator[str]:
     if isinstance(value, list):
         for item in value:
             yield from _checksums(item)
+
+
+def may_refer(body: bytes) -> bool:
+    """Whether a hidden reference may stand in these canonical bytes."""
+    return any(mark in body for mark in _MARKS)
 
 
 def is_hidden(value: Value) -> bool:

@@ -16,7 +16,7 @@ from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.values import Value, copied, encode, to_value
 
 from .agent_api import (
     AskRequest,
@@ -387,8 +387,6 @@ def _text(value: object) -> str:
 def _storable(value: Any) -> Value:
     """What a model said, as a value; what no journal can hold fails the node, not the engine."""
     try:
-        found = to_value(value)
-        encode(found)
-        return found
+        return copied(value)[0]
     except (TreadleError, RecursionError) as error:
         raise ProviderError(f"the model's answer cannot be stored: {error}", code="REPLY_INVALID") from error

@@ -28,7 +28,7 @@ from treadle.kernel.brief import brief
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
-from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
 from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
 
@@ -126,8 +126,11 @@ class WorkerJob:
     def finish(self, done: Done) -> Item:
         """The receipt: redacted, and by reference where it is large."""
         redact = self._worker.vault.redact
-        value = redact(to_value(done.value))
-        if (body := encode(value)) and len(body) > PAYLOAD_INLINE_BYTES_MAX:
+        given, body = copied(done.value)
+        value = redact(given)
+        if value is not given:
+            body = encode(value)
+        if len(body) > PAYLOAD_INLINE_BYTES_MAX:
             digest = digest_bytes(body)
             self._blobs[digest] = body
             value = make_reference(checksum=digest, size=len(body))

@@ -147,6 +147,11 @@ class Workflow:
         return {node: tuple(edges) for node, edges in found.items()}
 
     @cached_property
+    def digests(self) -> dict[str, str]:
+        """Of its Sources as they are written; filled by `sources.texts_of`."""
+        return {}
+
+    @cached_property
     def joins(self) -> dict[str, str | None]:
         """Where the branches of a fork meet, per forking node; filled by `routing.join_of`."""
         return {}

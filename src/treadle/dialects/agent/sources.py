@@ -135,7 +135,9 @@ def fields(body: dict[str, Any], input: Value, templates: Mapping[str, Any]) -> 
 def texts_of(workflow: Workflow) -> str:
     """A digest of the workflow's own Sources as they are written: a run that has resolved them goes on
     under another definition only if these are the same."""
-    return digest(fields(workflow.body, {}, {}))
+    if "texts" not in workflow.digests:
+        workflow.digests["texts"] = digest(fields(workflow.body, {}, {}))
+    return workflow.digests["texts"]
 
 
 def _add(found: dict[str, Value], prefix: str, sources: list[Value]) -> None:
