@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
+from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
 from treadle.runtime.commands import Command, Write
 from treadle.runtime.core import Core
+from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, Work
 from treadle.runtime.registry import Registry
 from treadle.runtime.signing import node_signer
@@ -317,6 +319,16 @@ class Bridge:
     def is_going_on(self, run: str) -> bool:
         hot = self.core.hot.peek(run) if self.core is not None else None
         return hot is not None and not hot.state.ended
+
+    def outcome(self, run: str) -> dict[str, Any] | None:
+        """How a run ended, if it is in memory; asked by those who were told of its end."""
+        hot = self.core.hot.peek(run) if self.core is not None else None
+        if hot is None or not hot.state.ended:
+            return None
+        result, body = copied(hot.state.result)
+        if may_refer(body):
+            return None
+        return {"status": hot.state.status, "result": result, "error": to_value(hot.state.error)}
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

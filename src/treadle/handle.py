@@ -75,10 +75,11 @@ class Run:
             with self._engine.watch(self.id, end=True) as watch:
                 if watch.is_going_on:  # then there is nothing to look up yet
                     await watch.changed(poll_s=END_POLL_S)
-                while (
-                    shown := await self._engine.read(lambda reads: document.outcome(reads, self.id))
-                ) is None:
-                    await watch.changed(poll_s=END_POLL_S)
+                shown = watch.outcome()
+                while shown is None:
+                    shown = await self._engine.read(lambda reads: document.outcome(reads, self.id))
+                    if shown is None:
+                        await watch.changed(poll_s=END_POLL_S)
         if shown["status"] in ("completed", "partial"):
             return shown["result"]
         error = shown["error"] or {}

@@ -42,6 +42,7 @@ class EventSource(Protocol):
     async def runs_beyond(self, event_no: int) -> list[str]: ...
 
     def is_going_on(self, run: str) -> bool: ...
+    def outcome(self, run: str) -> dict[str, Any] | None: ...
 
     @property
     def is_told(self) -> bool: ...
@@ -70,6 +71,7 @@ class Watch:
         self._watching = watching
         self.run = run
         self.end = end
+        self.saw_end = False
         self._woken = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -86,6 +88,10 @@ class Watch:
     def is_going_on(self) -> bool:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
         return self._watching.source.is_going_on(self.run)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """How the run ended, if that was told (so it is durable) and is still in memory."""
+        return self._watching.source.outcome(self.run) if self.saw_end else None
 
     def wake(self, failure: BaseException | None = None) -> None:
         self._failure = failure or self._failure
@@ -185,6 +191,7 @@ class Watching:
             watch.wake()
         for item in news:
             for watch in self._watches.get(item.run, ()):
+                watch.saw_end = watch.saw_end or item.ended
                 if item.ended or not watch.end:
                     watch.wake()
 

@@ -21,6 +21,9 @@ class Stored:
     def is_going_on(self, run: str) -> bool:
         return False
 
+    def outcome(self, run: str) -> dict[str, Any] | None:
+        return None
+
     async def runs_beyond(self, event_no: int) -> list[str]:
         return ["r"] if self.last > event_no else []
 
