@@ -248,6 +248,8 @@ async def _awaited(work: Awaitable[int | None]) -> int | None:
 
     task = asyncio.current_task()
     assert task is not None
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not here
+    # Windows' loops take no signal handlers, and no other thread may set one: SIGTERM then ends the process,
+    # which is safe, only without a word.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await work

@@ -44,10 +44,14 @@ async def check(cli: Session, files: Files, strict: Strict = False) -> int:
     else:
         cli.out.problems(problems)
         errors = sum(problem["severity"] == "error" for problem in problems)
-        warnings = f", {len(problems) - errors} warnings" if len(problems) > errors else ""
-        verdict = "[green]ok[/]" if ok else f"[red]{errors} {'error' if errors == 1 else 'errors'}[/]"
-        cli.out.note(verdict + warnings)
+        warnings = len(problems) - errors
+        verdict = "[green]ok[/]" if ok else f"[red]{_count(errors, 'error')}[/]"
+        cli.out.note(verdict + (f", {_count(warnings, 'warning')}" if warnings else ""))
     return EXIT_OK if ok else EXIT_USAGE
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _not_empty(target: str) -> None:

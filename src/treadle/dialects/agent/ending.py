@@ -65,7 +65,7 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
 def at_rest(state: dict[str, Any]) -> Branch:
     """The first branch stays, in case a person sends the run on."""
     root: Branch = state["branches"]["0"]
-    root["visit"] = None
+    root["visit"] = root["paused"] = None
     state["branches"], state["groups"] = {"0": root}, {}
     return root
 

@@ -10,7 +10,8 @@ The state of a run (all canonical values):
 - `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`,
   `node_asks` (n-th question of each kind, so that a scripted answer follows from the request)
 - `branches`: the threads of the run, "0" the first. A branch has `parent` (its group), the context
-  items `base` and `own`, `data` (the item each of its nodes left) and the `visit` it is in
+  items `base` and `own`, `data` (the item each of its nodes left) and the `visit` it is in (or
+  `paused` in, when the run was stopped)
 - `groups`: forks that have not joined yet; `parent` is the branch that waits for them; `forks` counts
 - `ended`, `halted` (a dry run came to a decision: nothing more is entered), `resume` (where the
   branches of a run that was stopped go on if a person retries it), `seal` (a long result in the making)
@@ -44,7 +45,7 @@ class Flow:
     cancel: list[str] = field(default_factory=list)
     # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "route", node],
     # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data, extra]],
-    # [branch, "visit", visit], and [branch, "begin", attempt] inside a visit.
+    # [branch, "visit", node] (the one that is paused), and [branch, "begin", attempt] inside a visit.
     ready: list[list[Any]] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None
@@ -155,7 +156,7 @@ def _price(usd: float) -> str:
 
 
 def new_branch(id: str, parent: str, base: list[Any]) -> Branch:
-    return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None}
+    return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None, "paused": None}
 
 
 def new_visit(node: str, iteration: int) -> dict[str, Any]:

@@ -206,7 +206,9 @@ def interrupted(flow: Flow, branch: Branch) -> list[list[Any]]:
     under_way = next((intent for intent in flow.ctx.open.values() if intent.ref == branch["id"]), None)
     if visit["stage"] == "call" and under_way is not None:
         visit["doubt"] = under_way.idempotency_key or under_way.id
-    return [[branch["id"], "visit", visit]]
+    # Kept with the branch, not in what is ready: that travels in records, and a visit may be large.
+    branch["paused"] = visit
+    return [[branch["id"], "visit", visit["node"]]]
 
 
 def _object(value: Value) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _decided(flow: Flow) -> Decision:
             case "settle":
                 visiting.settle_by_hand(flow, branch, *what)
             case "visit":
-                visiting.take_up(flow, branch, what)
+                visiting.take_up(flow, branch)
             case _:
                 visiting.enter(flow, branch, what)
     more: dict[str, Any] | None = None
@@ -232,9 +232,7 @@ def _by_hand(flow: Flow, at: list[Any], how: dict[str, Any], by: str | None) -> 
     if not how.keys() & {"skip", "fail"}:
         return at
     branch, stage, node = at
-    if stage == "visit":
-        node = node["node"]
-    elif stage != "enter":
+    if stage not in ("enter", "visit"):
         raise Unsupported("the run stopped between two nodes: there is no node to skip or to fail; retry it")
     who = f" by {by}" if by else ""
     if "fail" in how:

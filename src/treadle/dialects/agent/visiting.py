@@ -70,9 +70,10 @@ def settle_by_hand(
     leave(flow, branch, status, data, extra=extra)
 
 
-def take_up(flow: Flow, branch: Branch, visit: dict[str, Any]) -> None:
+def take_up(flow: Flow, branch: Branch) -> None:
     """A visit that the run's end had cut goes on where it was. Whether a call that was under way took
     effect is not known: it is repeated only if its tool is idempotent, which its performer knows."""
+    visit = branch["paused"]
     _come_in(flow, branch, visit["node"], visit)
     match visit["stage"]:
         case "judge" | "reflect":
@@ -93,7 +94,7 @@ def _come_in(flow: Flow, branch: Branch, node: str, visit: dict[str, Any]) -> No
     state["visits"] += 1
     visit["iteration"] = state["iterations"][node] = state["iterations"].get(node, 0) + 1
     visit["tries"] = 0
-    branch["visit"] = visit
+    branch["visit"], branch["paused"] = visit, None
     flow.emit("node:enter", node=node, instruction=_shown(flow, f"nodes.{node}.instruction"))
 
 
