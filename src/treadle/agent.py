@@ -5,7 +5,7 @@ from treadle.agent import Skill, ToolContext
 
 from __future__ import annotations
 
-from .work.agent_api import (
+from .performers.agent.api import (
     AskReply,
     AskRequest,
     ChooseReply,
@@ -16,7 +16,7 @@ from .work.agent_api import (
     TurnReply,
     TurnRequest,
 )
-from .work.agent_skill import Skill, ToolContext
+from .performers.agent.skill import Skill, ToolContext
 
 __all__ = [
     "AskReply",

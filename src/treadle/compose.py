@@ -70,7 +70,7 @@ class Dialects(Mapping[str, Dialect]):
 
 
 def _finds_skill(id: str, file: str | None) -> bool | str:
-    from treadle.work.agent_skills import is_there
+    from .performers.agent.skill_finding import is_there
 
     return is_there(id, None if file is None else str(Path(file).resolve().parent))
 
@@ -79,7 +79,7 @@ def register_performers(engine: Engine, dialect: str) -> None:
     """Who performs which intents of a dialect; called when the first of them comes."""
     register = engine.worker.register
     if dialect == "playbook":
-        from treadle.work.pipeline import PipelinePerformer
+        from .performers.playbook.performer import PipelinePerformer
 
         pipeline = PipelinePerformer(engine.tools, engine.secrets)
         register("step", pipeline, dialect=dialect, threaded=pipeline.never_waits)
@@ -89,14 +89,14 @@ def register_performers(engine: Engine, dialect: str) -> None:
     if dialect == "agent":
         engine.agents.register(engine.worker)
     if dialect == "reactive":
-        from treadle.work.effects import EffectPerformer
+        from .performers.reactive.effects import EffectPerformer
 
         register("*", EffectPerformer(engine.tools, engine.applications.machine), dialect=dialect)
         engine.worker.signing.add(dialect)
 
 
 def register(engine: Engine, plugin: Any) -> None:
-    from treadle.work.agent_skill import Skill
+    from .performers.agent.skill import Skill
 
     if isinstance(plugin, Skill):
         engine.agents.skills.register(plugin)
@@ -172,7 +172,7 @@ def check_start(id: object, model: object, config: object, secrets: object, temp
             wanted = "a mapping" if kind is Mapping else "text"
             raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
     if secrets is not None:
-        from treadle.work.secret_files import read_secrets_file
+        from .secrets.files import read_secrets_file
 
         read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
 

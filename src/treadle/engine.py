@@ -29,21 +29,21 @@ from treadle.runtime import deploys, document, keeping, tasks
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
-from treadle.work.registry import ToolRegistry
-from treadle.work.secrets import Secrets, SecretStore, secret_store_path
-from treadle.work.transports import Transports
 from treadle.work.worker import Worker
 
 from . import compose
-from .address import migrate_store, store_path
-from .bridge import Bridge
-from .handle import Run
-from .library import Library
-from .watching import Watch
+from .definitions.library import Library
+from .host.bridge import Bridge
+from .host.news import Watch
+from .performers.process.transports import Transports
+from .runs import Run
+from .secrets.providers import Secrets, SecretStore, secret_store_path
+from .store.open import migrate_store, store_path
+from .tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from .applications import Applications
-    from .tools.agents import Agents
+    from .apps.operations import Applications
+    from .performers.agent.agents import Agents
 
 T = TypeVar("T")
 # `list` is a method of the engine, so its signatures need the type under another name.
@@ -131,14 +131,14 @@ class Engine:
     @cached_property
     def applications(self) -> Applications:
         """Reactive applications, imported when the first of them is used."""
-        from .applications import Applications
+        from .apps.operations import Applications
 
         return Applications(self)
 
     @cached_property
     def agents(self) -> Agents:
         """Skills, providers of models and MCP sessions, imported when the first agent run needs them."""
-        from .tools.agents import Agents
+        from .performers.agent.agents import Agents
 
         return Agents(self.models, self.secrets, self.configs, self)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.draw.formats import dot, mermaid, render
+from treadle.draw.layout import Box, Layout, arrange
+from treadle.draw.svg import edge_text, svg, wrap
 from treadle.kernel.errors import Unsupported
-from treadle.lang.draw import dot, mermaid, render
-from treadle.lang.draw_layout import Box, Layout, arrange
-from treadle.lang.draw_svg import edge_text, svg, wrap
 from treadle.lang.graph import Edge, Graph, Node
 
 NS = "{http://www.w3.org/2000/svg}"

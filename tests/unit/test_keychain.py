@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from treadle.kernel.errors import SecretMissing
-from treadle.work.keychain import Keychain
-from treadle.work.secrets import Secrets, SecretStore
+from treadle.secrets.keychain import Keychain
+from treadle.secrets.providers import Secrets, SecretStore
 
 
 def keychain(*entries: dict[str, Any], secrets: Secrets | None = None, **more: Any) -> Keychain:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.work.redact import Redactor
+from treadle.secrets.redact import Redactor
 
 SECRET = 's3cr3t/päss+"word\n&x'
 

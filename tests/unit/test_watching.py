@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from treadle.host.news import Watching
 from treadle.runtime.ports import News
-from treadle.watching import Watching
 
 
 class Stored:

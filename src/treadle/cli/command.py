@@ -136,7 +136,7 @@ class Session:
             task.uncancel()  # Ctrl-C: leave at once. What this command was for is done.
 
     def has_store(self) -> bool:
-        from treadle.address import has_store
+        from treadle.store.open import has_store
 
         return has_store(self.store)
 

@@ -56,7 +56,7 @@ def _count(number: int, what: str) -> str:
 
 def _not_empty(target: str) -> None:
     """A folder without definitions is a mistake, not a success."""
-    from treadle.files import SUFFIXES, files_in
+    from treadle.definitions.files import SUFFIXES, files_in
 
     if Path(target).is_dir() and next(files_in(target), None) is None:
         raise Usage(f"the folder {target} holds no definitions ({', '.join(SUFFIXES)})")

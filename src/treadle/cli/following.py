@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from treadle.handle import GATHER_S
 from treadle.kernel.model import TERMINAL
+from treadle.runs import GATHER_S
 from treadle.runtime.document import row_of
 from treadle.runtime.hot import open_work
 

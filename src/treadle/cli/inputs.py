@@ -107,7 +107,7 @@ def secrets_file(path: Path | None) -> str | None:
         return None
     if not path.is_file():
         raise Usage(f"--secrets: there is no file {path}")
-    from treadle.work.secret_files import SecretsUnreadable, read_secrets_file
+    from treadle.secrets.files import SecretsUnreadable, read_secrets_file
 
     try:
         read_secrets_file(path)

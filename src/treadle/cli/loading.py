@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def is_file(target: str) -> bool:
     """Whether a target names a file (or FILE.py:NAME); otherwise it names a deployed workflow."""
-    from treadle.files import SUFFIXES, split_target
+    from treadle.definitions.files import SUFFIXES, split_target
 
     path, _ = split_target(target)
     return path.exists() or path.suffix.lower() in (*SUFFIXES, ".py")
@@ -27,7 +27,7 @@ def is_file(target: str) -> bool:
 
 def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | str:
     """The one definition that a target means: compiled from a file, or a deployed name."""
-    from treadle.files import split_target
+    from treadle.definitions.files import split_target
 
     if not is_file(target):
         return target
@@ -47,8 +47,8 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
 
 def application(target: str) -> Any:
     """The reactive application that FILE.py:ATTR names (or the only one in FILE.py)."""
+    from treadle.definitions.files import load_python, split_target
     from treadle.dialects.reactive.app import App
-    from treadle.files import load_python, split_target
 
     path, name = split_target(target)
     _existing(path, target)
@@ -63,7 +63,7 @@ def application(target: str) -> Any:
 
 def attach(engine: Engine, app: str) -> None:
     """Makes the code of a reactive application known to an engine, and its file to the store."""
-    from treadle.files import split_target
+    from treadle.definitions.files import split_target
 
     path, _ = split_target(app)
     _existing(path, app)

@@ -151,7 +151,7 @@ def _told(body: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 def _add_workflows(server: MCPServer, engine: Engine) -> None:
-    from treadle.tools.skills.workflows import described
+    from treadle.performers.agent.skills.workflows import described
 
     @server.tool(description="List the deployed workflows, with what they do and the input they take")
     @_told

@@ -447,7 +447,7 @@ async def graph(
     """Draw a definition, or a run with its tokens and states."""
     from dataclasses import asdict
 
-    from treadle.lang.draw import FORMATS, render
+    from treadle.draw.formats import FORMATS, render
 
     wanted = format or {".png": "png", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}.get(
         output.suffix.lower() if output else "", "svg"

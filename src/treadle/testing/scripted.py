@@ -3,7 +3,7 @@
     http = ScriptedTool("http", [Outcome.failed("server_error", "busy"), {"data": [1, 2]}])
     engine.register(http)
 
-The model is `ScriptedModel`, of `tools/models/scripted.py`. A scripted tool keeps what it was asked in
+The model is `ScriptedModel`, of `performers/agent/models/scripted.py`. A scripted tool keeps what it was asked in
 `calls`, in order; it knows nothing of the real tool, so a wrong field in a task goes unnoticed here.
 """
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from treadle.tools.models.scripted import ScriptedModel
-from treadle.work.registry import exception_outcome
-from treadle.work.tool import Outcome, ToolCall
+from treadle.performers.agent.models.scripted import ScriptedModel
+from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.registry import exception_outcome
 
 __all__ = ["Outcome", "ScriptedModel", "ScriptedTool"]
 

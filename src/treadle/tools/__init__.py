@@ -1,1 +1,1 @@
-"""Tools: one file each. `treadle.work.registry` imports them by kind, when they are first used."""
+"""Tools: one file each. `treadle.tools.registry` imports them by kind, when they are first used."""

@@ -20,10 +20,10 @@ import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import digest_bytes
-from treadle.work.portable import portable
-from treadle.work.tool import Outcome, ToolCall
 
 from .base import BadConfig, ToolBase, local_path, need, pick
+from .portable import portable
+from .protocol import Outcome, ToolCall
 
 _OURS: Final = ("treadle://", "noetl://")
 _CHECKSUM: Final = re.compile("sha256:[0-9a-f]{64}")

@@ -17,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_duration
-from treadle.work.tool import Outcome, ToolCall
+
+from .protocol import Outcome, ToolCall
 
 
 class BadConfig(Exception):

@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 
 import duckdb
 
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, credential, local_path, need, pick
+from .protocol import Outcome, ToolCall
 from .sql import Params, Statement, read_statements, sql_result
 
 T = TypeVar("T")

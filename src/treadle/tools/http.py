@@ -22,12 +22,11 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from treadle.work.portable import portable
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, local_path, mapping, need, pick, seconds, spec
 from .http_auth import auth_headers
 from .http_guard import GuardedBackend, GuardedTransport, InsideAddress, Resolve, resolve
+from .portable import portable
+from .protocol import Outcome, ToolCall
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 REDIRECTS_MAX: Final = 10

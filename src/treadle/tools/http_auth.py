@@ -6,9 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.work.tool import ToolCall
-
 from .base import BadConfig, credential, need, pick
+from .protocol import ToolCall
 
 
 async def auth_headers(auth: Any, call: ToolCall) -> dict[str, str]:

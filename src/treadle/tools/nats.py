@@ -19,10 +19,9 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
 
-from treadle.work.portable import portable
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, credential, mapping, need, pick, seconds
+from .portable import portable
+from .protocol import Outcome, ToolCall
 
 log = logging.getLogger("treadle.tools.nats")
 

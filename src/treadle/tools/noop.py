@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.work.tool import Outcome, ToolCall
+from .protocol import Outcome, ToolCall
 
 
 class NoopTool:

@@ -18,11 +18,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
 from treadle.kernel.values import decode_trusted, encode
-from treadle.work.tool import Outcome, ToolCall
 
 from .base import BadConfig, ToolBase, credential, mapping, pick, seconds
 from .postgres_errors import error_outcome
 from .postgres_pool import PoolExhausted, PoolSettings, PostgresPool
+from .protocol import Outcome, ToolCall
 from .sql import Params, Statement, read_statements, sql_result
 
 # How people spell the parts of a connection, in tasks and in credentials.

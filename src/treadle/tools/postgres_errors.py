@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import psycopg
 
-from treadle.work.tool import Outcome
+from .protocol import Outcome
 
 # Exact codes first, then classes (the first two characters). True: another try may succeed.
 _CODES: Final[dict[str, tuple[str, bool]]] = {

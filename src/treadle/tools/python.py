@@ -12,11 +12,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from treadle.work.registry import FunctionTool, ToolRegistry
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, arguments, local_path, mapping, need, pick, seconds, spec, unbase64
+from .protocol import Outcome, ToolCall
 from .python_pool import ProcessDied, PythonPool, PythonRequest
+from .registry import FunctionTool, ToolRegistry
 
 MEMORY_MB_DEFAULT = 2048
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-portable: Callable[[Any], Any] = runpy.run_path(os.path.join(_HERE, "..", "work", "portable.py"))["portable"]
+portable: Callable[[Any], Any] = runpy.run_path(os.path.join(_HERE, "portable.py"))["portable"]
 
 OUTPUT_BYTES_MAX = 1024 * 1024
 OUTPUT_CHUNK = 8192

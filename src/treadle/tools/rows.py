@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Protocol
 
-from treadle.work.tool import Outcome
-
 from .base import BadConfig, pick
+from .protocol import Outcome
 
 Row = dict[str, Any]
 MODES: Final = ("append", "replace", "upsert")

@@ -16,10 +16,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, local_path, mapping, need, time_limit, timed_out
 from .pipes import ReadPipe
+from .protocol import Outcome, ToolCall
 
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 # How long to wait for output after a command ended, if something it left behind holds the pipe open.

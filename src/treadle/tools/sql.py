@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from treadle.work.portable import portable
-from treadle.work.tool import ToolCall
-
 from .base import BadConfig, local_path, mapping, need, pick, unbase64
+from .portable import portable
+from .protocol import ToolCall
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 

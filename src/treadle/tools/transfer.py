@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from treadle.work.registry import ToolRegistry
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import BadConfig, ToolBase, mapping, need, pick
+from .protocol import Outcome, ToolCall
+from .registry import ToolRegistry
 from .rows import MODES, Columns, Row, Sink, Source, TransferFailed, at_path
 
 if TYPE_CHECKING:

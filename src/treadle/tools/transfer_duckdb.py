@@ -8,10 +8,9 @@ from typing import Any
 
 import duckdb
 
-from treadle.work.tool import ToolCall
-
 from .base import BadConfig, need
 from .duckdb import DuckDbSession, error_outcome, open_duckdb
+from .protocol import ToolCall
 from .rows import Row, TransferFailed, insert_sql, key_columns, quoted
 
 

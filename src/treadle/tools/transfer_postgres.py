@@ -10,13 +10,12 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from treadle.work.portable import portable
-from treadle.work.tool import Outcome, ToolCall
-
 from .base import need
+from .portable import portable
 from .postgres import PostgresTool, claim_once, keep_once, once_key
 from .postgres_errors import error_outcome
 from .postgres_pool import PoolExhausted
+from .protocol import Outcome, ToolCall
 from .rows import Row, TransferFailed, insert_sql, key_columns, quoted
 
 _JSON_TYPES: Final = (114, 3802)  # the object ids of json and jsonb

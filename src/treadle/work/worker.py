@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from treadle.bus.local import LocalBus
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
@@ -32,7 +33,6 @@ from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, e
 from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
 
-from .bus import LocalBus
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 
 log = logging.getLogger("treadle.worker")

@@ -17,11 +17,11 @@ from treadle.kernel.model import OpenIntent, Receipt, is_reference, make_referen
 from treadle.kernel.values import digest, encode, to_value
 from treadle.lang.problems import Problems
 from treadle.lang.text import parse
+from treadle.performers.agent.performer import AgentWork
+from treadle.performers.agent.skill import Skill
+from treadle.performers.agent.skill_finding import Skills
 from treadle.testing.driver import Driver
 from treadle.testing.scripted import ScriptedModel
-from treadle.work.agent import AgentWork
-from treadle.work.agent_skill import Skill
-from treadle.work.agent_skills import Skills
 from treadle.work.job import Done, StaysOpen
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from treadle.kernel.history import replay
+from treadle.performers.agent.performer import AgentWork
+from treadle.performers.agent.skill_finding import Skills
+from treadle.performers.agent.skills import duckdb_skill, files_skill
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.skills import duckdb_skill, files_skill
-from treadle.work.agent import AgentWork
-from treadle.work.agent_skills import Skills
 
 from .workflows import CASES, EXAMPLE_NAMES, examples, notes
 
@@ -113,7 +113,7 @@ def test_a_crash_after_any_record_changes_nothing(prepared, flow, name):
 def test_a_crash_after_any_record_of_an_example_changes_nothing(prepared, name, monkeypatch, tmp_path):
     wf, script, base = examples()[name]
     # The queries of the research example start processes: two would do, twenty take too long.
-    import treadle.tools.skills.duckdb as home
+    import treadle.performers.agent.skills.duckdb as home
 
     async def quick(sql: str, root: str, database: Any) -> Any:
         return {"columns": ["total"], "rows": [[240]], "truncated": False}

@@ -12,11 +12,11 @@ import pytest
 
 from treadle import Engine
 from treadle.agent import AskRequest
+from treadle.performers.agent.models.anthropic import AnthropicModel
+from treadle.performers.agent.sources import SourceError, resolve_all
+from treadle.secrets.logs import cover, knows
+from treadle.secrets.providers import Secrets
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.clean_logs import cover, knows
-from treadle.tools.models.anthropic import AnthropicModel
-from treadle.work.agent_sources import SourceError, resolve_all
-from treadle.work.secrets import Secrets
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 TOKEN = "a-very-secret-token-1234"

@@ -177,7 +177,7 @@ def active(run: Any) -> list[Any]:
 
 async def test_the_context_of_a_loop_costs_the_same_at_every_visit(prepared, flow):
     """Chunks that hold nothing but replaced data are folded away."""
-    from treadle.work.agent_store import Payloads
+    from treadle.performers.agent.payloads import Payloads
 
     class Job:
         def __init__(self) -> None:

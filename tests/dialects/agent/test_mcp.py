@@ -19,9 +19,9 @@ import pytest
 from treadle import Engine
 from treadle.agent import ProviderError, Skill, TurnReply, TurnRequest
 from treadle.kernel.errors import ToolError
+from treadle.performers.agent.api import McpServer
+from treadle.performers.agent.mcp import Sessions, _tail
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.mcp import Sessions, _tail
-from treadle.work.agent_api import McpServer
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 
@@ -380,7 +380,7 @@ async def test_the_model_is_told_of_a_server_that_is_gone(play, http_server):
 
 
 def test_what_step_0_keeps_of_a_server():
-    from treadle.work.agent_skills import recorded
+    from treadle.performers.agent.skill_finding import recorded
 
     skill = Skill(
         "s",

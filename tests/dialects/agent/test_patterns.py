@@ -17,9 +17,9 @@ from treadle import Engine
 from treadle.agent import Skill
 from treadle.dialects.agent.paths import Match, js_text
 from treadle.kernel.errors import DefinitionError, ToolError
+from treadle.performers.agent.api import McpServer
+from treadle.performers.agent.mcp import Sessions
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.mcp import Sessions
-from treadle.work.agent_api import McpServer
 
 HOSTILE = "^(a+)+$"
 GIVEN_UP = r"^(a+)+\1$"

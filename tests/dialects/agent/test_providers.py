@@ -13,11 +13,11 @@ import pytest
 from treadle import Engine
 from treadle.agent import AskRequest, ChooseRequest, ProviderError, ToolSpec, TurnRequest
 from treadle.kernel.errors import TreadleError
-from treadle.tools.models import Providers
-from treadle.tools.models.anthropic import AnthropicModel
-from treadle.tools.models.openai import OpenAIModel
-from treadle.tools.models.prices import cost
-from treadle.tools.models.prompt import choice_of, data_of, retry_after
+from treadle.performers.agent.models import Providers
+from treadle.performers.agent.models.anthropic import AnthropicModel
+from treadle.performers.agent.models.openai import OpenAIModel
+from treadle.performers.agent.models.prices import cost
+from treadle.performers.agent.models.prompt import choice_of, data_of, retry_after
 
 
 class Wire:

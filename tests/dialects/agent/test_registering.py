@@ -11,8 +11,8 @@ import pytest
 from treadle import Engine
 from treadle.agent import Skill
 from treadle.kernel.errors import DefinitionError, TreadleError
+from treadle.performers.agent.skill_finding import Skills, is_there
 from treadle.testing.scripted import ScriptedModel
-from treadle.work.agent_skills import Skills, is_there
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,9 @@ def test_installed_skills_that_are_broken_stop_nobody(monkeypatch, caplog):
 
     entries = [Entry("broken", ImportError("gone")), Entry("odd", [5, good])]
     groups = {"treadle.skills": entries}
-    monkeypatch.setattr("treadle.work.agent_skills.entry_points", lambda group: groups.get(group, []))
+    monkeypatch.setattr(
+        "treadle.performers.agent.skill_finding.entry_points", lambda group: groups.get(group, [])
+    )
     assert Skills(learn=lambda name, value: None).find("good", {}, None) is good
     assert is_there("good", None)
     assert not is_there("broken", None)

@@ -76,7 +76,7 @@ def test_the_judge_is_independent_of_the_models_that_do_the_work(play, flow, pro
 
 def test_the_default_judge():
     """N17: claude-haiku-4-5, where the provider has it."""
-    from treadle.tools.models.anthropic import AnthropicModel
+    from treadle.performers.agent.models.anthropic import AnthropicModel
 
     assert AnthropicModel.small_model == "claude-haiku-4-5"
 

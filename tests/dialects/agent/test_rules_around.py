@@ -14,8 +14,8 @@ import pytest
 from treadle import Engine, RunFailed
 from treadle.agent import AskRequest, ChooseRequest, Skill, TurnRequest
 from treadle.cli.main import main
+from treadle.performers.agent.models import Providers
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.models import Providers
 
 
 def data(**value: Any) -> list[dict[str, Any]]:

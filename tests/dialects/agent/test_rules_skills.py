@@ -16,11 +16,11 @@ import pytest
 from treadle import Engine
 from treadle.agent import ProviderError, Skill
 from treadle.kernel.errors import ToolError
+from treadle.performers.agent.api import McpServer, McpTool
+from treadle.performers.agent.mcp import Sessions
+from treadle.performers.agent.skill_finding import FOLDERS, Skills, Values, discover
+from treadle.performers.agent.skills.fetch import TIMEOUT_S, fetcher
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.mcp import Sessions
-from treadle.tools.skills.fetch import TIMEOUT_S, fetcher
-from treadle.work.agent_api import McpServer, McpTool
-from treadle.work.agent_skills import FOLDERS, Skills, Values, discover
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 CALC = {"mcp": {"command": sys.executable, "args": [SERVER]}}

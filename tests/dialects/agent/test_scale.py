@@ -21,7 +21,7 @@ def chain(flow, length: int) -> dict[str, Any]:
 
 def test_the_cost_of_a_node_does_not_grow_with_the_run(prepared, flow):
     """No record of node 600 is larger than one of node 60: the context travels by reference."""
-    from treadle.tools.models.scripted import ScriptedModel
+    from treadle.performers.agent.models.scripted import ScriptedModel
 
     script = {"run": {f"n{i}": [{"data": {"i": i, "text": "x" * 40}}] for i in range(600)}}
     run = prepared(chain(flow, 600), ScriptedModel(script, quiet=True)).start().go()

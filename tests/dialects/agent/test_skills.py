@@ -17,14 +17,14 @@ import pytest
 from treadle import Engine
 from treadle.agent import ToolContext
 from treadle.kernel.errors import ToolError
+from treadle.performers.agent.skills import duckdb_skill, files_skill, http_skill, shell_skill
+from treadle.performers.agent.skills.duckdb import _query
+from treadle.performers.agent.skills.duckdb_child import Refused, answer, readable
+from treadle.performers.agent.skills.fetch import fetcher
+from treadle.performers.agent.skills.files import Walk, matches
+from treadle.performers.agent.skills.hidden import Own
+from treadle.performers.agent.sources import SourceError
 from treadle.testing.scripted import ScriptedModel
-from treadle.tools.skills import duckdb_skill, files_skill, http_skill, shell_skill
-from treadle.tools.skills.duckdb import _query
-from treadle.tools.skills.duckdb_child import Refused, answer, readable
-from treadle.tools.skills.fetch import fetcher
-from treadle.tools.skills.files import Walk, matches
-from treadle.tools.skills.hidden import Own
-from treadle.work.agent_sources import SourceError
 
 
 def ctx(base: Path, **config: str) -> ToolContext:

@@ -13,10 +13,10 @@ from treadle import Engine, RunFailed
 from treadle.agent import Skill
 from treadle.dialects.agent.sources import SourceShape, classify
 from treadle.kernel.errors import TreadleError
+from treadle.performers.agent import sources as agent_sources
+from treadle.performers.agent.skill_finding import Skills, Values, discover
+from treadle.performers.agent.sources import CONTENT_BYTES_MAX, SourceError
 from treadle.testing.scripted import ScriptedModel
-from treadle.work import agent_sources
-from treadle.work.agent_skills import Skills, Values, discover
-from treadle.work.agent_sources import CONTENT_BYTES_MAX, SourceError
 
 ONE = {"run": {"a": [{"data": {}}]}}
 

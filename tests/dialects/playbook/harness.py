@@ -17,10 +17,10 @@ from treadle.kernel.model import OpenIntent, Receipt, make_reference
 from treadle.kernel.values import Value, decode, digest, encode, to_value
 from treadle.lang.problems import Problem
 from treadle.lang.text import parse
+from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.testing.driver import Driver
+from treadle.tools.protocol import Outcome, ToolCall
 from treadle.work.job import Done
-from treadle.work.pipeline import PipelinePerformer
-from treadle.work.tool import Outcome, ToolCall
 
 
 def compile_text(text: str, *, strict: bool = False, file: str | None = "test.yaml") -> Any:

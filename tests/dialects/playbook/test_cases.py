@@ -13,7 +13,7 @@ import pytest
 
 from treadle import Engine
 from treadle.lang.text import parse
-from treadle.work.tool import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall
 
 from .harness import DIALECT, echo
 

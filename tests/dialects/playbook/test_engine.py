@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import Engine, RunFailed
-from treadle.work.tool import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall
 
 from .harness import compile_text
 

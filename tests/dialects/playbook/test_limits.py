@@ -9,7 +9,7 @@ import pytest
 from treadle.dialects.playbook import marking
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Cancel, Patch
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 from .harness import Lab
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle import Engine
+from treadle.tools.protocol import Outcome, ToolCall
 from treadle.work.job import StaysOpen
-from treadle.work.tool import Outcome, ToolCall
 
 from .harness import Lab
 

@@ -8,7 +8,7 @@ import pytest
 
 from treadle.dialects.playbook import loops
 from treadle.kernel.values import encode
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 from .harness import Lab
 
@@ -433,7 +433,7 @@ def test_seed_example_pagination_pattern() -> None:
     seen: dict[str, list[Any]] = {"fetch": [], "ok": [], "404": []}
 
     def fetch(config: dict[str, Any], call: ToolCall) -> Any:
-        from treadle.work.tool import Outcome
+        from treadle.tools.protocol import Outcome
 
         path, page = config["url"], config["page"]
         seen["fetch"].append((path, page))

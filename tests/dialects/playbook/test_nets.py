@@ -21,10 +21,10 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
 from treadle.lang.text import Document
+from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.runtime.ports import NewRun
 from treadle.testing.sim import Action, World, simulate
 from treadle.work.job import Performer
-from treadle.work.pipeline import PipelinePerformer
 
 from .harness import FakeTool, Lab, echo
 from .reference import RefArc, RefNet, RefStep, as_playbook, reference_run

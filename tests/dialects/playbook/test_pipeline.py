@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.work.tool import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall
 
 from .harness import Lab, compile_text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.kernel.model import Cancel, make_reference
 from treadle.kernel.values import decode, digest, encode
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 from .harness import Lab
 

@@ -16,11 +16,11 @@ import pytest
 from treadle.dialects.playbook import DIALECT
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Started
+from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.runtime.ports import NewRun
 from treadle.testing.sim import Action, World, simulate
+from treadle.tools.protocol import Outcome, ToolCall
 from treadle.work.job import Performer
-from treadle.work.pipeline import PipelinePerformer
-from treadle.work.tool import Outcome, ToolCall
 
 from .harness import FakeTool, compile_text, echo
 

@@ -19,7 +19,7 @@ import pytest
 
 from treadle.engine import Engine
 from treadle.testing.driver import START_NS
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 SUB = """
 dialect: process

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from treadle.engine import Engine
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 
 class Server(ThreadingHTTPServer):

@@ -16,13 +16,13 @@ from typing import Any
 
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.kernel.machine import Machine
+from treadle.performers.reactive.effects import EffectPerformer
 from treadle.runtime import cells
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.registry import Registry, machines_of
 from treadle.testing.sim import Action, SimulationFailed, World, simulate
-from treadle.work.effects import EffectPerformer
+from treadle.tools.registry import ToolRegistry
 from treadle.work.job import Performer
-from treadle.work.registry import ToolRegistry
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "reactive" / "choreography.py"
 

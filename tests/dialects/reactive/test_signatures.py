@@ -9,9 +9,9 @@ from pathlib import Path
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.host.signing import node_signer
 from treadle.kernel.model import Receipt
 from treadle.runtime.ports import Item
-from treadle.runtime.signing import node_signer
 
 
 @rx.schema("com.sign/Asked@1")

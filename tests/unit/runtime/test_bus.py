@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from treadle.bus.local import LocalBus
 from treadle.kernel.model import OpenIntent
 from treadle.runtime.ports import Work
-from treadle.work.bus import LocalBus
 
 LEASE_NS = 1_000 * 1_000_000
 

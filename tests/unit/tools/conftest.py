@@ -19,8 +19,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from treadle.work.registry import ToolRegistry
-from treadle.work.tool import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.registry import ToolRegistry
 
 Run = Callable[..., Awaitable[Outcome]]
 

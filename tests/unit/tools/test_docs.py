@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from treadle.work.registry import ToolRegistry
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
+from treadle.tools.registry import ToolRegistry
 
 TEXT = (Path(__file__).parents[3] / "docs" / "tools.md").read_text()
 EXAMPLES = [

@@ -17,7 +17,7 @@ import pytest
 
 from treadle.tools.http import HttpTool
 from treadle.tools.http_guard import is_public
-from treadle.work.tool import ToolCall
+from treadle.tools.protocol import ToolCall
 
 
 async def test_get_gives_the_parsed_body_and_the_helper(run, web):

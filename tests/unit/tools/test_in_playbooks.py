@@ -10,7 +10,7 @@ import pytest
 
 from treadle import Engine
 from treadle.kernel.errors import RunFailed
-from treadle.work.secrets import Secrets
+from treadle.secrets.providers import Secrets
 
 SECRET = "hunter2-hunter2/äé"
 

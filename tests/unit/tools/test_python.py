@@ -270,7 +270,7 @@ async def test_a_registered_callable_runs_in_this_process(registry, run):
     pid, thread, x = (await run("python", {"callable": "where", "args": {"x": 3}})).result
     assert (pid, x) == (os.getpid(), 3)
     tool = registry.get("python")
-    from treadle.work.tool import ToolCall
+    from treadle.tools.protocol import ToolCall
 
     _, thread, _ = (await tool.run({"callable": "where", "args": {"x": 3}}, ToolCall())).result
     assert thread != threading.get_ident(), "a plain function must not block the loop"
@@ -293,7 +293,7 @@ async def test_code_does_not_outlive_an_engine_that_was_killed(tmp_path):
     marker = tmp_path / "pid"
     task = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     engine = (
-        "import asyncio\nfrom treadle.work.registry import ToolRegistry\nfrom treadle.work.tool import ToolCall\n"
+        "import asyncio\nfrom treadle.tools.registry import ToolRegistry\nfrom treadle.tools.protocol import ToolCall\n"
         f"asyncio.run(ToolRegistry().get('python').run({{'code': {task!r}}}, ToolCall()))"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", engine)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from treadle.kernel.errors import TreadleError
-from treadle.work.registry import FunctionTool, ToolRegistry, UnknownTool
-from treadle.work.tool import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
 
 
 async def test_noop_says_noop_or_passes_its_result_through(run):
@@ -79,7 +79,7 @@ async def test_an_exception_is_an_outcome_of_kind_python(registry, run):
     assert outcome.error["exception_type"] == "ValueError"
     assert "no such thing" in outcome.error["message"]
     assert "in boom" in outcome.py["traceback"]
-    assert "work/registry.py" not in outcome.py["traceback"]
+    assert "tools/registry.py" not in outcome.py["traceback"]
 
 
 async def test_a_result_without_a_plain_form_and_wrong_args_are_outcomes_too(registry, run):
@@ -228,7 +228,7 @@ async def test_close_closes_every_tool_even_if_one_fails():
 
 def test_the_registry_imports_no_tool_until_it_is_asked_for():
     code = (
-        "import sys; from treadle.work.registry import ToolRegistry; r = ToolRegistry(); r.kinds(); r.get('noop');"
+        "import sys; from treadle.tools.registry import ToolRegistry; r = ToolRegistry(); r.kinds(); r.get('noop');"
         "print([m for m in ('httpx', 'psycopg', 'duckdb', 'nats', 'cryptography') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

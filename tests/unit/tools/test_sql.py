@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from treadle.tools.base import BadConfig
+from treadle.tools.protocol import ToolCall
 from treadle.tools.sql import read_statements, split_statements
-from treadle.work.tool import ToolCall
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ plain data that a step returns; nothing happens until the step is durable. The o
 an async function that gets a `Call` and never sees the workflow's state.
 
 Built in: the timer, blobs, and every tool of the other dialects. Not here: running executors
-(`treadle.work.effects`).
+(`treadle.performers.reactive.effects`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
@@ -21,7 +22,6 @@ from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.sql import SqlStore
-from treadle.work.bus import LocalBus
 from treadle.work.job import Done, StaysOpen
 
 from .disk import Died, SimDialect

@@ -1,0 +1,1 @@
+"""Reactive applications as operations: publish, apply, shadow, governance."""

@@ -1,0 +1,331 @@
+"""Reactive applications of an engine: publish, look at cells, apply, shadow, snapshot, propose.
+
+What must happen on the owner's thread travels there as an operation, so that all of this works the same
+from a process that is only a guest on the store. The owner routes by the manifest that is active there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from treadle.dialects.reactive.app import DIALECT_NAME, App
+from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
+from treadle.dialects.reactive.machine import ReactiveMachine, taken
+from treadle.dialects.reactive.shapes import Misfit
+from treadle.dialects.reactive.types import shape_of
+from treadle.dialects.reactive.workflow import Workflow
+from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
+from treadle.kernel.model import Reset
+from treadle.kernel.values import Value
+from treadle.lang.definition import Definition
+from treadle.runs import Run
+from treadle.runtime import cells, deploys, document
+from treadle.runtime.commands import HANDED_ON
+from treadle.runtime.core import Core
+from treadle.runtime.ports import Ack, Item
+from treadle.runtime.registry import Registry
+from treadle.runtime.staging import answer_of
+from treadle.store.protocol import DefinitionRow, Reads
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine
+
+log = logging.getLogger("treadle")
+T = TypeVar("T")
+DRAIN_POLL_S = 0.05
+
+
+class Applications:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # The active application by name, as last seen; forgotten when something is applied.
+        self._active: dict[str, App] = {}
+
+    @property
+    def machine(self) -> ReactiveMachine:
+        machine = self._engine.dialects[DIALECT_NAME].machine
+        assert isinstance(machine, ReactiveMachine)
+        return machine
+
+    def _app_on(self, reads: Reads, name: str) -> App:
+        if name not in self._active:
+            registry = self._engine.library.registry(reads)
+            self._active[name] = cells.active_app(reads, registry, self.machine, name)
+        return self._active[name]
+
+    async def active(self, name: str) -> App:
+        """The application that runs under a name. One that is new in this store becomes active now."""
+        if name not in self._active:
+            library = self._engine.library
+            known = await self._engine.read(
+                lambda reads: cells.active_manifest(reads, library.registry(reads), name)
+            )
+            if known is None:
+                await self._engine.operate("govern", {"app": name, "data": None})
+            await self._engine.read(lambda reads: self._app_on(reads, name))
+        return self._active[name]
+
+    # --- events -----------------------------------------------------------------------------------
+
+    async def publish(self, event: Any, value: Any, *, key: Value, submission_id: str | None) -> list[str]:
+        schema, raw = (event, value) if isinstance(event, str) else _typed(event, value)
+        reached: list[str] = []
+        for name in self._taking(schema):
+            app = await self.active(name)
+            canonical = app.event(schema, raw)[1]
+            inline = not self._engine.owns
+            if inline and submission_id is not None:
+                # The owner would pass over what it has answered; the answer is in the store.
+                known = await self._engine.read(partial(_answered, app=name, submission=submission_id))
+                if known is not None:
+                    reached += [run for run in cells.runs_of(known) if run != name]
+                    continue
+            made = cells.items(app, schema, canonical, submission=submission_id, key=key, inline=inline)
+            reached += await self._deliver(app, schema, canonical, submission_id, made)
+        return reached
+
+    async def _deliver(
+        self, app: App, schema: str, value: Value, submission: str | None, made: list[Item]
+    ) -> list[str]:
+        """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each,
+        and its answer means that they were accepted."""
+        if len(made) > 1 and self._engine.owns:
+            asked = {"app": app.name, "schema": schema, "value": value, "submission": submission}
+            found: list[str] = await self._engine.operate("publish", asked)
+            return found
+        answers = await asyncio.gather(*(self._engine.ask(partial(_with_ack, item)) for item in made))
+        if len(made) == 1 and "runs" in answers[0]:
+            return list(answers[0]["runs"])
+        runs = [answer.get("run", item.run) for item, answer in zip(made, answers, strict=True)]
+        return [run for run in runs if run != app.name]
+
+    def _taking(self, schema: str) -> list[str]:
+        """The applications that know a schema."""
+        found = dict.fromkeys(app.name for app in self.machine.apps() if app.knows(schema))
+        if not found:
+            raise InputInvalid(
+                f"no application that is loaded here knows {schema}; give it with --app FILE:ATTR (engine.deploy(app))",
+                details={"schema": schema},
+            )
+        return list(found)
+
+    # --- cells ------------------------------------------------------------------------------------
+
+    async def _app_with(self, workflow: str) -> App | None:
+        for name in cells.names(self.machine):
+            app = await self.active(name)
+            if workflow in app.workflows:
+                return app
+        return None
+
+    async def cells(self, workflow: Workflow | str, *, limit: int | None) -> list[dict[str, Any]]:
+        name = workflow if isinstance(workflow, str) else workflow.name
+        library = self._engine.library
+        return await self._engine.read(
+            lambda reads: cells.listed(reads, library.registry(reads), name, limit=limit)
+        )
+
+    async def cell(self, workflow: Workflow | str, key: Any) -> Run | None:
+        name = workflow if isinstance(workflow, str) else workflow.name
+        try:
+            id = cells.cell_id(await self._app_with(name), name, key)
+        except Misfit as misfit:
+            what = "it is keyed; name one" if key is None else misfit.message
+            raise InputInvalid(f"{key!r} is not a key of {name}: {what}") from None
+        library = self._engine.library
+        found = await self._engine.read(lambda reads: cells.exists(reads, library.registry(reads), id))
+        return Run(self._engine, id) if found else None
+
+    async def reset(self, run: str) -> dict[str, Any]:
+        return await self._engine.submit(run, Reset())
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    async def apply(self, what: App | str | int, *, app: str | None, wait: bool) -> dict[str, Any]:
+        proposal: int | None = None
+        asked_deploys: list[dict[str, Any]] = []
+        if not isinstance(what, int):
+            # Only compiled here: what is refused changes nothing, so it is deployed by the apply itself.
+            found = await asyncio.to_thread(self._engine.load, what)
+            new = _application(found)
+            library, validation = self._engine.library, self._engine.validation
+            asked_deploys = [library.deploy_of(one, validation=validation).to_value() for one in found]
+        else:
+            proposal = what
+            name = app or self._only()
+            known = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
+            if known["status"] != "approved":
+                raise ProposalRefused(f"proposal {what} is {known['status']}; approve it first")
+            new = self._code(known["manifest"])
+        asked = {"app": new.name, "manifest": new.digest, "proposal": proposal, "deploys": asked_deploys}
+        while True:
+            try:
+                await self._engine.operate("apply", asked)
+            except TreadleError as error:
+                if (
+                    error.code != ApplyBlocked.code
+                    or not wait
+                    or not await self._moves(error.details["blockers"])
+                ):
+                    raise
+                with self._engine.watch("") as watch:
+                    await watch.changed(poll_s=DRAIN_POLL_S)
+                continue
+            self._active[new.name] = new
+            return {"app": new.name, "manifest": new.digest, "proposal": proposal}
+
+    async def _moves(self, blockers: list[dict[str, Any]]) -> bool:
+        """Whether waiting can help: something that blocks goes on by itself."""
+
+        def ask(reads: Reads) -> bool:
+            rows = [reads.run(blocker["run"]) for blocker in blockers]
+            return any(row is not None and document.moves(reads, row, timers=True) for row in rows)
+
+        return any(b["reason"] == "has queued events" for b in blockers) or await self._engine.read(ask)
+
+    async def shadow(self, what: App | int, *, app: str | None, run: str | None) -> dict[str, Any]:
+        if isinstance(what, App):
+            self._engine.load(what)
+            return await self._ask(lambda reads, registry: cells.report(reads, registry, what, run=run))
+        name = app or self._only()
+        found = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
+        candidate = self._code(found["manifest"])
+        seen = await self._ask(lambda reads, registry: cells.report(reads, registry, candidate, run=run))
+        await self._govern(name, {"op": "shadow", "proposal": what})
+        return seen
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The last snapshot of every application that is loaded here, after taking one."""
+        for name in cells.names(self.machine):
+            await self.active(name)
+            while True:
+                try:
+                    await self._engine.operate("snapshot", {"app": name})
+                except TreadleError as error:
+                    if error.code != "NOT_QUIET":
+                        raise
+                    await asyncio.sleep(DRAIN_POLL_S)
+                    continue
+                break
+        return await self._engine.read(lambda reads: dict(reads.documents(cells.SNAPSHOTS)))
+
+    async def compare(self, before: str, after: str) -> list[dict[str, Any]]:
+        """The cells in which two roots of one workflow differ."""
+        return await self._engine.read(lambda reads: cells.differences(reads, before, after))
+
+    async def propose(self, app: App) -> int:
+        await asyncio.to_thread(self._engine.deploy, app)
+        await self._govern(app.name, {"op": "propose", "manifest": app.digest})
+        return len(await self.proposals(app.name))
+
+    async def decide(self, number: int, op: str, *, app: str | None) -> None:
+        await self._govern(app or self._only(), {"op": op, "proposal": number})
+
+    async def proposals(self, app: str | None) -> list[dict[str, Any]]:
+        name = app or self._only()
+        return await self._ask(lambda reads, registry: cells.proposals(reads, registry, name))
+
+    async def _govern(self, name: str, data: dict[str, Any]) -> None:
+        await self._engine.operate("govern", {"app": name, "data": data})
+
+    async def _ask(self, question: Callable[[Reads, Registry], T]) -> T:
+        return await self._engine.read(lambda reads: question(reads, self._engine.library.registry(reads)))
+
+    def _only(self) -> str:
+        found = cells.names(self.machine)
+        if len(found) != 1:
+            raise InputInvalid(f"name the application: {', '.join(found) or 'none'} is loaded here")
+        return found[0]
+
+    def _code(self, manifest: str) -> App:
+        app = self.machine.app(manifest)
+        if app is None:
+            raise UnknownWorkflow(
+                f"the code of the proposed manifest {manifest} is not loaded here", code="CODE_MISSING"
+            )
+        return app
+
+    # --- on the core thread -----------------------------------------------------------------------
+
+    def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
+        """A workflow's cells belong to one application of the store."""
+        for version in reads.versions(row.name):
+            known = reads.definition(version.digest)
+            if known is not None and known.dialect == DIALECT_NAME and known.body["app"] != row.body["app"]:
+                raise taken(row.name, known.body["app"], row.body["app"])
+
+    def learn(self, row: DefinitionRow) -> None:
+        """Loads the code of a definition that another process deploys, from the file it came from."""
+        if row.file is None or self.machine.app(row.body["manifest"]) is not None:
+            return
+        try:
+            self._engine.load(row.file)
+        except TreadleError as error:
+            log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
+
+    def operate(self, core: Core, name: str, body: dict[str, Any], ack: Ack | None) -> Any:
+        match name:
+            case "publish":
+                return cells.post(core, self._app_on(core.store, body["app"]), body, ack)
+            case "apply":
+                for deploy in body.get("deploys", ()):
+                    row = deploys.Deploy.from_value(deploy).row
+                    self.check_owner(core.store, row)
+                    self.learn(row)
+                new = self._code(body["manifest"])
+                try:
+                    current = self._app_on(core.store, new.name)
+                except UnknownWorkflow:
+                    current = None
+                self._active.pop(new.name, None)
+                return cells.apply(core, current, new, body, ack)
+            case "govern":
+                here = [app for app in self.machine.apps() if app.name == body["app"]]
+                if not here:
+                    raise UnknownWorkflow(
+                        f"the process that owns the store ({os.getpid()}) does not have the application "
+                        f"{body['app']!r}; start that one with --app FILE:ATTR, or give it to this one by file",
+                        code="CODE_MISSING",
+                    )
+                cells.govern(core, here[0], body["data"], ack)
+                return HANDED_ON
+            case "snapshot":
+                return cells.snapshot(core, self._app_on(core.store, body["app"]))
+            case _:
+                raise InputInvalid(f"no operation {name!r} is known")
+
+
+OPERATIONS = frozenset({"publish", "apply", "govern", "snapshot"})
+
+
+def _application(found: list[Definition]) -> App:
+    apps = [one.code for one in found if isinstance(one.code, App)]
+    if not apps or any(app is not apps[0] for app in apps):
+        names = ", ".join(dict.fromkeys(app.name for app in apps)) or "none"
+        raise InputInvalid(
+            f"one application is applied at a time, and here are {names}; name it FILE.py:ATTR"
+        )
+    return apps[0]
+
+
+def _answered(reads: Reads, *, app: str, submission: str) -> Value:
+    return answer_of(reads.submission, f"app:{app}", submission)
+
+
+def _typed(event: Any, value: Any) -> tuple[str, Any]:
+    shape = shape_of(type(event))
+    if shape is None or shape.schema is None or value is not None:
+        raise InputInvalid(
+            "publish takes an object of a class with rx.schema, or a schema's name and a value"
+        )
+    return shape.schema, event
+
+
+def _with_ack(item: Item, ack: Ack) -> Item:
+    item.ack = ack
+    return item

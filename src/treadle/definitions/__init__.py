@@ -1,0 +1,1 @@
+"""Definitions: found in files, compiled, deployed, cached."""

@@ -1,0 +1,169 @@
+"""The definitions an engine knows: compiled here, deployed in its store, or named by a file."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from treadle.compose import Dialects, as_problem, attach
+from treadle.kernel.errors import DefinitionError, TreadleError, Unsupported
+from treadle.kernel.machine import Machine
+from treadle.kernel.values import Value
+from treadle.lang.definition import Definition
+from treadle.lang.problems import Problem
+from treadle.runtime import deploys
+from treadle.runtime.registry import Loaded, Registry
+from treadle.store.protocol import DefinitionRow, Reads
+
+from .files import (
+    SUFFIXES,
+    compile_text,
+    definitions_of,
+    files_in,
+    load_python,
+    named_in,
+    read_text,
+    split_target,
+)
+
+Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
+
+
+class Library:
+    def __init__(self, dialects: Dialects) -> None:
+        self._dialects = dialects
+        # Compiled here, perhaps not in the store yet: written with the first run that needs them.
+        self.known: dict[str, DefinitionRow] = {}
+        self._named: dict[str, DefinitionRow] = {}
+        self._loaded: dict[str, Any] = {}
+
+    # --- compiling ---
+
+    def load(self, target: Any, *, strict: bool = False) -> list[Definition]:
+        """Compiles a file, a folder, FILE.py:NAME or a Python object; changes nothing in the store."""
+        if isinstance(target, Definition):
+            found = [target]
+        elif isinstance(target, str | Path):
+            found = self._load_path(str(target), strict=strict)
+        else:
+            found = definitions_of(target, file=None)
+        for definition in found:
+            self._verify(definition)
+            self._learn(definition)
+        return found
+
+    def _verify(self, definition: Definition) -> None:
+        """What only the engine can check, of definitions that were not compiled here."""
+        verify = getattr(self._dialects[definition.dialect], "verify", None)
+        if verify is not None:
+            verify(definition)
+
+    def _load_path(self, target: str, *, strict: bool) -> list[Definition]:
+        path, name = split_target(target)
+        if path.suffix == ".py":
+            file = str(path.resolve())
+            origin = f"{file}:{name}" if name else file
+            return [d for value in load_python(path, name) for d in definitions_of(value, file=origin)]
+        found = []
+        for file_path in files_in(target):
+            text = read_text(file_path)
+            definition, problems = compile_text(text, self._dialects, file=str(file_path), strict=strict)
+            problems.raise_errors()
+            assert definition is not None, "without errors there is a definition"
+            found.append(definition)
+        return found
+
+    def check(self, target: str, *, strict: bool = False) -> list[Problem]:
+        """Every problem of a file or folder, errors and warnings."""
+        path, _ = split_target(target)
+        if path.suffix == ".py":
+            return [warning for definition in self.load(target) for warning in definition.warnings]
+        found: list[Problem] = []
+        for file_path in files_in(target):
+            try:
+                text = read_text(file_path)
+                found += compile_text(text, self._dialects, file=str(file_path), strict=strict)[1]
+            except TreadleError as error:
+                listed = error.details.get("problems")
+                found += [Problem(**p) for p in listed] if listed else [as_problem(error, str(file_path))]
+        return found
+
+    def _learn(self, definition: Definition) -> DefinitionRow:
+        row = deploys.row_of(definition)
+        self.known[row.digest] = row
+        if definition.code is not None:
+            attach(self._dialects[definition.dialect], definition)
+        return row
+
+    def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
+        self._named.clear()
+        return deploys.of(definition, self._dialects[definition.dialect], validation)
+
+    def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
+        """For `validation=warn`: what compiles, and what does not. The latter have their text for a
+        body, and their errors among the warnings."""
+        if not isinstance(target, str | Path) or split_target(str(target))[0].suffix == ".py":
+            return self.load(target, strict=strict), []
+        found: list[Definition] = []
+        kept: list[Definition] = []
+        for path in files_in(str(target)):
+            try:
+                found += self.load(str(path), strict=strict)
+            except DefinitionError as error:
+                if not path.is_file():
+                    raise
+                kept.append(self._kept(path, error))
+        return found, kept
+
+    def _kept(self, path: Path, error: DefinitionError) -> Definition:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        dialect, name, version = named_in(text, self._dialects, path)
+        listed = [Problem(**problem) for problem in error.details.get("problems", [])]
+        problems = tuple(listed or [as_problem(error, str(path))])
+        return Definition(dialect, name, version, {"invalid": text}, file=str(path), warnings=problems)
+
+    # --- finding ---
+
+    def registry(self, reads: Reads) -> Registry:
+        """Definitions by digest and name over one connection, with what is known here on top."""
+        registry = Registry(self.machine_of, reads)
+        registry.pending = self.known
+        registry.find_file = self._find_file
+        registry.check_input = self._check_input
+        return registry
+
+    def machine_of(self, dialect: str) -> Machine:
+        if dialect not in self._dialects:
+            raise Unsupported(f"no dialect {dialect!r} is installed")
+        return self._dialects[dialect].machine
+
+    async def resolve(self, workflow: Any, read: Read) -> DefinitionRow:
+        """The definition behind an object, a digest, a name or name@version."""
+        if not isinstance(workflow, str):
+            (definition,) = self.load(workflow)
+            return self.known[definition.digest]
+        if workflow in self.known:
+            return self.known[workflow]
+        if workflow not in self._named:
+            self._named[workflow] = await read(lambda reads: self.registry(reads).resolve(workflow))
+        return self._named[workflow]
+
+    def loaded(self, row: DefinitionRow) -> Any:
+        """A definition made ready by its machine; for checks before a run is started."""
+        if row.digest not in self._loaded:
+            self._loaded[row.digest] = self.machine_of(row.dialect).load(row.body)
+        return self._loaded[row.digest]
+
+    def _find_file(self, workflow: str, base: str | None) -> DefinitionRow | None:
+        """A child named by file, relative to its caller's file."""
+        if base is None or workflow.startswith("sha256:"):
+            return None
+        for suffix in ("", *SUFFIXES):
+            path = Path(base) / (workflow + suffix)
+            if path.is_file():
+                return self._learn(self._load_path(str(path), strict=False)[0])
+        return None
+
+    def _check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
+        return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)

@@ -1,0 +1,1 @@
+"""Graphs of definitions and runs as pictures: SVG, Mermaid, DOT, text."""

@@ -1,0 +1,1 @@
+"""One process around a core: threads, event loop, readers, wake-ups, news."""

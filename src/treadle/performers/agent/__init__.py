@@ -1,0 +1,1 @@
+"""An agent workflow's outside: models, skills, MCP servers, sources, and the visits that use them."""

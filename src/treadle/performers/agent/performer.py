@@ -1,0 +1,392 @@
+"""Performers of the agent dialect: step 0, model turns, tool calls, routes, judges.
+
+Each does one thing that the machine asked for and returns what the machine needs to know, never
+more: what is large is stored, and only its reference travels. They keep nothing between intents
+but caches and the MCP sessions of visits in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from treadle.dialects.agent import routing, sources
+from treadle.dialects.agent.context import routing_view
+from treadle.dialects.agent.evals import judge_question, reflect_question
+from treadle.dialects.agent.model import Node, Workflow
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value, copied, encode, to_value
+from treadle.work.job import Done, Job, StaysOpen
+
+from .api import (
+    AskRequest,
+    ChooseRequest,
+    McpSessions,
+    Provider,
+    ProviderError,
+    ToolSpec,
+    TurnReply,
+    TurnRequest,
+    Visit,
+)
+from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
+from .skill_finding import Skills, Values, recorded
+from .sources import Fetch, resolve_all
+from .tools import NodeTools, ToolWork, node_tools
+
+CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
+SETUP_BYTES_MAX: Final = 24 * 1024
+INPUT_BYTES_MAX: Final = 64 * 1024
+COUNT_MAX: Final = 10**12
+QUESTION: Final = "Based on the results so far, which condition is true?"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What step 0 found: the input, ResolvedSources by field path, skills by id."""
+
+    input: Value
+    sources: Mapping[str, Mapping[str, Any]]
+    skills: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class AgentWork:
+    """The performers and what they need. `provider(spec)` gives the provider of a run, `fetch`
+    makes a fetcher from the workflow's `fetch` settings, `config_of(run)` what a run was given."""
+
+    provider: Callable[[Mapping[str, Any]], Provider]
+    skills: Skills
+    mcp: McpSessions
+    fetch: Callable[[Mapping[str, Any], Job], Fetch]
+    config_of: Callable[[str], Mapping[str, Any]] = lambda run: {}
+    # Cleans what a tool logs; everything else is cleaned where it leaves the worker.
+    redact: Callable[[str], str] = str
+    payloads: Payloads = field(default_factory=Payloads)
+    tools: ToolWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tools = ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
+
+    # --- step 0, and the end ---
+
+    async def source(self, job: Job) -> Done:
+        match job.intent.params["op"]:
+            case "seal":
+                return await self._seal(job)
+            case "merge":
+                return await self._merge(job)
+        workflow: Workflow = await job.load_definition()
+        base = job.options.get("base")
+        input = await self.payloads.load(job, job.intent.params["input"])
+        wanted = sources.fields(workflow.body, input, job.options.get("templates") or {})
+        resolved = await resolve_all(
+            wanted,
+            base=base,
+            offline=bool(job.options.get("offline")),
+            fetch=self.fetch(workflow.body.get("fetch") or {}, job),
+        )
+        found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
+        slim = await self.payloads.slim(job, resolved, SETUP_BYTES_MAX)
+        skills = await self.payloads.slim(job, found, SETUP_BYTES_MAX)
+        # An input may look like a reference; then it is stored, and the reference is ours.
+        given = await self.payloads.slim(job, input, INPUT_BYTES_MAX)
+        setup = await self.payloads.store(job, {"input": given, "sources": slim, "skills": skills})
+        long = {
+            path: await self.payloads.store(job, source["content"])
+            for path, source in resolved.items()
+            if len(source["content"]) > DATA_BYTES_MAX
+        }
+        value = {"setup": setup, "sources": slim, "long": long, "skills": skills, "warnings": warnings}
+        return Done(value=value)
+
+    async def _setup(self, job: Job) -> Setup:
+        """What step 0 found, as this intent's run recorded it."""
+        stored = await self.payloads.load(job, job.intent.params["setup"])
+        return Setup(
+            await self.payloads.load(job, stored["input"]),
+            await self.payloads.load(job, stored["sources"]),
+            await self.payloads.load(job, stored["skills"]),
+        )
+
+    async def _resolve_skills(
+        self, workflow: Workflow, resolved: Mapping[str, Mapping[str, Any]], values: Values
+    ) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        inline = workflow.body.get("skills") or {}
+        found: dict[str, Any] = {}
+        left_out: dict[str, str] = {}
+        remarks: dict[str, list[str]] = {}
+        for node in workflow.nodes.values():
+            for id in node.skills:
+                if id in found or id in left_out:
+                    continue
+                skill = self.skills.find(id, inline, values.base)
+                if skill is None:
+                    left_out[id] = f"{self.skills.unknown(id, values.base)}; the node runs without it"
+                elif missing := await self.skills.missing_config(skill, values):
+                    left_out[id] = (
+                        f"the skill {id!r} is not configured ({', '.join(missing)}); the node runs without it"
+                    )
+                else:
+                    written = resolved.get(f"skills.{id}.instruction")
+                    own = skill.instruction or (written["content"] if written else None)
+                    found[id] = recorded(skill, id, own)
+                    remarks[id] = await self.skills.remarks(skill, id, values)
+        told = {**remarks, **{id: [message] for id, message in left_out.items()}}
+        warnings = {
+            node.id: [message for id in dict.fromkeys(node.skills) for message in told[id]]
+            for node in workflow.nodes.values()
+        }
+        return found, {node: messages for node, messages in warnings.items() if messages}
+
+    async def _merge(self, job: Job) -> Done:
+        """Puts a little onto a node's large data; see `leaving.py`."""
+        params = job.intent.params
+        found = await self.payloads.load(job, params["onto"])
+        return Done(value={"stored": await self.payloads.store(job, {**found, **params["extra"]})})
+
+    async def _seal(self, job: Job) -> Done:
+        """Puts a slice of a long result onto what is stored of it already; see `ending.py`."""
+        params = job.intent.params
+        onto = params["onto"]
+        whole = await self.payloads.load(job, onto) if onto is not None else None
+        whole = whole or {"results": {}, "trace": {"steps": [], "edges": [], "sources": {}}}
+        results, trace = dict(whole["results"]), dict(whole["trace"])
+        for node, result in params["results"].items():
+            plain = {**result, "data": await self.payloads.load(job, result["data"])}
+            plain["toolCalls"] = await self.payloads.plain_calls(job, result["toolCalls"])
+            results[node] = plain
+        trace["steps"] = [*trace["steps"], *params["steps"]]
+        trace["edges"] = [*trace["edges"], *params["edges"]]
+        if params["last"]:
+            trace["sources"] = await self.payloads.load(job, params["sources"])
+            trace["usage"] = params["usage"]
+        stored = await self.payloads.store(job, {"results": results, "trace": trace})
+        value = {"stored": stored}
+        if params["last"]:
+            value["results"] = await self.payloads.store(job, results)
+        return Done(value=value)
+
+    # --- turns ---
+
+    def _provider(self, job: Job) -> Provider:
+        try:
+            return self.provider(job.options)
+        except ProviderError as error:
+            # The run was started where the provider is registered; it goes on there.
+            if error.code == "UNKNOWN_PROVIDER" and job.options.get("model"):
+                raise StaysOpen(error.message) from error
+            raise
+
+    async def model(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        node = workflow.nodes[params["node"]]
+        setup = await self._setup(job)
+        provider = self._provider(job)
+        tools = node_tools(node, setup.skills)
+        servers = await self.tools.servers(job, workflow, node, setup.skills)
+        key = Visit(job.run, params["session"])
+        if servers:
+            session = await self.mcp.open(key, servers, list(tools.taken))
+            tools.add_mcp(node, session.tools)
+        request = self._request(job, workflow, node, setup, tools)
+        request.model = node.model or workflow.model or _own(provider, "default_model")
+        request.mcp_servers = sorted(servers)
+        goes_on = False
+        try:
+            reply = await provider.turn(request)
+            value = await self._turn_value(job, provider, reply, tools)
+            goes_on = bool(reply.calls)
+        except ProviderError as error:
+            goes_on = error.details.get("retryable") is True
+            raise
+        finally:
+            # The servers outlive a turn for the calls it asked for, and for its repetition.
+            if servers and not goes_on:
+                await self.mcp.release(key)
+        if params["turn"] == 1:
+            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, request.model, reply)]
+        return Done(value=value)
+
+    def _request(
+        self, job: Job, workflow: Workflow, node: Node, setup: Setup, tools: NodeTools
+    ) -> TurnRequest:
+        params = job.intent.params
+
+        async def context() -> dict[str, Any]:
+            found = await self.payloads.context(job, setup.input, params["base"], params["own"])
+            if "approval" in params:
+                found["approval"] = await self.payloads.load(job, params["approval"])
+            return _copied(found)
+
+        async def history() -> list[dict[str, Any]]:
+            return [to_value(message) for message in await self._history(job, params.get("history"))]
+
+        async def progress(message: str) -> None:
+            await job.progress("node:progress", node=node.id, message=message)
+
+        return TurnRequest(
+            node=node.id,
+            iteration=params["iteration"],
+            attempt=params["attempt"],
+            turn=params["turn"],
+            nth=params["nth"],
+            instruction=sources.assemble(node, setup.sources, setup.skills, params.get("preamble")),
+            tools=[ToolSpec(t.name, t.description, t.input_schema) for t in tools.by_name.values()],
+            max_turns=node.max_turns,
+            output_schema=node.output,
+            disallowed_tools=node.disallowed_tools,
+            results=params.get("results") or (),
+            context=context,
+            history=history,
+            progress=progress,
+        )
+
+    async def _history(self, job: Job, reference: Value) -> list[dict[str, Any]]:
+        """The messages of earlier turns, oldest first; the last answer's results come behind them."""
+        messages: list[dict[str, Any]] = []
+        while reference is not None:
+            link = await self.payloads.load(job, reference)
+            messages[:0] = link["messages"]
+            reference = link["before"]
+        results = job.intent.params.get("results")
+        if results:
+            messages.append({"role": "tool", "results": await self.payloads.plain_calls(job, results)})
+        return messages
+
+    async def _turn_value(
+        self, job: Job, provider: Provider, reply: TurnReply, tools: NodeTools
+    ) -> dict[str, Any]:
+        params = job.intent.params
+        value: dict[str, Any] = {"usage": _usage(reply.usage)}
+        own = await self.payloads.chunk(job, params["own"])
+        if own is not None:
+            value["own"] = own
+        if reply.text:
+            value["text"] = _text(reply.text[:PART_BYTES_MAX])
+        if not reply.calls:
+            value["status"] = _storable(reply.status)
+            value["data"] = await self.payloads.slim(job, _storable(reply.data), DATA_BYTES_MAX)
+            return value
+        calls = [
+            {
+                "id": _text(call.get("id") or ""),
+                "tool": tools.known_as(_text(call["tool"])),
+                "input": await self.payloads.slim(job, _storable(call.get("input")), PART_BYTES_MAX),
+            }
+            for call in reply.calls
+        ]
+        value["calls"] = calls
+        if len(encode(calls)) > CALLS_INLINE_BYTES_MAX:
+            value["calls"] = await self.payloads.store(job, calls)
+        if _own(provider, "keeps_history"):
+            said = {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native}
+            messages = [_storable(said)]
+            if params.get("results"):
+                messages.insert(0, {"role": "tool", "results": params["results"]})
+            link = {"before": params.get("history"), "messages": messages}
+            value["history"] = await self.payloads.store(job, link)
+        return value
+
+    # --- routes and questions ---
+
+    async def route(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        setup = await self._setup(job)
+        provider = self._provider(job)
+
+        async def context() -> dict[str, Any]:
+            whole = await self.payloads.context(job, setup.input, params["base"], params["own"])
+            return _copied(routing_view(workflow, whole))
+
+        choices = routing.choices([workflow.edges[index] for index in params["edges"]])
+        reply = await provider.choose(
+            ChooseRequest(
+                node=params["node"],
+                iteration=params["iteration"],
+                nth=params["nth"],
+                question=QUESTION,
+                choices=choices,
+                model=workflow.model or _own(provider, "default_model"),
+                context=context,
+            )
+        )
+        value: dict[str, Any] = {"choice": _storable(reply.choice), "usage": _usage(reply.usage)}
+        own = await self.payloads.chunk(job, params["own"])
+        if own is not None:
+            value["own"] = own
+        return Done(value=value)
+
+    async def ask(self, job: Job) -> Done:
+        params = job.intent.params
+        workflow: Workflow = await job.load_definition()
+        node = workflow.nodes[params["node"]]
+        provider = self._provider(job)
+        data = await self.payloads.load(job, params["data"])
+        model = params["model"]
+        if params["op"] == "judge":
+            calls = await self.payloads.plain_calls(job, params["calls"])
+            question = judge_question(node.evaluators[params["evaluator"]], data, calls)
+            model = model or _own(provider, "small_model")
+        else:
+            assert node.retry is not None
+            written = (await self._setup(job)).sources.get(f"nodes.{node.id}.instruction")
+            base = str(written["content"]) if written else ""
+            question = reflect_question(node.retry, base, data, params["evals"])
+            model = model or _own(provider, "default_model")
+        counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
+        reply = await provider.ask(AskRequest(instruction=question, model=model, **counts))
+        text = await self.payloads.slim(job, _text(reply.text), DATA_BYTES_MAX)
+        return Done(value={"text": text, "usage": _usage(reply.usage)})
+
+    # --- calls ---
+
+    async def call(self, job: Job) -> Done:
+        return await self.tools.call(job)
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Token counts and cost, of a shape that adds up whatever a provider reported."""
+    found: dict[str, Any] = {}
+    for name in ("input_tokens", "output_tokens"):
+        amount = usage.get(name)
+        found[name] = amount if isinstance(amount, int) and 0 < amount < COUNT_MAX else 0
+    usd = usage.get("usd")
+    found["usd"] = float(usd) if isinstance(usd, int | float) and 0 < usd < COUNT_MAX else 0.0
+    return found
+
+
+def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnReply) -> list[str]:
+    """A budget in dollars that cannot count: better said once than never stopped."""
+    capped = any(budget is not None and budget.usd is not None for budget in (workflow.budget, node.budget))
+    if not capped or "usd" in reply.usage or not any(reply.usage.values()):
+        return []
+    return [
+        f"no price is known for {model or 'this model'}: the usd budget does not count it; set TREADLE_PRICES"
+    ]
+
+
+def _own(provider: Provider, name: str) -> Any:
+    """An attribute of a provider; one written for a test need not have them all."""
+    return getattr(provider, name, None)
+
+
+def _copied(context: Mapping[str, Value]) -> dict[str, Any]:
+    """A provider's own: stored values are shared, and it may change what it is given."""
+    return {name: to_value(value) for name, value in context.items()}
+
+
+def _text(value: object) -> str:
+    """Text that can be stored: what is not UTF-8 in it is replaced."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def _storable(value: Any) -> Value:
+    """What a model said, as a value; what no journal can hold fails the node, not the engine."""
+    try:
+        return copied(value)[0]
+    except (TreadleError, RecursionError) as error:
+        raise ProviderError(f"the model's answer cannot be stored: {error}", code="REPLY_INVALID") from error

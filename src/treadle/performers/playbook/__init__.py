@@ -1,0 +1,1 @@
+"""A playbook's step-runs: pipelines of tasks, their checkpoints, policies and results."""

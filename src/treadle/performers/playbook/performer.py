@@ -1,0 +1,90 @@
+"""Performs the `step` intents of playbooks.
+
+One intent is one step-run, one loop iteration, or a lease of many iterations; small errands of the
+machine (prove the keychain, keep loop results, render large arguments) come the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from treadle.dialects.playbook.loops import LEASE
+from treadle.dialects.playbook.model import Playbook, Task
+from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import OpenIntent
+from treadle.secrets.providers import Secrets
+from treadle.tools.protocol import Tool
+from treadle.tools.registry import UnknownTool
+from treadle.work.job import Done, Job, StaysOpen
+
+from .keychain import KeychainReader
+from .lease import Lease
+from .pipeline import StepRun, Tools
+from .results import render_args
+
+
+class PlainTools:
+    """A plain mapping of tools behind the same protocol, for tests and small programs."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    def get(self, kind: str, config: Mapping[str, Any] | None = None) -> Tool:
+        if kind not in self._tools:
+            raise UnknownTool(f"no tool of kind {kind!r} is known here")
+        return self._tools[kind]
+
+    def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool:
+        return self.get(kind, config).idempotent
+
+
+class PipelinePerformer:
+    """`performer = PipelinePerformer(tools)`; `await performer(job)` is one step-run."""
+
+    def __init__(self, tools: Tools | Mapping[str, Tool], secrets: Secrets | None = None) -> None:
+        self._tools: Tools = PlainTools(tools) if isinstance(tools, dict) else tools  # type: ignore[assignment]
+        self._secrets = secrets
+
+    async def __call__(self, job: Job) -> Done:
+        return await self.perform(job)
+
+    async def perform(self, job: Job) -> Done:
+        params = job.intent.params
+        if "keep" in params:
+            return Done(value=await job.store_blob(params["keep"], schema_hint="loop results"))
+        playbook = await job.load_definition()
+        if not isinstance(playbook, Playbook):
+            raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
+        keychain = KeychainReader(playbook, job, self._secrets)
+        if "prove" in params:
+            await keychain.prove(params["prove"])
+            return Done()
+        if "render" in params:
+            return Done(value=await render_args(job, playbook))
+        if LEASE in params:
+            return await Lease(self._tools, job, playbook, keychain).run()
+        return await StepRun(self._tools, job, playbook, keychain).run()
+
+    def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
+        """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""
+        if "keep" in intent.params:
+            return True
+        if not isinstance(definition, Playbook) or "prove" in intent.params:
+            return False
+        if "render" in intent.params:
+            return True
+        step = definition.steps[intent.params["step"]]
+        return step.needs.keychain == [] and all(self._is_plain(task) for task in step.tasks)
+
+    def _is_plain(self, task: Task) -> bool:
+        if task.kind == "noop":
+            return True
+        if task.kind in SUSPENDING:
+            return False
+        try:
+            tool = self._tools.get(task.kind, task.config.value_if_constant)
+        except TreadleError:
+            return False
+        return bool(getattr(tool, "sync", False))

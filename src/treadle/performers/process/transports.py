@@ -1,0 +1,383 @@
+"""Performs the `call` intents of processes: one attempt, through the transport the step names.
+
+`http` and `graphql` go through the http tool, so they share its connections, its credentials and
+its protection; `nats` is request and reply; `python` calls a function, or runs code in the pool of
+the python tool. Any other name is a function registered with `@engine.transport`, or a tool.
+
+A transport answers with a value or an error; retries are the machine's business (each is an intent
+of its own, under the key of the first), and so is the time limit, which cancels the coroutine. A
+transport that is not registered here leaves the call open for an engine that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import OpenIntent, addressed, is_reference
+from treadle.kernel.values import Value, encode
+from treadle.tools.portable import portable
+from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
+from treadle.work.job import Done, Job, StaysOpen
+
+RESPONSE_EVENT: Final = "call.response"
+NATS_URL: Final = "nats://127.0.0.1:4222"
+NATS_TIMEOUT_S: Final = 60.0
+BODY_SHOWN_BYTES_MAX: Final = 8 * 1024
+# What a call's parameters hold besides the fields of the transport itself.
+_NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload"})
+
+F = TypeVar("F", bound=Callable[..., Any])
+Send = Callable[[dict[str, Any], Job], Awaitable[Done]]
+
+
+class TransportFailed(TreadleError):
+    """A call did not get its answer."""
+
+    cls = "transport"
+    code = "TRANSPORT_FAILED"
+
+
+class Transports:
+    """All that processes can call. One per engine; `await transports(job)` performs one attempt."""
+
+    def __init__(self, tools: ToolRegistry) -> None:
+        self._tools = tools
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._nats: dict[str, Any] = {}
+        self._built_in: dict[str, Send] = {
+            "http": self._http,
+            "graphql": self._graphql,
+            "nats": self._request,
+            "python": self._python,
+        }
+
+    def transport(self, name: str) -> Callable[[F], F]:
+        """`@transports.transport("billing")` over `def f(payload)` or `def f(payload, call)`; it may
+        be async. `call` is a `ToolCall`: key, run, progress, secrets."""
+
+        def decorate(function: F) -> F:
+            self._functions[name] = function
+            return function
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """Every transport that can be called here."""
+        return sorted({*self._built_in, *self._functions, *self._tools.kinds()})
+
+    def never_waits(self, intent: OpenIntent, loaded: Any) -> bool:
+        """Plain functions need no event loop, so a worker thread may call them."""
+        params = intent.params
+        name = str(params["transport"])
+        if name == "python" and "callable" in params:
+            name = str(params["callable"])
+            function = self._functions.get(name) or _registered(self._tools, name)
+            return function is not None and not inspect.iscoroutinefunction(function)
+        if function := self._functions.get(name):
+            return not inspect.iscoroutinefunction(function)
+        if name in self._built_in:
+            return False
+        try:
+            return bool(getattr(self._tools.get(name), "sync", False))
+        except UnknownTool:
+            return False
+
+    async def close(self) -> None:
+        """Closes the connections to NATS; tools are closed by their registry."""
+        clients, self._nats = list(self._nats.values()), {}
+        for client in clients:
+            await client.close()
+
+    async def __call__(self, job: Job) -> Done:
+        done = await self._send(job)
+        if done.status == "ok" and len(encode(done.value)) > PAYLOAD_INLINE_BYTES_MAX:
+            # Marked as ours: people who look at the run see the value, not where it is kept.
+            done.value = await job.store_blob(done.value, schema_hint="process")
+        return done
+
+    async def _send(self, job: Job) -> Done:
+        params: dict[str, Any] = await _at_hand(job.intent.params, job)
+        name = str(params["transport"])
+        if function := self._functions.get(name):
+            return await _called(function, params.get("payload"), job)
+        if send := self._built_in.get(name):
+            return await send(params, job)
+        return await self._tool(name, params, job)
+
+    # --- http ---
+
+    async def _http(self, params: dict[str, Any], job: Job) -> Done:
+        config = {key: value for key, value in params.items() if key not in _NOT_FIELDS}
+        payload, method = params.get("payload"), str(params.get("method") or "").upper()
+        if method in ("GET", "HEAD") and isinstance(payload, dict):
+            # A body that servers may drop unread: what people mean is the query.
+            config["params"] = {**payload, **(config.get("params") or {})}
+        elif payload is not None:
+            config["json"] = payload
+        outcome = await self._run("http", config, job)
+        data = outcome.result.get("data") if isinstance(outcome.result, dict) else None
+        if outcome.error is not None:
+            return _http_failed(outcome, data)
+        return Done(value=data, events=_response(outcome))
+
+    async def _graphql(self, params: dict[str, Any], job: Job) -> Done:
+        body: dict[str, Any] = {"query": params["query"]}
+        variables = params["variables"] if "variables" in params else params.get("payload")
+        if variables is not None:
+            body["variables"] = variables
+        if params.get("operation") is not None:
+            body["operationName"] = params["operation"]
+        fields = ("url", "headers", "auth", "timeout")
+        config = {key: params[key] for key in fields if key in params}
+        outcome = await self._run("http", {**config, "method": "POST", "json": body}, job)
+        data = outcome.result.get("data") if isinstance(outcome.result, dict) else None
+        errors = data.get("errors") if isinstance(data, dict) else None
+        if errors:
+            message = errors[0].get("message") if isinstance(errors[0], dict) else str(errors[0])
+            failed = TransportFailed(
+                f"the server says: {message}", code="GRAPHQL", details={"errors": errors}
+            )
+            return Done(status="error", error=failed.to_value())
+        if outcome.error is not None:
+            return _http_failed(outcome, data)
+        if not isinstance(data, dict) or "data" not in data:
+            failed = TransportFailed("the answer is no GraphQL answer: it has no data", code="GRAPHQL")
+            return Done(status="error", error=failed.to_value())
+        return Done(value=data["data"], events=_response(outcome))
+
+    # --- nats ---
+
+    async def _request(self, params: dict[str, Any], job: Job) -> Done:
+        try:
+            import nats.errors
+        except ImportError as error:
+            raise StaysOpen("the transport nats needs a package: pip install 'treadle[nats]'") from error
+        url = str(params.get("url") or os.environ.get("TREADLE_NATS") or NATS_URL)
+        headers = {str(key): str(value) for key, value in (params.get("headers") or {}).items()}
+        headers.setdefault("Idempotency-Key", job.idempotency_key)
+        payload = params.get("payload")
+        body = payload if isinstance(payload, bytes) else json.dumps(portable(payload)).encode()
+        try:
+            client = await self._connected(url)
+            # The engine's own time limit cancels this; without one, an answer is not awaited for ever.
+            reply = await client.request(
+                str(params["subject"]),
+                body,
+                timeout=NATS_TIMEOUT_S if job.intent.due_ns is None else 86400.0,
+                headers=headers,
+            )
+        except nats.errors.NoRespondersError:
+            raise TransportFailed(f"nobody answers on {params['subject']}", code="NO_RESPONDERS") from None
+        except nats.errors.TimeoutError:
+            return Done(status="timeout", error=_timed_out(f"no answer on {params['subject']}"))
+        except (nats.errors.Error, OSError) as error:
+            raise TransportFailed(f"NATS at {url}: {error}", code="NO_CONNECTION") from error
+        answered = dict(reply.headers or {})
+        if problem := answered.get("Nats-Service-Error"):
+            raise TransportFailed(problem, code=answered.get("Nats-Service-Error-Code") or "SERVICE_ERROR")
+        return Done(value=_parsed(reply.data))
+
+    async def _connected(self, url: str) -> Any:
+        import nats
+
+        client = self._nats.get(url)
+        if client is None or client.is_closed:
+            client = self._nats[url] = await nats.connect(
+                url, connect_timeout=5, max_reconnect_attempts=3, error_cb=_quiet, name="treadle"
+            )
+        return client
+
+    # --- python and tools ---
+
+    async def _python(self, params: dict[str, Any], job: Job) -> Done:
+        name = params.get("callable")
+        if name is None:
+            return await self._tool("python", params, job)
+        if function := self._functions.get(str(name)) or _registered(self._tools, str(name)):
+            return await _called(function, params.get("payload"), job)
+        return await _called(_imported(str(name), job.options.get("base")), params.get("payload"), job)
+
+    async def _tool(self, name: str, params: dict[str, Any], job: Job) -> Done:
+        config = {key: value for key, value in params.items() if key not in _NOT_FIELDS}
+        payload = params.get("payload")
+        try:
+            tool = self._tools.get(name, config)
+        except UnknownTool as error:
+            raise StaysOpen(error.message) from error
+        if isinstance(tool, FunctionTool):
+            config.update(arguments_for(tool.function, payload))
+        elif payload is not None:
+            config["args" if isinstance(payload, dict) else "payload"] = payload
+        outcome = await tool.run(config, _tool_call(job))
+        if outcome.error is not None:
+            return _failed(outcome)
+        return Done(value=portable(outcome.result))
+
+    async def _run(self, kind: str, config: dict[str, Any], job: Job) -> Outcome:
+        return await self._tools.get(kind, config).run(config, _tool_call(job))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+async def _at_hand(value: Value, job: Job) -> Value:
+    """The value with every reference in it loaded: outside, nobody knows our blobs."""
+    if is_reference(value):
+        return addressed(value, await job.load_blob(value))
+    if isinstance(value, dict):
+        return {key: await _at_hand(part, job) for key, part in value.items()}
+    if isinstance(value, list):
+        return [await _at_hand(part, job) for part in value]
+    return value
+
+
+def _parsed(data: bytes) -> Value:
+    if not data:
+        return None
+    try:
+        return portable(json.loads(data))
+    except ValueError:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
+
+
+def _response(outcome: Outcome) -> list[dict[str, Any]]:
+    http = outcome.http or {}
+    return [{"type": RESPONSE_EVENT, "status": http.get("status"), "headers": http.get("headers") or {}}]
+
+
+def _tool_call(job: Job) -> ToolCall:
+    return ToolCall(
+        run=job.run,
+        idempotency_key=job.idempotency_key,
+        base=job.options.get("base"),
+        progress=job.progress,
+        secret=job.secret,
+        options=job.options,
+    )
+
+
+async def _quiet(error: Exception) -> None:
+    """What goes wrong with a connection is the error of the call that needed it."""
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Done:
+    """A function with the payload, and with the call if it wants one."""
+    positional = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    arguments = [payload, _tool_call(job)][: len(positional)]
+    try:
+        value = function(*arguments)
+        if inspect.isawaitable(value):
+            value = await value
+        if isinstance(value, Outcome):
+            return _failed(value) if value.error is not None else Done(value=portable(value.result))
+        return Done(value=portable(value))
+    except TreadleError:
+        raise
+    except TimeoutError as error:
+        return Done(status="timeout", error=_timed_out(str(error) or "the function timed out"))
+    except Exception as error:
+        name = type(error).__name__
+        raise TransportFailed(f"{name}: {error}", code="PYTHON_ERROR", details={"exception": name}) from error
+
+
+def arguments_for(function: Callable[..., Any], payload: Value) -> dict[str, Any]:
+    """How a payload reaches a function that is registered as a tool: whole, if it has a parameter
+    `payload` or only one that no key of the payload names; else key by key."""
+    if payload is None:
+        return {}
+    parameters = inspect.signature(function).parameters
+    names = [name for name, p in parameters.items() if name != "call" and p.kind is not p.VAR_KEYWORD]
+    if "payload" in names:
+        return {"payload": payload}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if isinstance(payload, dict) and (takes_any or all(key in names for key in payload)):
+        return {"args": payload}
+    return {"args": {names[0]: payload}} if len(names) == 1 else {"args": payload}
+
+
+def _registered(tools: ToolRegistry, name: str) -> Callable[..., Any] | None:
+    tool = tools.callables.get(name)
+    return tool.function if tool is not None else None
+
+
+def _imported(name: str, base: str | None) -> Callable[..., Any]:
+    """`module:function`, looked for beside the definition's file too."""
+    module, sign, attribute = name.partition(":")
+    if not sign:
+        raise StaysOpen(f"no function {name!r} is registered; write module:function or register it")
+    path = [base] if base is not None and base not in sys.path else []
+    sys.path[:0] = path
+    try:
+        found = getattr(import_module(module), attribute, None)
+    except ImportError as error:
+        raise TransportFailed(f"cannot import {module}: {error}", code="PYTHON_IMPORT") from error
+    finally:
+        for entry in path:
+            sys.path.remove(entry)
+    if not callable(found):
+        raise TransportFailed(f"{module} has no function {attribute!r}", code="PYTHON_IMPORT")
+    result: Callable[..., Any] = found
+    if inspect.iscoroutinefunction(result):
+        return result
+
+    async def in_a_thread(payload: Value) -> Any:
+        return await asyncio.to_thread(result, payload)
+
+    return in_a_thread
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def _timed_out(message: str) -> dict[str, Any]:
+    return TreadleError(message, cls="timeout", code="TIMEOUT").to_value()
+
+
+def _http_failed(outcome: Outcome, body: Value) -> Done:
+    """No connection and no 2xx are `transport` errors; no answer in time is a time-out."""
+    error = outcome.error or {}
+    status = (outcome.http or {}).get("status")
+    if status is None and error.get("kind") == "timeout":
+        return Done(status="timeout", error=_timed_out(str(error.get("message"))))
+    details: dict[str, Any] = {"kind": error.get("kind")}
+    if status is not None:
+        details["status"] = status
+        if len(json.dumps(portable(body), default=str)) <= BODY_SHOWN_BYTES_MAX:
+            details["body"] = body
+    failed = TransportFailed(str(error.get("message")), code=error.get("code") or "HTTP", details=details)
+    return Done(status="error", error=failed.to_value(), events=_response(outcome) if status else [])
+
+
+_CLASSES: Final[Mapping[str, Any]] = {"auth": "authorization", "template": "expression"}
+
+
+def _failed(outcome: Outcome) -> Done:
+    error = outcome.error or {}
+    kind = str(error.get("kind"))
+    message = str(error.get("message"))
+    if kind in ("timeout", "db_timeout"):
+        return Done(status="timeout", error=_timed_out(message))
+    code = error.get("code") or kind.upper()
+    details = {"kind": kind, **(error.get("details") or {})}
+    failed = TreadleError(message, cls=_CLASSES.get(kind, "transport"), code=str(code), details=details)
+    return Done(status="error", error=failed.to_value())

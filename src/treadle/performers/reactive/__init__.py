@@ -1,0 +1,1 @@
+"""The effects of reactive applications."""

@@ -1,0 +1,1 @@
+"""Secrets: where they come from, how they are kept, and that they never leave."""

@@ -1,0 +1,244 @@
+"""Tools by kind: the built-in ones, those an application registers, those a plug-in brings.
+
+Built-in tools are imported when they are first asked for, so that a bare `import treadle` pays for
+none of them and a missing extra only matters to those who use it. What is registered by hand wins
+over a built-in, and a built-in over a plug-in: installing a package never changes what `http` means.
+
+An unknown kind is an `UnknownTool` error that names the remedy. It is for the caller to keep the
+intent open then: the tool may be there after the next start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from treadle.kernel.errors import TreadleError
+
+from .portable import portable
+from .protocol import Outcome, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "treadle.tools"
+
+_BUILT_IN: Mapping[str, str] = {
+    "noop": "treadle.tools.noop:NoopTool",
+    "python": "treadle.tools.python:PythonTool",
+    "shell": "treadle.tools.shell:ShellTool",
+    "http": "treadle.tools.http:HttpTool",
+    "postgres": "treadle.tools.postgres:PostgresTool",
+    "duckdb": "treadle.tools.duckdb:DuckDbTool",
+    "nats": "treadle.tools.nats:NatsTool",
+    "artifact": "treadle.tools.artifact:ArtifactTool",
+    "transfer": "treadle.tools.transfer:TransferTool",
+}
+_ALIASES: Mapping[str, str] = {"result": "artifact", "resolve": "artifact", "result_fetch": "artifact"}
+_EXTRAS: Mapping[str, str] = {"postgres": "postgres", "duckdb": "duckdb", "nats": "nats"}
+# Keys of a task that belong to the pipeline around the tool, never to a function's arguments.
+_TASK_KEYS = frozenset({"name", "kind", "spec", "args", "input", "idempotent", "timeout"})
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UnknownTool(TreadleError, LookupError):
+    """No tool of this kind is known here. Register one, or install the extra that brings it."""
+
+    cls = "definition"
+    code = "UNKNOWN_TOOL"
+
+
+class FunctionTool:
+    """A plain function as a tool: the task's arguments by keyword in, its return value out.
+
+    A `def` never suspends (`sync` is true), so a worker thread may drive `run` without a loop.
+    A parameter annotated or named `call` gets the `ToolCall`.
+    """
+
+    def __init__(self, kind: str, function: Callable[..., Any], *, idempotent: bool = False) -> None:
+        self.kind = kind
+        self.idempotent = idempotent
+        self.function = function
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
+        parameters = inspect.signature(function).parameters
+        self._names = frozenset(parameters)
+        self._open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        self._call_name = next(
+            (n for n, p in parameters.items() if p.annotation in (ToolCall, "ToolCall") or n == "call"), None
+        )
+
+    async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        if self.sync:
+            return self.invoke(config, call)
+        try:
+            return _outcome(await self.function(**self.arguments(config, call)))
+        except Exception as error:
+            return exception_outcome(error)
+
+    def invoke(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        """The same for a `def`, without a coroutine around it: for a thread of the caller's choice."""
+        try:
+            return _outcome(self.function(**self.arguments(config, call)))
+        except Exception as error:
+            return exception_outcome(error)
+
+    def arguments(self, config: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
+        """`args` (or `input`) over the task's own fields, so that both `args: {text: hi}` and a bare
+        `text: hi` reach a parameter `text`. Bare fields that no parameter wants are left out."""
+        given = {
+            key: value
+            for key, value in config.items()
+            if key not in _TASK_KEYS and (self._open or key in self._names)
+        }
+        for key in ("input", "args"):
+            given.update(config.get(key) or {})
+        if self._call_name is not None:
+            given.setdefault(self._call_name, call)
+        return given
+
+    async def close(self) -> None:
+        """A function holds nothing."""
+
+
+def _outcome(value: Any) -> Outcome:
+    return value if isinstance(value, Outcome) else Outcome(result=portable(value))
+
+
+def exception_outcome(error: Exception) -> Outcome:
+    """What a user's exception looks like from outside: kind `python`, its own frames only."""
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__]
+    last = traceback.format_exception_only(error)
+    text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own), *last])
+    outcome = Outcome.failed(
+        "python", f"{name}: {error}", code=name, py={"exception_type": name, "traceback": text}
+    )
+    assert outcome.error is not None
+    outcome.error["exception_type"] = name
+    return outcome
+
+
+def _plugins(name: str | None = None) -> list[EntryPoint]:
+    # Reading the installed packages' metadata costs 20 ms of imports, which most programs never need.
+    from importlib.metadata import entry_points
+
+    return [entry for entry in entry_points(group=ENTRY_POINTS) if name in (None, entry.name)]
+
+
+class ToolRegistry:
+    """All tools one worker can use. Tools are made once and closed with the registry."""
+
+    def __init__(self, *, plugins: bool = True) -> None:
+        self._plugins = plugins
+        self._tools: dict[str, Tool] = {}
+        self._making = threading.Lock()
+        self.callables: dict[str, FunctionTool] = {}
+
+    def register(self, tool: Tool) -> Tool:
+        """Adds a tool, or replaces the one of the same kind."""
+        self._tools[tool.kind] = tool
+        return tool
+
+    def tool(self, kind: str, *, idempotent: bool = False) -> Callable[[F], F]:
+        """`@registry.tool("slack")` over a `def` or `async def` makes it the tool of that kind."""
+
+        def decorate(function: F) -> F:
+            self.register(FunctionTool(kind, function, idempotent=idempotent))
+            return function
+
+        return decorate
+
+    def function(self, name: str | None = None, *, idempotent: bool = False) -> Callable[[F], F]:
+        """`@registry.function()` lets tasks call it in process: `{kind: python, callable: NAME}`."""
+
+        def decorate(function: F) -> F:
+            label = name or function.__name__
+            self.callables[label] = FunctionTool(f"python:{label}", function, idempotent=idempotent)
+            return function
+
+        return decorate
+
+    def get(self, kind: str, config: Mapping[str, Any] | None = None) -> Tool:
+        """The tool for a task, or `UnknownTool`. With its `config`, a task that names a registered
+        callable gets that function itself, so that `sync` and `idempotent` are the function's."""
+        if config is not None and kind == "python" and config.get("callable") in self.callables:
+            return self.callables[str(config["callable"])]
+        kind = _ALIASES.get(kind, kind)
+        if (tool := self._tools.get(kind)) is None:
+            # Asked for by worker threads too: a tool holds connections, so there is one of each.
+            with self._making:
+                tool = self._tools.get(kind) or self._tools.setdefault(kind, self._make(kind))
+        return tool
+
+    def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool:
+        """Whether repeating this very task does no harm: what the task says itself, else what the
+        tool says of such a task, else what it says of itself."""
+        if isinstance(own := config.get("idempotent"), bool):
+            return own
+        tool = self.get(kind, config)
+        judge = getattr(tool, "idempotent_for", None)
+        return bool(judge(config)) if judge else tool.idempotent
+
+    def kinds(self) -> list[str]:
+        """Every kind that can be asked for, plug-ins included; nothing is imported for it."""
+        found = {*self._tools, *_BUILT_IN, *_ALIASES}
+        if self._plugins:
+            found.update(entry.name for entry in _plugins())
+        return sorted(found)
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self.kinds()
+
+    async def close(self) -> None:
+        """Closes every tool that was made; one that fails does not keep the others open."""
+        errors = []
+        for tool in list(self._tools.values()):
+            try:
+                await tool.close()
+            except Exception as error:
+                errors.append(error)
+        self._tools = {kind: tool for kind, tool in self._tools.items() if kind not in _BUILT_IN}
+        if errors:
+            raise ExceptionGroup("tools did not close", errors)
+
+    def _make(self, kind: str) -> Tool:
+        if kind in _BUILT_IN:
+            module, _, name = _BUILT_IN[kind].partition(":")
+            try:
+                return self._instance(kind, getattr(import_module(module), name))
+            except ImportError as error:
+                raise UnknownTool(
+                    f"the tool {kind!r} needs the package {error.name!r}: "
+                    f"pip install 'treadle[{_EXTRAS.get(kind, 'dev')}]'",
+                    details={"kind": kind, "missing": error.name},
+                ) from error
+        if self._plugins:
+            for entry in _plugins(kind):
+                return self._instance(kind, entry.load())
+        raise self._unknown(kind)
+
+    def _instance(self, kind: str, found: Any) -> Tool:
+        """A tool of a class, of a factory on it that takes the registry, of a function, or as it is."""
+        if isinstance(found, type):
+            factory = getattr(found, "for_registry", None)
+            return cast("Tool", factory(self) if factory else found())
+        if hasattr(found, "run"):
+            return cast("Tool", found)
+        return FunctionTool(kind, found, idempotent=bool(getattr(found, "idempotent", False)))
+
+    def _unknown(self, kind: str) -> UnknownTool:
+        near = difflib.get_close_matches(kind, self.kinds(), n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        return UnknownTool(
+            f"no tool of kind {kind!r} is known here.{guess} Register one with @engine.tool({kind!r}), or install "
+            f"a plug-in whose entry point in the group {ENTRY_POINTS!r} is named {kind!r}.",
+            details={"kind": kind, "known": self.kinds()},
+        )
