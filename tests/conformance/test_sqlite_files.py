@@ -30,9 +30,10 @@ from treadle.kernel.errors import (
     StoreUnavailable,
     TreadleError,
 )
+from treadle.store.open import open_sqlite, read_sqlite, schema_version
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Batch
-from treadle.store.sql import migrations, open_sqlite, read_sqlite, schema_version
+from treadle.store.sql import migrations
 from treadle.store.sqlite import APPLICATION_ID, SqliteDialect
 from treadle.testing.rows import contents, full_batch, record, run_row
 
@@ -192,7 +193,7 @@ def test_a_store_is_not_taken_for_a_foreign_one_while_it_is_made(
             found = super().execute(sql, *parameters)
             looked.append(sql)
             if sql != "BEGIN" and maker.in_transaction is False and len(looked) <= 2:
-                SqliteDialect(path).migrate(maker, migrations())
+                SqliteDialect(path).migrate(maker, migrations("sqlite"))
             return found
 
     def connect(*where: Any, **how: Any) -> sqlite3.Connection:
@@ -202,7 +203,7 @@ def test_a_store_is_not_taken_for_a_foreign_one_while_it_is_made(
         "treadle.store.sqlite.sqlite3", SimpleNamespace(**{**vars(sqlite3), "connect": connect})
     )
     assert schema_version(path) == 0
-    assert schema_version(path) == migrations()[-1][0]
+    assert schema_version(path) == migrations("sqlite")[-1][0]
     maker.close()
 
 
@@ -222,7 +223,7 @@ def test_whoever_makes_the_same_store_is_waited_for(path: Path, monkeypatch: pyt
     monkeypatch.setattr("treadle.store.sqlite.time.sleep", pause)
     store = open_sqlite(path)
     assert pauses
-    assert store.schema_version == migrations()[-1][0]
+    assert store.schema_version == migrations("sqlite")[-1][0]
     store.close()
     maker.close()
 
@@ -299,7 +300,7 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from treadle.kernel.errors import TreadleError
-from treadle.store.sql import open_sqlite, read_sqlite
+from treadle.store.open import open_sqlite, read_sqlite
 from treadle.testing.rows import full_batch
 path = Path(sys.argv[1])
 open_sqlite(None)   # everything it imports lazily, while we still may
@@ -391,7 +392,7 @@ def test_a_lock_needs_no_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_migrations_arrive_at_the_schema_from_every_earlier_version(tmp_path: Path) -> None:
-    steps = migrations()
+    steps = migrations("sqlite")
     assert [number for number, _ in steps] == list(range(1, len(steps) + 1)), "numbered without gaps"
     fresh = open_sqlite(tmp_path / "fresh.db")
     expected = schema(fresh._connection)
@@ -421,8 +422,8 @@ def schema(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
 
 def test_a_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sqlite(path).close()
-    broken = [*migrations(), (99, "CREATE TABLE half (a);\nCREATE TABLE meta (b);")]
-    monkeypatch.setattr("treadle.store.sql.migrations", lambda: broken)
+    broken = [*migrations("sqlite"), (99, "CREATE TABLE half (a);\nCREATE TABLE meta (b);")]
+    monkeypatch.setattr("treadle.store.sql.migrations", lambda name: broken)
     before = sqlite3.connect(path)
     tables = before.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
     before.close()

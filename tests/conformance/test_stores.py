@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from treadle.kernel.errors import AppendConflict
 from treadle.kernel.values import encode
+from treadle.store.open import open_sqlite, read_sqlite
 from treadle.store.protocol import Batch, Reads, Store, TimerRow
-from treadle.store.sql import SqlStore, open_sqlite, read_sqlite
+from treadle.store.sql import SqlStore
 from treadle.testing import conformance
 from treadle.testing.conformance import Check, MakePlace, Place
 from treadle.testing.rows import record, run_row

@@ -27,7 +27,7 @@ from treadle.engine import Engine
 from treadle.kernel.errors import StoreCorrupt, StoreFull, TreadleError
 from treadle.runtime.document import replayed
 from treadle.runtime.registry import Registry, machines_of
-from treadle.store.sql import open_sqlite
+from treadle.store.open import open_sqlite
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import toy
 from treadle.testing.sim.checks import Journals

@@ -28,7 +28,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.runtime.document import replayed
 from treadle.runtime.registry import Registry, machines_of
-from treadle.store.sql import open_sqlite
+from treadle.store.open import open_sqlite
 from treadle.testing.sim.checks import Journals
 from treadle.testing.sim.drill import DrillMachine, check_result
 from treadle.work.job import Done, Job

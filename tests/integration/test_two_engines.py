@@ -20,9 +20,9 @@ import pytest
 
 from treadle.engine import Engine
 from treadle.kernel.errors import OwnershipLost, TreadleError
+from treadle.store.open import open_sqlite, read_sqlite
 from treadle.store.protocol import Batch
 from treadle.store.reads import SqlReads
-from treadle.store.sql import open_sqlite, read_sqlite
 from treadle.testing import toy
 from treadle.work.job import Done, Job
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from treadle.engine import store_path
 from treadle.lang.duration import instant_text
+from treadle.store.open import open_sqlite, schema_version
 from treadle.store.owner import OwnerLock
-from treadle.store.sql import open_sqlite, schema_version
 
 
 def examine(url: str) -> dict[str, Any]:

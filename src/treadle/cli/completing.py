@@ -35,7 +35,7 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
 
 def _ask(ctx: typer.Context, incomplete: str, question: Callable[[Any], list[str]]) -> list[str]:
     from treadle.engine import store_path
-    from treadle.store.sql import read_sqlite, schema_version
+    from treadle.store.open import read_sqlite, schema_version
 
     from .command import DEFAULT_STORE
 

@@ -24,9 +24,9 @@ from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, Work
 from treadle.runtime.registry import Registry
+from treadle.store.open import open_sqlite, read_sqlite, schema_version
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads, Store
-from treadle.store.sql import open_sqlite, read_sqlite, schema_version
 from treadle.work.worker import Worker
 
 from .news import Watching

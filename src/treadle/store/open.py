@@ -1,4 +1,4 @@
-"""Where a store is: its address, the file behind it, and the schema that file has."""
+"""From a URL to a store: the only place that knows which engine is behind an address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import StoreUnavailable
-from treadle.store.sql import open_sqlite, schema_version
+
+from .blobs import BlobFiles
+from .reads import SqlReads
+from .sql import SqlStore
+from .sqlite import SqliteDialect
 
 
 def store_path(url: str) -> Path | None:
@@ -34,3 +38,23 @@ def migrate_store(url: str) -> dict[str, Any]:
     after = store.schema_version
     store.close()
     return {"store": url, "schema_before": before, "schema": after}
+
+
+def open_sqlite(path: Path | None) -> SqlStore:
+    """A store in a file, or in memory without a path."""
+    return SqlStore(SqliteDialect(path), _files(path))
+
+
+def read_sqlite(path: Path) -> SqlReads:
+    """Reads on a connection of their own, beside the owner's."""
+    dialect = SqliteDialect(path)
+    return SqlReads(dialect, dialect.connect(readonly=True), _files(path))
+
+
+def schema_version(path: Path) -> int:
+    """The schema of the store at a path, without touching it; 0 if none is there yet."""
+    return SqliteDialect(path).found()
+
+
+def _files(path: Path | None) -> BlobFiles | None:
+    return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))

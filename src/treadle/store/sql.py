@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import OwnershipLost
@@ -21,34 +20,13 @@ from treadle.kernel.values import Value, encode
 from .blobs import BlobFiles
 from .protocol import Batch, RunRow, TaskRow
 from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlDialect, SqlReads
-from .sqlite import SqliteDialect
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Every schema step, numbered by its file name."""
-    folder = resources.files("treadle.store") / "migrations"
+def migrations(dialect: str) -> list[tuple[int, str]]:
+    """Every schema step of an engine, numbered by its file name."""
+    folder = resources.files("treadle.store") / "migrations" / dialect
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return [(int(f.name[:4]), f.read_text()) for f in files]
-
-
-def open_sqlite(path: Path | None) -> SqlStore:
-    """A store in a file, or in memory without a path."""
-    return SqlStore(SqliteDialect(path), _files(path))
-
-
-def read_sqlite(path: Path) -> SqlReads:
-    """Reads on a connection of their own, beside the owner's."""
-    dialect = SqliteDialect(path)
-    return SqlReads(dialect, dialect.connect(readonly=True), _files(path))
-
-
-def schema_version(path: Path) -> int:
-    """The schema of the store at a path, without touching it; 0 if none is there yet."""
-    return SqliteDialect(path).found()
-
-
-def _files(path: Path | None) -> BlobFiles | None:
-    return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
 
 
 def _marks(columns: str) -> str:
@@ -137,7 +115,7 @@ class SqlStore(SqlReads):
         connection = dialect.connect()
         super().__init__(dialect, connection, files)
         try:
-            dialect.migrate(connection, migrations())
+            dialect.migrate(connection, migrations(dialect.name))
         except BaseException:
             connection.close()
             raise

@@ -28,8 +28,9 @@ from treadle.runtime.deploys import row_of
 from treadle.runtime.messages import item_to_bytes
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
 from treadle.runtime.registry import Registry, machines_of
+from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, VersionRow
-from treadle.store.sql import SqlStore, open_sqlite
+from treadle.store.sql import SqlStore
 from treadle.testing.sim.drill import DrillMachine
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from treadle.kernel.errors import JournalCorrupt
+from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch
-from treadle.store.sql import open_sqlite
 
 
 def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
