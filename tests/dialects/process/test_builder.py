@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import treadle.process as api
-from treadle.dialects.process.functions import FUNCTIONS
 from treadle.kernel.errors import DefinitionError
+from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.process import process, result, start, state, task
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from treadle.dialects.process.expressions import compile_tree
-from treadle.dialects.process.functions import FUNCTIONS, SEARCHING
-from treadle.dialects.process.syntax import EXPRESSION_DEPTH_MAX, parse, read_tree, unparse, walk
 from treadle.kernel.errors import ExpressionError
+from treadle.lang.expressions.closures import compile_tree
+from treadle.lang.expressions.functions import FUNCTIONS, SEARCHING
+from treadle.lang.expressions.syntax import EXPRESSION_DEPTH_MAX, parse, read_tree, unparse, walk
 
 ROOTS = {
     "start": {"n": 3, "name": "Ann", "items": [1, 2, 3], "none": None, "yes": True, "f": 1.5},

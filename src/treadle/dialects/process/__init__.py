@@ -3,7 +3,7 @@
     text or builder ─ normalise ─► canonical definition ─ program ─► blocks of operations
     event ─ machine ─► turn (run to wait) ─ waits ─► intents, and receipts back
 
-`syntax`, `functions` and `expressions` are the expression language; `export` turns a canonical
+`treadle.lang.expressions` is the expression language; `export` turns a canonical
 definition back into what people write.
 """
 

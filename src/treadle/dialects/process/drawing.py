@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from treadle.lang.expressions.syntax import unparse
 from treadle.lang.graph import Edge, Graph, Node, NodeShape, NodeStatus
 
 from .program import Ask, Await, Call, Choice, Fork, Op, Program, Repeat, Start
-from .syntax import unparse
 
 _SHAPES: dict[str, NodeShape] = {
     "task": "task",

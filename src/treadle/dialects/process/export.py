@@ -14,11 +14,11 @@ import yaml
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
+from treadle.lang.expressions.closures import is_expression
+from treadle.lang.expressions.syntax import unparse
 
 from .export_python import python_source
-from .expressions import is_expression
 from .normalise import RETENTION_DEFAULT
-from .syntax import unparse
 
 FORMATS = ("yaml", "json", "python")
 

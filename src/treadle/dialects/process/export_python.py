@@ -7,10 +7,11 @@ import re
 from typing import Any, Final
 
 from treadle.kernel.values import Value
+from treadle.lang.expressions.closures import is_expression
+from treadle.lang.expressions.functions import FUNCTIONS
+from treadle.lang.expressions.syntax import OPERATORS, Tree
 
-from .expressions import ROOTS, is_expression
-from .functions import FUNCTIONS
-from .syntax import OPERATORS, Tree
+from .parts import ROOTS
 from .terms import PYTHON_NAMES
 
 RETENTION_DEFAULT: Final = "30d"

@@ -13,8 +13,13 @@ from typing import Any
 
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration, parse_instant
-
-from .expressions import Closure, Scope, compile_condition, compile_template, is_expression
+from treadle.lang.expressions.closures import (
+    Closure,
+    Scope,
+    compile_condition,
+    compile_template,
+    is_expression,
+)
 
 Condition = Callable[[Scope], bool]
 

@@ -14,14 +14,14 @@ from typing import Any, Final
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
+from treadle.lang.expressions.functions import FUNCTIONS
+from treadle.lang.expressions.syntax import Tree, is_name, parse, read_tree, unparse, walk
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path
 
 from .durations import duration_text
-from .expressions import ROOTS, RUN_FIELDS
-from .functions import FUNCTIONS
+from .parts import ROOTS, RUN_FIELDS
 from .schemas import schema_problem
-from .syntax import Tree, is_name, parse, read_tree, unparse, walk
 
 RULE: Final = "PROCESS"
 CHILD_NOT_DEPLOYED: Final = "CHILD_NOT_DEPLOYED"

@@ -7,8 +7,8 @@ from typing import Any
 from treadle.kernel.model import Context, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
+from treadle.lang.expressions.references import is_large, part_of
 
-from .parts import is_large, part_of
 from .program import Program
 
 Thread = dict[str, Any]

@@ -13,11 +13,12 @@ from typing import Final
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text, parse_instant
+from treadle.lang.expressions.closures import is_expression
+from treadle.lang.expressions.syntax import KEYWORDS
 from treadle.lang.text import Path
 
-from .expressions import ROOTS, is_expression
+from .parts import ROOTS
 from .reader import Names, Reader
-from .syntax import KEYWORDS
 from .transports import BUILT_IN, COMMON
 
 ATTEMPTS_MAX: Final = 1000

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, Final, NoReturn
 
 from treadle.kernel.values import Value
-
-from .functions import FUNCTIONS
-from .syntax import Tree, item_of, joined, negated, unparse
+from treadle.lang.expressions.functions import FUNCTIONS
+from treadle.lang.expressions.syntax import Tree, item_of, joined, negated, unparse
 
 
 def tree_of(value: Any) -> Tree:

@@ -23,8 +23,8 @@ from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.limits import STEP_EVENTS_MAX, STEP_INTENTS_MAX
 from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, addressed, is_reference
 from treadle.kernel.values import Value
+from treadle.lang.expressions.functions import mistake, string, type_name, unfolded
 
-from .functions import mistake, string, type_name, unfolded
 from .program import Assign, Choice, Complete, Fail, Fork, Op, Program, Refer, Repeat
 from .scope import RunScope, Thread
 

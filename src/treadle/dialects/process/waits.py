@@ -14,10 +14,10 @@ from treadle.kernel.errors import DefinitionError, NotWaiting, RunEnded, Treadle
 from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry
 from treadle.kernel.values import Value, digest
 from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
+from treadle.lang.expressions.functions import json, measure, mistake, type_name
+from treadle.lang.expressions.references import is_large
 
 from .durations import duration_text
-from .functions import json, measure, mistake, type_name
-from .parts import is_large
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
 from .scope import Thread
 from .turn import HANDLERS, Again, Turn, shortened

@@ -28,11 +28,8 @@ from .functions import (
     truth,
     unfolded,
 )
-from .parts import is_large, part_of
+from .references import is_large, part_of
 from .syntax import Tree, unparse
-
-ROOTS: Final = ("start", "state", "payload", "result", "error", "run")
-RUN_FIELDS: Final = ("id", "workflow", "version", "reference", "started_at")
 
 
 class Scope(Protocol):

@@ -7,7 +7,7 @@ A tree is a canonical value, so a definition that holds trees is data and has on
 
 `parse` and `unparse` are inverse on trees, which is what makes exports exact: `read_tree` accepts a
 tree from outside only if its text gives the same tree again. Nothing here evaluates, and nothing
-here knows which roots or functions exist (see `functions` and `checks`).
+here knows which roots or functions exist (see `functions`, and whoever reads a document).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
 
-from .parts import AtHand, same_payload
+from .references import AtHand, same_payload
 
 TEXT_CHARS_MAX: Final = 256 * 1024
 VALUE_BYTES_MAX: Final = 512 * 1024
