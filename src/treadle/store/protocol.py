@@ -112,6 +112,10 @@ class Batch:
     tasks_changed: dict[str, TaskRow] = field(default_factory=dict)
     inbox: list[tuple[str, bytes]] = field(default_factory=list)
     inbox_done: list[str] = field(default_factory=list)
+    # (key of the message, at_ns, body): answers for those who asked from another process
+    replies: list[tuple[str, int, bytes]] = field(default_factory=list)
+    # answers from before this instant are removed: whoever asked is gone
+    replies_until_ns: int = 0
     # intent -> (run, body)
     checkpoints: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     checkpoints_done: list[str] = field(default_factory=list)
@@ -217,6 +221,10 @@ class Reads(Protocol):
 
     def inbox(self, limit: int) -> list[tuple[str, bytes]]: ...
     def inbox_has(self, key: str) -> bool: ...
+    def replies(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The answers that are there, by the keys of the messages they answer."""
+        ...
+
     def checkpoints(self, run: int) -> dict[str, Value]: ...
     def diagnostics(self, run: str | None = None, *, limit: int = 1000) -> list[dict[str, Any]]: ...
     def submission(self, scope: str, id: str) -> Value | None: ...
@@ -245,6 +253,10 @@ class Store(Reads, Protocol):
 
     def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
         """Writes inbox rows without owning the store; durable when it returns."""
+        ...
+
+    def forget_replies(self, keys: Sequence[str]) -> None:
+        """Removes answers that were read, without owning the store."""
         ...
 
     def changed(self) -> bool:

@@ -19,6 +19,8 @@ RUN_COLUMNS = (
     "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
     "status, working, started_ns, updated_ns, ended_ns, retain_ns, seq, error"
 )
+# SQLite takes many more variables in one statement; a page of them is quick anywhere.
+KEYS_PER_QUERY = 500
 TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
     "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
@@ -324,6 +326,14 @@ class SqlReads:
     def inbox_has(self, key: str) -> bool:
         return self._one("SELECT 1 FROM inbox WHERE key = ?", key) is not None
 
+    def replies(self, keys: Sequence[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for first in range(0, len(keys), KEYS_PER_QUERY):
+            page = keys[first : first + KEYS_PER_QUERY]
+            marks = ", ".join("?" * len(page))
+            found.update(self._all(f"SELECT key, body FROM replies WHERE key IN ({marks})", *page))
+        return found
+
     def checkpoints(self, run: int) -> dict[str, Value]:
         rows = self._all("SELECT intent, body FROM checkpoints WHERE run = ?", run)
         return {intent: decode_trusted(body) for intent, body in rows}
@@ -411,5 +421,5 @@ class SqlReads:
         return [(id, decode_trusted(body)) for id, body in rows]
 
     def counts(self) -> Iterator[tuple[str, int]]:
-        for table in ("runs", "journal", "snapshots", "timers", "tasks", "inbox", "blobs"):
+        for table in ("runs", "journal", "snapshots", "timers", "tasks", "inbox", "replies", "blobs"):
             yield table, int(self._one(f"SELECT count(*) FROM {table}")[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from importlib import resources
 from typing import Any
@@ -54,6 +54,9 @@ _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version,
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""
+_INSERT_REPLY = (
+    "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+)
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 _RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
@@ -230,6 +233,10 @@ class SqlStore(SqlReads):
             tx.executemany("DELETE FROM inbox WHERE key = ?", [(key,) for key in batch.inbox_done])
         if batch.inbox:
             tx.executemany("INSERT INTO inbox (key, body) VALUES (?, ?)", batch.inbox)
+        if batch.replies:
+            tx.executemany(_INSERT_REPLY, batch.replies)
+        if batch.replies_until_ns:
+            tx.execute("DELETE FROM replies WHERE at_ns < ?", (batch.replies_until_ns,))
 
     @staticmethod
     def _write_roles(tx: Any, tasks: list[TaskRow]) -> None:
@@ -309,6 +316,10 @@ class SqlStore(SqlReads):
         with self._transaction() as tx:
             query = "INSERT INTO inbox (key, body) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
             tx.executemany(query, list(messages))
+
+    def forget_replies(self, keys: Sequence[str]) -> None:
+        with self._transaction() as tx:
+            tx.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
 
     def changed(self) -> bool:
         if not self._dialect.shared:

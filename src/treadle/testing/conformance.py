@@ -338,6 +338,21 @@ def check_the_inbox_keeps_order_and_takes_a_key_once(make: MakePlace) -> None:
         assert not store.inbox_has("a")
 
 
+def check_answers_are_found_by_their_keys_and_go_when_read_or_by_age(make: MakePlace) -> None:
+    with _owned(make) as (_, store):
+        store.commit(Batch(replies=[("a", 10, b"1"), ("b", 20, b"2"), ("c", 30, b"3")]))
+        store.commit(Batch(replies=[("a", 40, b"another")]))
+        assert store.replies(["a", "c", "nobody's"]) == {"a": b"1", "c": b"3"}, "the first answer stands"
+        assert store.replies([]) == {}
+        many = [f"key-{number}" for number in range(1_200)]
+        store.commit(Batch(replies=[(key, 50, key.encode()) for key in many]))
+        assert store.replies(many) == {key: key.encode() for key in many}
+        store.forget_replies(["a", "nobody's"])
+        assert store.replies(["a", "b"]) == {"b": b"2"}
+        store.commit(Batch(replies_until_ns=30))
+        assert store.replies(["b", "c"]) == {"c": b"3"}
+
+
 def check_a_guest_can_write_messages(make: MakePlace) -> None:
     with make() as place:
         if not place.shared:
@@ -351,6 +366,12 @@ def check_a_guest_can_write_messages(make: MakePlace) -> None:
         guest.post([("from afar", b"hello")])
         assert owner.changed(), "another connection wrote"
         assert owner.inbox_has("from afar")
+        owner.commit(Batch(inbox_done=["from afar"], replies=[("from afar", 1, b"heard")]))
+        assert guest.changed(), "another connection answered"
+        assert guest.replies(["from afar"]) == {"from afar": b"heard"}
+        guest.forget_replies(["from afar"])
+        assert owner.changed()
+        assert owner.replies(["from afar"]) == {}
         assert not owner.changed(), "that was told already"
 
 

@@ -55,6 +55,7 @@ def full_batch(run: int = 1) -> Batch:
     batch.timers = {f"timer-{run}": TimerRow(f"timer-{run}", run, 1_000 + run, True)}
     batch.tasks_new = {f"task-{run}": task_row(run, run, roles=["clerk", "boss"], payload={"a": 1})}
     batch.inbox = [(f"message-{run}", b"hello")]
+    batch.replies = [(f"asked-{run}", 76, encode({"value": run}))]
     batch.checkpoints = {f"work-{run}": (run, encode({"mark": 1}))}
     batch.frames = [(run, 3, 77, encode({"type": "progress"}))]
     batch.diagnostics = [(f"run-{run}", 78, "refused", encode({"why": "because"}))]
@@ -80,6 +81,7 @@ def contents(reads: Reads) -> dict[str, Any]:
         "timers": reads.timers_due(FOR_EVER, 10_000),
         "tasks": reads.tasks(limit=10_000),
         "inbox": [tuple(row) for row in reads.inbox(10_000)],
+        "replies": reads.replies([f"asked-{r.no}" for r in runs]),
         "checkpoints": {r.no: reads.checkpoints(r.no) for r in runs},
         "frames": {r.no: [tuple(row) for row in reads.frames(r.no)] for r in runs},
         "events": {r.no: reads.last_event_no(r.no) for r in runs},
