@@ -54,9 +54,7 @@ _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version,
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""
-_INSERT_REPLY = (
-    "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
-)
+_INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 _RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
