@@ -5,6 +5,7 @@ This is the only place where backends are enumerated: another one is one more en
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -12,14 +13,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle.kernel.errors import AppendConflict
 from treadle.kernel.values import encode
-from treadle.store.open import open_sqlite, read_sqlite
+from treadle.store.open import open_sqlite, open_store, read_sqlite, read_store
 from treadle.store.protocol import Batch, Reads, Store, TimerRow
+from treadle.store.reads import SqlReads
 from treadle.store.sql import SqlStore
 from treadle.testing import conformance
 from treadle.testing.conformance import Check, MakePlace, Place
@@ -80,13 +83,60 @@ def sqlite() -> Iterator[Place]:
         place.close()
 
 
-BACKENDS: dict[str, MakePlace] = {"memory": memory, "sqlite": sqlite}
+class PostgresPlace:
+    """A schema of its own in the server of this session."""
+
+    shared = True
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._schema = f"place_{secrets.token_hex(6)}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {self._schema}")
+        self.url = f"{server}&options=-csearch_path%3D{self._schema}"
+        self._opened: list[SqlReads] = []
+
+    def open(self) -> Store:
+        store = open_store(self.url)
+        self._opened.append(store)
+        return store
+
+    def reader(self) -> Reads:
+        return read_store(self.url)
+
+    def damage(self, digest: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute("SELECT body FROM blobs WHERE digest = %s", (digest,)).fetchone()
+            assert found is not None
+            connection.execute(
+                "UPDATE blobs SET body = %s WHERE digest = %s", (_flipped(bytes(found[0])), digest)
+            )
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+        with psycopg.connect(self._server, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+
+
+BACKENDS = ("memory", "sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def backends(pg_uri: str) -> dict[str, MakePlace]:
+    @contextmanager
+    def postgres() -> Iterator[Place]:
+        place = PostgresPlace(pg_uri)
+        yield place
+        place.close()
+
+    return {"memory": memory, "sqlite": sqlite, "postgres": postgres}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
-def test_store(check: Check, backend: str) -> None:
-    check(BACKENDS[backend])
+def test_store(check: Check, backend: str, backends: dict[str, MakePlace]) -> None:
+    check(backends[backend])
 
 
 def test_the_suite_is_not_empty() -> None:
@@ -177,11 +227,18 @@ def batch_of(changes: list[tuple[str, Any, int]], model: Model) -> tuple[Batch, 
     return batch, refused
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=4), max_size=8))
-def test_every_backend_agrees_with_a_model(history: list[list[tuple[str, Any, int]]]) -> None:
+def test_every_backend_agrees_with_a_model(
+    backends: dict[str, MakePlace], history: list[list[tuple[str, Any, int]]]
+) -> None:
     with ExitStack() as stack:
-        stores = {name: stack.enter_context(make()).open() for name, make in BACKENDS.items()}
+        stores = {name: stack.enter_context(make()).open() for name, make in backends.items()}
         for store in stores.values():
             store.own()
             store.commit(Batch(runs_new={1: run_row(1), 2: run_row(2)}))

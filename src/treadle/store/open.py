@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from treadle.kernel.errors import StoreUnavailable
 
@@ -11,6 +12,9 @@ from .blobs import BlobFiles
 from .reads import SqlReads
 from .sql import SqlStore
 from .sqlite import SqliteDialect
+
+if TYPE_CHECKING:
+    from .postgres import PostgresDialect
 
 
 def store_path(url: str) -> Path | None:
@@ -20,24 +24,59 @@ def store_path(url: str) -> Path | None:
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return Path(url.removeprefix("sqlite:///"))
     raise StoreUnavailable(
-        f"cannot open the store {url!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+        f"cannot open the store {shown(url)!r}: write sqlite:///relative.db, sqlite:////absolute.db, memory: "
+        "or postgresql://user@host/database"
     )
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def shown(url: str) -> str:
+    """An address as it may be told: without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user = parts.netloc.partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def open_store(url: str) -> SqlStore:
+    """The store at an address, with the right to write; it is made, or brought up to date, where it has to be."""
+    return _postgres(url) if is_postgres(url) else open_sqlite(store_path(url))
+
+
+def read_store(url: str) -> SqlReads:
+    """Reads on a connection of their own, beside whoever writes."""
+    if is_postgres(url):
+        dialect = _postgres_dialect(url)
+        return SqlReads(dialect, dialect.connect(readonly=True), None)
+    path = store_path(url)
+    if path is None:
+        raise StoreUnavailable("a store in memory has no second connection")
+    return read_sqlite(path)
 
 
 def has_store(url: str) -> bool:
     """Whether a store is there: one in memory always is, a file with nothing in it is none yet."""
+    if is_postgres(url):
+        return _postgres_dialect(url).found() > 0
     path = store_path(url)
     return path is None or schema_version(path) > 0
 
 
 def migrate_store(url: str) -> dict[str, Any]:
     """Brings a store's schema up to date; which one it had and has."""
-    path = store_path(url)
-    before = 0 if path is None else schema_version(path)
-    store = open_sqlite(path)
+    if is_postgres(url):
+        before = _postgres_dialect(url).found()
+    else:
+        path = store_path(url)
+        before = 0 if path is None else schema_version(path)
+    store = open_store(url)
     after = store.schema_version
     store.close()
-    return {"store": url, "schema_before": before, "schema": after}
+    return {"store": shown(url), "schema_before": before, "schema": after}
 
 
 def open_sqlite(path: Path | None) -> SqlStore:
@@ -58,3 +97,18 @@ def schema_version(path: Path) -> int:
 
 def _files(path: Path | None) -> BlobFiles | None:
     return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
+
+
+def _postgres_dialect(url: str) -> PostgresDialect:
+    try:
+        from .postgres import PostgresDialect
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable("PostgreSQL needs a driver: pip install 'treadle[postgres]'") from error
+    return PostgresDialect(url)
+
+
+def _postgres(url: str) -> SqlStore:
+    dialect = _postgres_dialect(url)
+    from .postgres import PostgresStore
+
+    return PostgresStore(dialect)

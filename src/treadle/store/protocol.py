@@ -260,7 +260,8 @@ class Store(Reads, Protocol):
         ...
 
     def changed(self) -> bool:
-        """Whether another connection has written since the last call."""
+        """Whether another connection has written since the last call: at once or, where notices get lost,
+        within half a second. A yes without a reason costs a look, no more."""
         ...
 
     def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, JournalCorrupt
 from treadle.kernel.history import Stored
@@ -28,13 +28,43 @@ TASK_COLUMNS = (
 )
 
 
+class Position(NamedTuple):
+    """How an engine says where its newest rows are: the question for the place (of a table, or of the whole
+    store), the column that tells it of a row, and how to compare the two."""
+
+    mark: str
+    column: str
+    found: str
+
+
 class SqlDialect(Protocol):
     """Everything in which two SQL engines may differ. If it is not here, it is shared."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def shared(self) -> bool:
+        """Whether other connections can see the database."""
+        ...
 
     @property
-    def shared(self) -> bool: ...
+    def greatest(self) -> str:
+        """The function that gives the greatest of its arguments."""
+        ...
+
+    @property
+    def like(self) -> str:
+        """The operator that compares with a pattern whatever the case."""
+        ...
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def append(self) -> str | None:
+        """One record in one statement that checks the epoch of shard 0, where that is worth it."""
+        ...
+
+    def transaction(self, connection: Any) -> contextlib.AbstractContextManager[Any]: ...
     def connect(self, *, readonly: bool = False) -> Any: ...
     def migrate(self, connection: Any, migrations: list[tuple[int, str]]) -> None: ...
     def data_version(self, connection: Any) -> int: ...
@@ -152,7 +182,10 @@ class SqlReads:
             like = "%" + search.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
             clauses.append(
                 (
-                    "(id LIKE ? ESCAPE '!' OR workflow LIKE ? ESCAPE '!' OR reference LIKE ? ESCAPE '!')",
+                    " OR ".join(
+                        f"{column} {self._dialect.like} ? ESCAPE '!'"
+                        for column in ("id", "workflow", "reference")
+                    ).join("()"),
                     [like] * 3,
                 )
             )
@@ -202,7 +235,7 @@ class SqlReads:
         return None if row is None else Stored(*row)
 
     def last_event_no(self, run: int) -> int:
-        query = """SELECT max(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
+        query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
                               coalesce((SELECT max(event_no) FROM frames WHERE run = ?), 0))"""
         return int(self._one(query, run, run)[0])
 
@@ -211,16 +244,17 @@ class SqlReads:
         return [id for (id,) in self._all(f"SELECT id FROM runs WHERE ({last}) > ? ORDER BY no", event_no)]
 
     def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+        place = self._dialect.position
         # Read before the runs: what comes in between is found twice, not never.
         records, frames = (
-            int(self._one(f"SELECT coalesce(max(rowid), 0) FROM {table}")[0])
-            for table in ("journal", "frames")
+            int(self._one(place.mark.format(table=table))[0]) for table in ("journal", "frames")
         )
         if since == (records, frames) or since == (-1, -1):
             return (records, frames), []
         rows = self._all(
-            """SELECT runs.id, runs.status, min(found.seq) FROM (
-                 SELECT run, seq FROM journal WHERE rowid > ? UNION ALL SELECT run, 2 FROM frames WHERE rowid > ?
+            f"""SELECT runs.id, runs.status, min(found.seq) FROM (
+                 SELECT run, seq FROM journal WHERE {place.column} {place.found} ?
+                 UNION ALL SELECT run, 2 FROM frames WHERE {place.column} {place.found} ?
                ) AS found JOIN runs ON runs.no = found.run GROUP BY runs.no ORDER BY runs.no""",
             *since,
         )
@@ -314,7 +348,7 @@ class SqlReads:
             found = (
                 f"SELECT {number} AS no FROM {table} WHERE {' AND '.join(where)} ORDER BY {number} LIMIT ?"
             )
-            searches.append(f"SELECT no FROM ({found})")
+            searches.append(f"SELECT no FROM ({found}) AS found")
             parameters += [*values, *([wanted] if wanted is not None else []), after_no, limit]
         page = f"{' UNION ALL '.join(searches)} ORDER BY no LIMIT ?"
         query = f"SELECT {TASK_COLUMNS} FROM tasks WHERE no IN ({page}) ORDER BY no"

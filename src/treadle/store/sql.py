@@ -39,8 +39,6 @@ _UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, sta
 _INSERT_RECORD = (
     "INSERT INTO journal (run, seq, event_no, opens, closes, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_APPEND_RECORD = """INSERT INTO journal (run, seq, event_no, opens, closes, digest, body)
-                    SELECT ?, ?, ?, ?, ?, ?, ? FROM meta WHERE key = 'epoch' AND value = ?"""
 _INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({_marks(TASK_COLUMNS)})"
 _UPDATE_TASK = (
     """UPDATE tasks SET roles = ?, status = ?, assignee = ?, due_ns = ?, history = ? WHERE no = ?"""
@@ -120,35 +118,25 @@ class SqlStore(SqlReads):
         except BaseException:
             connection.close()
             raise
-        self._epoch: int | None = None
+        # The shards that this store has claimed, and the epoch of each.
+        self._held: dict[int, int] = {}
         self._data_version = dialect.data_version(connection)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
-        with self._dialect.errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._dialect.errors(), self._dialect.transaction(self._connection) as tx:
+            yield tx
 
     def own(self) -> int:
+        """Takes every shard, whoever holds it; the highest new epoch."""
         with self._transaction() as tx:
-            row = tx.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-            epoch = int(row[0]) + 1 if row else 1
-            tx.execute(
-                "INSERT INTO meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (str(epoch),),
-            )
-        self._epoch = epoch
-        return epoch
+            taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
+        self._held = {int(shard): int(epoch) for shard, epoch in taken}
+        return max(self._held.values())
 
     def commit(self, batch: Batch) -> None:
-        if batch.lone:
-            self._append(batch.records[0])
+        if self._dialect.append is not None and batch.lone:
+            self._append(self._dialect.append, batch.records[0])
             return
         # Files first: a reference must never be durable before what it refers to.
         if self._files is not None:
@@ -156,7 +144,7 @@ class SqlStore(SqlReads):
                 if len(body) > BLOB_INLINE_BYTES_MAX:
                     self._files.write(digest, body)
         with self._transaction() as tx:
-            self._check_epoch(tx)
+            self._check_epoch(tx, self._held)
             self._write_runs(tx, batch)
             if batch.records:
                 tx.executemany(_INSERT_RECORD, batch.records)
@@ -171,20 +159,23 @@ class SqlStore(SqlReads):
             if batch.runs_removed:
                 self._remove_runs(tx, batch.runs_removed)
 
-    def _append(self, record: tuple[Any, ...]) -> None:
+    def _append(self, statement: str, record: tuple[Any, ...]) -> None:
         """One record and nothing else: the steady state of a run that goes step by step. One
         statement is a transaction of its own, and spares three calls of the driver."""
         with self._dialect.errors():
-            done = self._connection.execute(_APPEND_RECORD, (*record, str(self._epoch)))
+            done = self._connection.execute(statement, (*record, self._held.get(0, -1)))
         if done.rowcount != 1:
-            raise OwnershipLost(f"this engine owned epoch {self._epoch}; the store is at another one")
+            raise OwnershipLost("another process took this store over")
 
-    def _check_epoch(self, tx: Any) -> None:
-        found = tx.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-        if found is None or int(found[0]) != self._epoch:
-            raise OwnershipLost(
-                f"this engine owned epoch {self._epoch}; the store is at {found and found[0]}"
-            )
+    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
+        """Refuses the transaction unless every shard is still this store's."""
+        wanted = {shard: self._held.get(shard, -1) for shard in shards} or {0: -1}
+        marks = ", ".join("?" * len(wanted))
+        found = dict(
+            tx.execute(f"SELECT shard, epoch FROM shards WHERE shard IN ({marks})", tuple(wanted)).fetchall()
+        )
+        if found != wanted:
+            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
@@ -334,7 +325,7 @@ class SqlStore(SqlReads):
         kept = set(keep)
         query = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs) ORDER BY digest"
         with self._transaction() as tx:
-            self._check_epoch(tx)
+            self._check_epoch(tx, self._held)
             tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
             loose = [row[0] for row in self._all(query) if row[0] not in kept]
             tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])

@@ -31,6 +31,8 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
+from .reads import Position
+
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
 # SQLite needs about this much to begin with: its notes beside the file, a page of the log.
@@ -43,6 +45,11 @@ class SqliteDialect:
     """How SqlStore talks to SQLite."""
 
     name = "sqlite"
+    greatest = "max"
+    like = "LIKE"
+    position = Position(mark="SELECT coalesce(max(rowid), 0) FROM {table}", column="rowid", found=">")
+    append: str | None = """INSERT INTO journal (run, seq, event_no, opens, closes, digest, body)
+                            SELECT ?, ?, ?, ?, ?, ?, ? FROM shards WHERE shard = 0 AND epoch = ?"""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -162,6 +169,18 @@ class SqliteDialect:
                     raise
             time.sleep(_BUSY_PAUSE_S)
 
+    @contextlib.contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        """Begins with the write lock, so that a busy store is noticed before anything is done."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(Exception):
+                connection.execute("ROLLBACK")
+            raise
+
     def data_version(self, connection: sqlite3.Connection) -> int:
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
@@ -172,9 +191,6 @@ class SqliteDialect:
     def integrity(self, connection: sqlite3.Connection) -> list[str]:
         rows = connection.execute("PRAGMA quick_check").fetchall()
         return [str(row[0]) for row in rows if row[0] != "ok"]
-
-    def size(self) -> int | None:
-        return self.path.stat().st_size if self.path is not None and self.path.exists() else None
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

@@ -220,7 +220,7 @@ class World:
             self.after(wait, lambda: self._turn(process))
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
-        newest = int(self.disk.live.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+        newest = int(self.disk.live.execute("SELECT epoch FROM shards").fetchone()[0])
         assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
         process.kill()
         self.after(0, self._boot)

@@ -1,0 +1,162 @@
+"""What only a store on a server can meet: answers that get lost, a server that goes away, two processes that make it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from treadle.kernel.errors import OwnershipLost, StoreTooNew, StoreUnavailable
+from treadle.store.open import has_store, migrate_store, open_store, shown
+from treadle.store.postgres import Connection, PostgresDialect, PostgresStore
+from treadle.store.protocol import Batch
+from treadle.testing.rows import record, run_row
+
+
+@pytest.fixture
+def url(pg_uri: str) -> Iterator[str]:
+    schema = f"place_{secrets.token_hex(6)}"
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    yield f"{pg_uri}&options=-csearch_path%3D{schema}"
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+class Cut(PostgresDialect):
+    """A way to the server that is cut around the commit: before it was sent, or after it was done."""
+
+    cut: str | None = None
+
+    @contextlib.contextmanager
+    def transaction(self, connection: Connection) -> Iterator[Connection]:
+        cut, self.cut = self.cut, None
+        with super().transaction(connection) as tx:
+            yield tx
+            if cut == "before":
+                connection.raw.close()
+                raise psycopg.OperationalError("the connection is lost")
+        if cut == "after":
+            connection.raw.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+
+def _owner(dialect: PostgresDialect) -> PostgresStore:
+    store = PostgresStore(dialect)
+    store.own()
+    store.commit(Batch(runs_new={1: run_row(1)}))
+    return store
+
+
+def test_a_commit_whose_answer_was_lost_is_a_success_if_it_is_durable(url: str) -> None:
+    dialect = Cut(url)
+    with contextlib.closing(_owner(dialect)) as store:
+        dialect.cut = "after"
+        store.commit(Batch(records=[record(1, 1)]))
+        assert [stored.seq for stored in store.journal(1)] == [1]
+        store.commit(Batch(records=[record(1, 2)]))
+        assert [stored.seq for stored in store.journal(1)] == [1, 2]
+
+
+def test_a_commit_that_was_never_done_fails_and_can_be_made_again(url: str) -> None:
+    dialect = Cut(url)
+    with contextlib.closing(_owner(dialect)) as store:
+        dialect.cut = "before"
+        batch = Batch(records=[record(1, 1)])
+        with pytest.raises(StoreUnavailable):
+            store.commit(batch)
+        assert store.journal(1) == []
+        store.commit(batch)
+        assert [stored.seq for stored in store.journal(1)] == [1]
+
+
+def test_what_an_old_connection_still_has_in_flight_is_barred_once_the_store_connected_again(url: str) -> None:
+    with contextlib.closing(_owner(PostgresDialect(url))) as store:
+        old, session = store._connection, store._session
+        store._connection = PostgresDialect(url).connect()
+        store._begin_session()
+        held = list(store._held.items())
+        with pytest.raises(psycopg.DatabaseError) as barred:
+            old.execute(
+                "SELECT treadle_hold(?, ?, ?, ?::integer[], ?::bigint[])",
+                (store._name, session, 99, [s for s, _ in held], [e for _, e in held]),
+            )
+        assert barred.value.sqlstate == "TR002"
+        old.close()
+
+
+def test_a_connection_that_the_server_ends_is_made_anew(url: str) -> None:
+    with contextlib.closing(_owner(PostgresDialect(url))) as store:
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", (store._connection.raw.info.backend_pid,))
+        batch = Batch(records=[record(1, 1)])
+        with contextlib.suppress(StoreUnavailable):
+            store.commit(batch)
+        if not store.journal(1):
+            store.commit(batch)
+        assert [stored.seq for stored in store.journal(1)] == [1]
+
+
+def test_an_owner_that_was_replaced_commits_nothing_more(url: str) -> None:
+    with contextlib.closing(_owner(PostgresDialect(url))) as old, contextlib.closing(open_store(url)) as new:
+        new.own()
+        with pytest.raises(OwnershipLost):
+            old.commit(Batch(records=[record(1, 1)]))
+        assert new.journal(1) == []
+
+
+def test_processes_that_make_one_store_at_once_make_it_once(url: str) -> None:
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            open_store(url).close()
+        except BaseException as error:
+            failed.append(error)
+
+    makers = [threading.Thread(target=make) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join(60)
+    assert failed == []
+    assert has_store(url)
+
+
+def test_a_store_that_is_newer_is_left_alone(url: str) -> None:
+    open_store(url).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE meta SET value = '999' WHERE key = 'schema'")
+    with pytest.raises(StoreTooNew):
+        open_store(url)
+
+
+def test_migrate_says_what_was_and_what_is(url: str) -> None:
+    assert not has_store(url)
+    said = migrate_store(url)
+    assert said["schema_before"] == 0
+    assert said["schema"] > 0
+    assert migrate_store(url)["schema_before"] == said["schema"]
+
+
+def test_a_server_that_does_not_answer_is_said_with_its_address_and_without_the_password() -> None:
+    with pytest.raises(StoreUnavailable) as refused:
+        open_store("postgresql://ann:hunter2hunter2@127.0.0.1:1/orders")
+    assert "127.0.0.1:1/orders" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://ann:secret@db/orders", "postgresql://ann@db/orders"),
+        ("postgresql://ann@db/orders", "postgresql://ann@db/orders"),
+        ("sqlite:///treadle.db", "sqlite:///treadle.db"),
+    ],
+)
+def test_an_address_is_told_without_its_password(url: str, told: str) -> None:
+    assert shown(url) == told
