@@ -74,7 +74,9 @@ def test_a_commit_that_was_never_done_fails_and_can_be_made_again(url: str) -> N
         assert [stored.seq for stored in store.journal(1)] == [1]
 
 
-def test_what_an_old_connection_still_has_in_flight_is_barred_once_the_store_connected_again(url: str) -> None:
+def test_what_an_old_connection_still_has_in_flight_is_barred_once_the_store_connected_again(
+    url: str,
+) -> None:
     with contextlib.closing(_owner(PostgresDialect(url))) as store:
         old, session = store._connection, store._session
         store._connection = PostgresDialect(url).connect()
