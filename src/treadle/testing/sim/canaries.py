@@ -29,7 +29,7 @@ def append_ignores_expected_sequence() -> Iterator[None]:
     overwrite = sql._INSERT_RECORD.replace("INSERT INTO", "INSERT OR REPLACE INTO")
     with (
         patch.object(sql, "_INSERT_RECORD", overwrite),
-        patch.object(sql.SqlStore, "_check_epoch", lambda self, tx: None),
+        patch.object(sql.SqlStore, "_check_epoch", lambda self, tx, shards: None),
     ):
         yield
 
