@@ -148,7 +148,11 @@ def _again(
         except PASSING:
             raise
         except Exception as error:  # the same error is what replay expects
-            return fault(run, event, error_of(error), at_ns=at_ns)
+            again = error_of(error)
+            if again["code"] == record["error"]["code"] == "MACHINE_ERROR":
+                # The words were those of whatever raised it (0.1.0), and are nothing that was decided.
+                again = record["error"]
+            return fault(run, event, again, at_ns=at_ns)
         return fault(
             run, event, {"class": "internal", "code": "NO_FAULT", "message": "", "details": {}}, at_ns=at_ns
         )

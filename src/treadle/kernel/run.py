@@ -123,11 +123,13 @@ class RunState:
                             return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
         return None
 
-    def wants_snapshot(self) -> bool:
+    def wants_snapshot(self, *, bytes_more: int = 0, records_more: int = 0) -> bool:
+        """Whether its tail is long enough to be replaced by a snapshot, or would be with one record more."""
+        tail_bytes = self.tail_bytes + bytes_more
         return (
-            self.tail_records >= SNAPSHOT_TAIL_RECORDS_MAX
-            or self.tail_bytes > max(SNAPSHOT_TAIL_BYTES_MIN, self.snapshot_bytes)
-        ) and self.tail_bytes * 4 >= self.snapshot_bytes
+            self.tail_records + records_more >= SNAPSHOT_TAIL_RECORDS_MAX
+            or tail_bytes > max(SNAPSHOT_TAIL_BYTES_MIN, self.snapshot_bytes)
+        ) and tail_bytes * 4 >= self.snapshot_bytes
 
 
 @dataclass(slots=True)
@@ -270,7 +272,9 @@ def error_of(exception: Exception) -> dict[str, Any]:
             message = exception.message.encode(errors="replace").decode()
             value = {**value, "message": message, "where": None, "details": {}}
         return value
-    return TreadleError(f"{type(exception).__name__}: {exception}", code="MACHINE_ERROR").to_value()
+    # Its text is Python's or a library's: it may differ from version to version, and hold an address.
+    message = f"the machine raised {type(exception).__name__}; the log has its text"
+    return TreadleError(message, code="MACHINE_ERROR").to_value()
 
 
 def _checked(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:
@@ -356,6 +360,7 @@ def admit(
     body = encode(record)
     if bytes_max is not None and len(body) > bytes_max:
         raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
+    _check_kept(run, decision, record, len(body))
 
     was = run.status
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
@@ -399,6 +404,15 @@ def _check_limits(decision: Decision, events_max: int) -> None:
     events = len(decision.events)
     if events > events_max:
         raise LimitExceeded(f"{events} events in one step; at most {events_max} are allowed")
+
+
+def _check_kept(run: RunState, decision: Decision, record: dict[str, Any], size: int) -> None:
+    """What the record does not hold must be made of values too, or the next snapshot could not be
+    written, with the record committed. The state is looked at when a snapshot is due, and at the start."""
+    if decision.result is not None and "result" not in record:
+        encode(decision.result)
+    if run.seq == 0 or run.wants_snapshot(bytes_more=size, records_more=1):
+        encode(decision.state)
 
 
 def _describe(

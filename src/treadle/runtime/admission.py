@@ -6,6 +6,7 @@ happened (a receipt) cannot be refused: if its step fails, the failure is record
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ from .ports import Item, NewRun
 
 if TYPE_CHECKING:
     from .core import Core
+
+log = logging.getLogger("treadle.core")
 
 
 def admit(core: Core, item: Item) -> bool:
@@ -256,6 +259,8 @@ def _step_failed(core: Core, hot: Hot, item: Item, event: Event, error: Exceptio
     if hot.batch == core.staged.number:
         core.staged.taken.pop()
         return False
+    if not isinstance(error, TreadleError):
+        log.error("the machine of %s raised on a %s event", item.run, event.kind, exc_info=error)
     if _is_refusable(item, hot):
         known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
         core.refuse(item, known)

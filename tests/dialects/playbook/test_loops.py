@@ -104,7 +104,7 @@ def test_l8_break_ends_the_iteration_not_the_loop() -> None:
     assert lab.result["results"] == [1, "end"]
 
 
-@pytest.mark.parametrize("items", ["[]", '"{{ workload.none }}"', '"{{ [] }}"'])
+@pytest.mark.parametrize("items", ["[]", '"{{ none }}"', '"{{ [] }}"'])
 def test_l9_empty_collections_are_done_with_zero_iterations(items: str) -> None:
     lab = Lab(LOOP % ("", items, "parallel")).run().replays()
     assert lab.result == [0, [], {"total": 0, "success": 0, "failed": 0}]

@@ -162,6 +162,35 @@ def test_params_are_checked() -> None:
     refused(Probe(opens(call(params={"x": object()}))), ValueRefused)
 
 
+@pytest.mark.parametrize("part", ["state", "events", "result", "error", "more", "log"])
+def test_a_decision_is_made_of_values_in_all_its_parts(part: str) -> None:
+    lazy = (item for item in "ab")
+    made: dict[str, Any] = {"state": {}}
+    made[part] = [{"type": "x", "data": lazy}] if part == "events" else {"inner": lazy}
+    refused(Probe(lambda state, event, ctx: Decision(**made)), ValueRefused)
+
+
+def test_a_state_that_is_no_value_is_found_when_a_snapshot_is_due() -> None:
+    def spoils(state: Any, event: Event, ctx: Context) -> Decision:
+        return Decision(state={"lazy": iter([1])}, intents=[call("a", params={"pad": "x" * 70_000})])
+
+    driver = drive(Probe(opens(call("a")), spoils), {})
+    driver.ok(driver.open()[0])
+    record = driver.journal[-1].record()
+    assert (record["kind"], record["error"]["code"]) == ("fault", "VALUE_REFUSED")
+    driver.assert_replays()
+
+
+def test_the_words_of_an_exception_that_nobody_expected_are_not_recorded() -> None:
+    def breaks(state: Any, event: Event, ctx: Context) -> Decision:
+        raise KeyError(object())
+
+    driver = drive(Probe(opens(call("a")), breaks))
+    driver.ok(driver.open()[0])
+    assert "0x" not in str(driver.journal[-1].record()["error"])
+    driver.assert_replays()
+
+
 def test_cancelling_what_is_not_open_is_refused_and_changes_nothing() -> None:
     driver = drive(Probe(opens(call()), lambda s, e, c: Decision(state=s, cancel=["ghost"])))
     before = snapshot_of(driver.run)

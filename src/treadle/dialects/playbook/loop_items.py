@@ -12,11 +12,13 @@ from typing import Any
 
 from treadle.kernel.values import Value, encode
 
-from .environment import plain
+from .bounds import Misuse
+from .edition import is_first
 from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Token, Turn, canonical
 from .model import Loop
 from .pipeline import collection
+from .texts import NotThere, bounded
 
 
 def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:
@@ -28,14 +30,16 @@ def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]
         # A written list, or mapping, of templates.
         return {"list": canonical(collection(loop.source.render(scope), where))}
     raw = loop.field.raw(scope)
+    if isinstance(raw, NotThere) and not is_first():
+        raise loop.field.missing(raw)
     if isinstance(raw, range):
         return {"range": [raw.start, raw.stop, raw.step]}
     found = _lasting(turn, loop, raw)
     if found is not None and isinstance(items(turn, found, token), list):
         return found
     try:
-        computed = plain(raw, load=True)
-    except (TypeError, ValueError) as error:
+        computed = bounded(raw, load=True)
+    except (TypeError, ValueError, Misuse) as error:
         raise loop.field.failed(error) from error
     return {"list": canonical(collection(computed, where))}
 

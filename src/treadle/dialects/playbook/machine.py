@@ -7,7 +7,8 @@ starts tokens as far as one decision has room. The parts are in their own module
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
@@ -28,7 +29,8 @@ from treadle.kernel.model import (
 from treadle.kernel.values import Value, encode, to_value
 
 from . import finish, joins, loops, stepruns
-from .handles import Loader, Scope, loader
+from .edition import CURRENT, edition
+from .handles import Scope, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
 from .marking import State, Turn, canonical, new_state, token_of
@@ -43,7 +45,7 @@ _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running",
 
 class PlaybookMachine(Machine):
     dialect = "playbook"
-    version = 1
+    version = CURRENT
     large_input = True
     # One value is small or a reference; how many of them one step names is the author's choice. What
     # can be sliced is (`marking.BYTES_MAX`); the arguments of one step cannot.
@@ -63,19 +65,15 @@ class PlaybookMachine(Machine):
         return lifetime_ns(reference)
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
-        token = loader.set(_blobs(ctx))
-        try:
+        with _surroundings(ctx):
             turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx)
             turn.emit("playbook.started", data={"entry": definition.entry})
             if definition.keychain:
                 return self._prove(turn)
             return self._enter(turn)
-        finally:
-            loader.reset(token)
 
     def step(self, definition: Playbook, state: State, event: Event, ctx: Context) -> Decision:
-        token = loader.set(_blobs(ctx))
-        try:
+        with _surroundings(ctx):
             turn = Turn(definition, state, ctx)
             match event:
                 case Receipt():
@@ -89,11 +87,13 @@ class PlaybookMachine(Machine):
                     return self._drive(turn)
                 case _:
                     raise Unsupported(f"a playbook takes no {event.kind} event")
-        finally:
-            loader.reset(token)
 
     def cancel(self, definition: Playbook, state: State, event: Cancel, ctx: Context) -> Decision:
-        turn = Turn(definition, state, ctx)
+        with _surroundings(ctx):
+            return self._cancel(Turn(definition, state, ctx), event)
+
+    def _cancel(self, turn: Turn, event: Cancel) -> Decision:
+        definition, state = turn.playbook, turn.state
         reason = event.reason or "cancelled"
         error: dict[str, Any] = {
             "class": "user",
@@ -280,8 +280,15 @@ def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
 
 
-def _blobs(ctx: Context) -> Loader:
-    return ctx.blob
+@contextmanager
+def _surroundings(ctx: Context) -> Iterator[None]:
+    """What templates may look up, and the rules that the run was started under."""
+    loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
+    try:
+        yield
+    finally:
+        loader.reset(loading)
+        edition.reset(rules)
 
 
 def _is_report(ref: str, receipt: Receipt) -> bool:

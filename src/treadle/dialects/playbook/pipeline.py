@@ -24,6 +24,7 @@ from .needs import RESERVED
 from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
+from .texts import NotThere
 
 # A pipeline that jumps among noops forever would hold its worker forever.
 IDLE_TASKS_MAX: Final = 20_000
@@ -350,6 +351,8 @@ class Pipeline:
         sub = self.frame.get("sub")
         if sub is None:
             try:
+                if loop.field is not None and isinstance(raw := loop.field.raw(self.scope), NotThere):
+                    raise loop.field.missing(raw)
                 items = collection(loop.source.render(self.scope, load=True), loop_where(task))
             except (ExpressionError, NotACollection) as error:
                 wrong = (

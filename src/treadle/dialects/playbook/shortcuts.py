@@ -8,27 +8,20 @@ expressions both ways and compares.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, Final
 
-from jinja2 import ChainableUndefined, Undefined, nodes
+from jinja2 import Undefined, nodes
 
+from .edition import is_first
 from .handles import MISSING, Handle, Scope, attribute, bare
+from .operations import binary, compare
+from .texts import NotThere, text_of
 
 Shortcut = Callable[[Scope], Any]
-Binary = Callable[[str, Any, Any], Any]
+# Beyond so many nodes an expression is compiled by Jinja, which counts what it does.
+NODES_MAX: Final = 100
 
-_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "in": lambda a, b: bare(a) in bare(b),
-    "notin": lambda a, b: bare(a) not in bare(b),
-}
 FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
 _TESTS: Final = frozenset({"defined", "undefined", "none"})
 
@@ -37,28 +30,32 @@ class _GiveUp(Exception):
     """The tree holds a node that only Jinja compiles."""
 
 
-def shortcut(tree: nodes.Expr, env: Any, binary: Binary) -> Shortcut | None:
+def shortcut(tree: nodes.Expr, env: Any) -> Shortcut | None:
     try:
-        return _Walk(env, binary).expr(tree)
+        return _Walk(env).expr(tree)
     except _GiveUp:
         return None
 
 
-def text_shortcut(parts: list[nodes.Expr], env: Any, binary: Binary) -> Shortcut | None:
+def text_shortcut(parts: list[nodes.Expr], env: Any) -> Shortcut | None:
     """Text with simple expressions in it: `{{ workload.url }}/items/{{ iter.id }}`."""
-    walk = _Walk(env, binary)
+    walk = _Walk(env)
     try:
         made = [p.data if isinstance(p, nodes.TemplateData) else walk.expr(p) for p in parts]
     except _GiveUp:
         return None
-    return lambda scope: "".join([p if isinstance(p, str) else str(p(scope)) for p in made])
+    return lambda scope: "".join([p if isinstance(p, str) else text_of(p(scope)) for p in made])
 
 
 class _Walk:
-    def __init__(self, env: Any, binary: Binary) -> None:
-        self.env, self.binary = env, binary
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.nodes = 0
 
     def expr(self, node: nodes.Node) -> Shortcut:
+        self.nodes += 1
+        if self.nodes > NODES_MAX:
+            raise _GiveUp
         make = getattr(self, f"_{type(node).__name__.lower()}", None)
         if make is None:
             raise _GiveUp
@@ -76,7 +73,7 @@ class _Walk:
 
         def read(scope: Scope) -> Any:
             found = scope.resolve(name)
-            return ChainableUndefined(name=name) if found is MISSING else found
+            return NotThere(name=name) if found is MISSING else found
 
         return read
 
@@ -90,8 +87,8 @@ class _Walk:
                 return found
             if isinstance(value, Undefined):
                 return value
-            if type(value) is dict and not hasattr(dict, name):
-                return ChainableUndefined(obj=value, name=name)
+            if type(value) is dict and not (is_first() and hasattr(dict, name)):
+                return NotThere(obj=value, name=name)
             return fallback(value, name)
 
         return read
@@ -105,8 +102,8 @@ class _Walk:
     def _compare(self, node: nodes.Compare) -> Shortcut:
         if len(node.ops) != 1:
             raise _GiveUp
-        left, compare, right = self.expr(node.expr), _COMPARE[node.ops[0].op], self.expr(node.ops[0].expr)
-        return lambda scope: compare(left(scope), right(scope))
+        left, operator, right = self.expr(node.expr), node.ops[0].op, self.expr(node.ops[0].expr)
+        return lambda scope: compare(operator, left(scope), right(scope))
 
     def _and(self, node: nodes.And) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
@@ -125,7 +122,7 @@ class _Walk:
         return lambda scope: -bare(inner(scope))
 
     def _add(self, node: nodes.Add) -> Shortcut:
-        left, right, binary = self.expr(node.left), self.expr(node.right), self.binary
+        left, right = self.expr(node.left), self.expr(node.right)
 
         def add(scope: Scope) -> Any:
             a, b = left(scope), right(scope)
@@ -135,7 +132,7 @@ class _Walk:
 
     def _sub(self, node: nodes.Sub) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
-        return lambda scope: bare(left(scope)) - bare(right(scope))
+        return lambda scope: binary("-", left(scope), right(scope))
 
     def _condexpr(self, node: nodes.CondExpr) -> Shortcut:
         if node.expr2 is None:

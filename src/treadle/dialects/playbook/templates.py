@@ -6,26 +6,31 @@ expression, empty inside text, false in a condition. Most expressions in playboo
 names, comparisons and defaults: `shortcuts.py` turns those into closures (about 1 µs instead of 15).
 
 `Field` is a template with an address, so that an error can say where it stands. Rendering is
-bounded in output and work, because definitions come from people: see `environment.py`.
+bounded in output and work, because definitions come from people: see `bounds.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from json import JSONDecodeError
 from typing import Any, Final
 
-from jinja2 import TemplateError, Undefined, nodes
+from jinja2 import TemplateError, nodes
 from jinja2.environment import TemplateExpression
-from jinja2.exceptions import TemplateSyntaxError
+from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
 from jinja2.meta import find_undeclared_variables
+from jinja2.visitor import NodeTransformer
 
 from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
-from .environment import ENV, Budget, binary, budget, check_size, count, plain, searched
+from .bounds import Budget, Misuse, budget, check_size, purse
+from .edition import is_first
+from .environment import ENV
 from .handles import MISSING, Scope
 from .shortcuts import Shortcut, shortcut, text_shortcut
+from .texts import NotThere, bounded, plain, truth_of
 
 TEMPLATE_CHARS_MAX: Final = 1024 * 1024
 
@@ -38,7 +43,7 @@ class Expression:
 
     __slots__ = ("_fast", "_names", "_slow", "native", "path", "text", "uses")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, shortcuts: bool = True) -> None:
         if len(text) > TEMPLATE_CHARS_MAX:
             raise ExpressionError(f"a template longer than {TEMPLATE_CHARS_MAX:,} characters")
         self.text = text
@@ -56,17 +61,20 @@ class Expression:
             # ("workload", "items") for {{ workload.items }}; None for anything but a plain path.
             self.path = _path(expression)
             self._fast: Shortcut | None = None
-            if expression is not None:
-                self._fast = shortcut(expression, ENV, binary)
-            elif len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output):
-                self._fast = text_shortcut(tree.body[0].nodes, ENV, binary)
+            if shortcuts and expression is not None:
+                self._fast = shortcut(expression, ENV)
+            elif shortcuts and len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output):
+                self._fast = text_shortcut(tree.body[0].nodes, ENV)
             self._slow: Callable[[dict[str, Any]], Any] | None = None
             if self._fast is None:
                 self._slow = _compiled(tree, expression)
         except TemplateSyntaxError as error:
             raise ExpressionError(f"not a valid template: {error.message}", code="TEMPLATE_SYNTAX") from error
-        except (TemplateError, RecursionError) as error:
-            raise ExpressionError(f"not a valid template: {error}", code="TEMPLATE_SYNTAX") from error
+        except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
+            # Python refuses what Jinja makes of it: more than 20 blocks inside one another, too many brackets.
+            raise ExpressionError(
+                "not a valid template: it nests too deeply, or uses what templates have not", code="TEMPLATE_SYNTAX"
+            ) from error
 
     def value(self, scope: Scope) -> Any:
         """Native value (handles and undefined included) or text."""
@@ -78,10 +86,21 @@ class Expression:
             if found is not MISSING:
                 variables[name] = found
         assert self._slow is not None
-        token = budget.set(Budget())
+        token = budget.set(purse())
         try:
             found = self._slow(variables)
             return list(found) if isinstance(found, Iterator) else found
+        finally:
+            budget.reset(token)
+
+    def rendered(self, scope: Scope, *, load: bool) -> Value:
+        """The value as it leaves the template. What a name leads to is handed on as it is; what an
+        expression puts together is measured, and what of it is lazy is made within its budget."""
+        if self.path is not None:
+            return plain(self.value(scope), load=load)
+        token = budget.set(Budget())
+        try:
+            return bounded(self.value(scope), load=load)
         finally:
             budget.reset(token)
 
@@ -102,25 +121,20 @@ def _path(node: nodes.Expr | None) -> tuple[str, ...] | None:
 
 
 def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, Any]], Any]:
-    for loop in tree.find_all(nodes.For):
-        loop.iter = _call("__count", loop.iter)
-    for compare in tree.find_all(nodes.Compare):
-        sought = [operand for operand in compare.ops if operand.op in ("in", "notin")]
-        if sought:
-            compare.expr = _call("__searched", compare.expr)
-        for operand in sought:
-            operand.expr = _call("__searched", operand.expr)
+    tree = _Rewriting().visit(tree)
     if expression is not None:
-        assign = nodes.Assign(nodes.Name("result", "store", lineno=1), expression, lineno=1)
+        output = tree.body[0]
+        assert isinstance(output, nodes.Output)
+        assign = nodes.Assign(nodes.Name("result", "store", lineno=1), output.nodes[0], lineno=1)
         body = nodes.Template([assign], lineno=1)
         body.set_environment(ENV)
         evaluate = TemplateExpression(ENV.from_string(body), undefined_to_none=False)
-        return lambda variables: evaluate({**variables, **_COUNTING})
+        return lambda variables: evaluate(variables)
     template = ENV.from_string(tree)
 
     def render(variables: dict[str, Any]) -> str:
         parts, size = [], 0
-        for part in template.generate({**variables, **_COUNTING}):
+        for part in template.generate(variables):
             size += len(part)
             check_size(size)
             parts.append(part)
@@ -129,19 +143,53 @@ def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[
     return render
 
 
-_METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
+class _Rewriting(NodeTransformer):
+    """Has what repeats, searches, compares, cuts and joins go through functions that count it, and a dot
+    before a call ask for a method. All else that a dot asks for is a key."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _call("count", node.iter)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            only = node.ops[0]
+            return _call("compare", nodes.Const(only.op, lineno=node.lineno), node.expr, only.expr)
+        if any(operand.op in ("in", "notin") for operand in node.ops):
+            node.expr = _call("searched", node.expr)
+        for operand in node.ops:
+            operand.expr = _call("searched", operand.expr)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("concat", *node.nodes)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _call("sliced", node.node)
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Getattr):
+            method = nodes.Const(node.node.attr, lineno=node.lineno)
+            node.node = _call("method", node.node.node, method)
+        return node
 
 
-_COUNTING: Final = {"__count": count, "__searched": searched}
-
-
-def _call(name: str, argument: nodes.Node) -> nodes.Call:
-    assert isinstance(argument, nodes.Expr)
-    made = nodes.Call(
-        nodes.Name(name, "load", lineno=argument.lineno), [argument], [], None, None, lineno=argument.lineno
-    )
+def _call(name: str, *arguments: nodes.Node) -> nodes.Call:
+    line = arguments[0].lineno
+    function = nodes.EnvironmentAttribute(f"treadle_{name}", lineno=line)
+    made = nodes.Call(function, list(arguments), [], None, None, lineno=line)
     made.set_environment(ENV)
     return made
+
+
+_METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
 
 
 def _uses(node: nodes.Node, undeclared: frozenset[str]) -> Iterator[Use]:
@@ -183,11 +231,9 @@ class Field:
         return self.expression.uses
 
     def raw(self, scope: Scope) -> Any:
+        """The value with handles, ranges and undefined names in it."""
         try:
-            value = self.expression.value(scope)
-            if isinstance(value, Undefined):
-                return None
-            return value
+            return self.expression.value(scope)
         except (ExpressionError, BlobMissing):
             raise
         except Exception as error:  # whatever a user's expression raises is an expression error
@@ -195,7 +241,7 @@ class Field:
 
     def value(self, scope: Scope, *, load: bool = False) -> Value:
         try:
-            return plain(self.expression.value(scope), load=load)
+            return self.expression.rendered(scope, load=load)
         except (ExpressionError, BlobMissing):
             raise
         except Exception as error:
@@ -205,23 +251,54 @@ class Field:
         try:
             value = self.expression.value(scope)
             if self.expression.native:
-                return bool(value)
+                return truth_of(value)
         except (ExpressionError, BlobMissing):
             raise
         except Exception as error:
             raise self.failed(error) from error
         return str(value).strip().lower() not in ("", "false", "0", "none", "no")
 
+    def missing(self, name: NotThere) -> ExpressionError:
+        """The error of a template that steers a run and is undefined: a run must not go on as if it were not
+        there."""
+        return self.failed(UndefinedError(f"{name.name[:200]!r} is undefined"))
+
     def failed(self, error: Exception) -> ExpressionError:
         text = self.expression.text.strip()
         shown = text if len(text) <= 200 else text[:200] + "…"
-        # An exception may quote the value it was about, however large.
-        reason = f"{error!s:.1000}"
+        reason, kind = _told(error)
         return ExpressionError(
-            f"{self.where}: {shown}: {reason or type(error).__name__}",
+            f"{self.where}: {shown}: {reason}",
             where=self.where,
-            details={"expression": shown, "reason": reason, "type": type(error).__name__},
+            details={"expression": shown, "reason": reason, "type": kind},
         )
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """What went wrong, in words of ours: those of Python and Jinja change with their versions, and may
+    hold what must not be recorded."""
+    if is_first():
+        kind = "SecurityError" if isinstance(error, SecurityError) else type(error).__name__
+        return f"{error!s:.1000}" or kind, kind
+    if isinstance(error, Misuse | UndefinedError):
+        return f"{error!s:.1000}", "undefined" if isinstance(error, UndefinedError) else "misuse"
+    for types, reason in _REASONS:
+        if isinstance(error, types):
+            return reason, "misuse"
+    return "it cannot be evaluated", "misuse"
+
+
+_REASONS: Final[tuple[tuple[Any, str], ...]] = (
+    (SecurityError, "it does what templates must not do"),
+    (ZeroDivisionError, "it divides by zero"),
+    (JSONDecodeError, "a text is not JSON"),
+    (UnicodeError, "bytes are not text"),
+    (RecursionError, "it goes too deep"),
+    (OverflowError, "a number is too large"),
+    (TypeError, "its values do not go together, or a filter is given what it does not take"),
+    (ValueError, "a value has not the form that is asked for"),
+    (LookupError, "a key or an index is not there"),
+)
 
 
 class Tree:

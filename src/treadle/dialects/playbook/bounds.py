@@ -1,0 +1,173 @@
+"""What one rendering of a template may make and how much it may do.
+
+Definitions come from people, and guards are evaluated where every run of a store waits its turn, so no
+short template may take long or make much. What can grow is checked before it is made (`check_size`,
+`Extent`); what repeats is counted (`Budget`): turns of loops, calls, items that filters go over,
+characters that are made or compared. Nothing reads a clock, so the same template gives the same on replay.
+
+A value that holds another one many times is small in memory and huge when it is written out or compared
+(`[[[1]*1000]*1000]*1000`), so values are measured as they would be written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, Final
+
+from jinja2.exceptions import SecurityError
+
+from .edition import is_first
+from .handles import Handle, bare
+
+OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
+ITEMS_MAX: Final = 10_000_000
+# What a call of a macro, or of a loop by itself, is counted as: each may hold many others.
+CALL_COST: Final = 64
+# So many characters of a value that is made or searched are counted as one turn.
+CHARS_PER_TURN: Final = 16
+# So many items of a value that is compared are counted as one turn.
+ITEMS_PER_TURN: Final = 4
+
+
+class Misuse(SecurityError):
+    """A template does what templates must not do, or cannot. The words are ours, so they may be recorded."""
+
+
+class Extent:
+    """How large values are when written out: items and characters, each counted as often as it occurs.
+    What was measured is remembered by identity, so sharing costs nothing; templates cannot change values."""
+
+    __slots__ = ("_known", "_texts", "distinct")
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int, int]] = {}
+        self._texts: dict[int, str | bytes] = {}
+        # Items and characters that there are in memory.
+        self.distinct = 0
+
+    def of(self, value: Any) -> tuple[int, int]:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            # A short text costs about as much wherever it stands.
+            if len(value) <= CHARS_PER_TURN or id(value) not in self._texts:
+                self.distinct += len(value)
+                self._texts[id(value)] = value
+            return 0, len(value)
+        if kind is Handle:
+            return self.of(value.payload())
+        if kind is range:
+            return len(value), 0
+        if kind is not list and kind is not tuple and kind is not dict:
+            return 0, 0
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1], known[2]
+        items, chars = len(value), 0
+        self.distinct += items
+        for item in value.values() if kind is dict else value:
+            if type(item) in _SMALL:
+                continue
+            inner, text = self.of(item)
+            items += inner
+            chars += text
+        if kind is dict:
+            keys = sum(len(key) for key in value if type(key) is str)
+            chars += keys
+            self.distinct += keys
+        self._known[id(value)] = (value, items, chars)
+        return items, chars
+
+    def size(self, value: Any) -> int:
+        items, chars = self.of(value)
+        return items + chars
+
+    def turns(self, value: Any) -> int:
+        items, chars = self.of(value)
+        return items // ITEMS_PER_TURN + chars // CHARS_PER_TURN
+
+
+_SMALL: Final = frozenset({int, float, bool, type(None)})
+
+
+class Budget:
+    """Counts the turns of everything that repeats in one rendering."""
+
+    __slots__ = ("extent", "left")
+
+    def __init__(self) -> None:
+        self.left = ITEMS_MAX
+        self.extent = Extent()
+
+    def spend(self, turns: int) -> None:
+        self.left -= turns
+        if self.left < 0:
+            raise Misuse(f"a template takes more than {ITEMS_MAX:,} turns")
+
+    def count(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.spend(1)
+            yield item
+
+    def pay(self, *values: Any) -> None:
+        """For work that goes through the whole of values: they are compared, sorted, written out."""
+        for value in values:
+            if type(value) not in _SMALL:
+                self.spend(self.extent.turns(value))
+
+    def made(self, value: Any) -> Any:
+        """A value that was just made, item by item or character by character."""
+        if isinstance(value, str | bytes):
+            self.spend(len(value) // CHARS_PER_TURN)
+        elif isinstance(value, list | tuple):
+            self.spend(len(value) // ITEMS_PER_TURN)
+        return value
+
+
+# Set for the length of one rendering.
+budget: ContextVar[Budget] = ContextVar("treadle_playbook_budget")
+
+
+def purse() -> Budget:
+    """The budget of the rendering at hand; outside one, of this one operation."""
+    return budget.get(None) or Budget()
+
+
+def check_size(size: int) -> None:
+    if size > OUTPUT_CHARS_MAX:
+        raise Misuse(f"a template makes a value larger than {OUTPUT_CHARS_MAX:,} characters or items")
+
+
+def check_repeated(value: Any) -> None:
+    """Refuses a value that is much larger written out than it is: it holds others many times."""
+    extent = Extent()
+    check_size(extent.size(value) - extent.distinct)
+
+
+def count(items: Iterable[Any]) -> Iterator[Any]:
+    """The items of a `{% for %}`, each counted."""
+    return budget.get().count(items)
+
+
+def searched(items: Any) -> Any:
+    """What stands right of an `in`, with the search in it counted."""
+    found = bare(items)
+    if isinstance(found, str | bytes | list | tuple) and (spending := budget.get(None)) is not None:
+        spending.spend(1 + len(found) // CHARS_PER_TURN)
+        if not is_first():
+            spending.pay(found)
+    return found
+
+
+def sliced(value: Any) -> Any:
+    """What a slice is taken of."""
+    found = bare(value)
+    return found if is_first() else purse().made(found)
+
+
+def check_times(value: Any, count: int) -> None:
+    """Refuses to repeat a value so often that it would be too large written out."""
+    if isinstance(value, str | bytes | list | tuple):
+        check_size(len(value) * max(count, 0))
+        if count > 1 and not is_first():
+            check_size(purse().extent.size(value) * (count - 1))

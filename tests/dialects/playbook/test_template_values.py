@@ -1,0 +1,181 @@
+"""Only values leave a template; a dot asks for a key, never for a method (PLAYBOOK §6.41, §6.42)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from treadle.dialects.playbook.edition import edition
+from treadle.dialects.playbook.handles import Scope
+from treadle.dialects.playbook.templates import Field
+from treadle.kernel.errors import ExpressionError
+
+from .harness import Lab
+
+WORKLOAD: dict[str, Any] = {"rows": [{"name": "ann"}, {"name": "bob"}], "text": "abc", "of": {"a": 1}}
+
+
+def value(text: str) -> Any:
+    return Field(text, "here").value(Scope({"workload": WORKLOAD}))
+
+
+def truth(text: str) -> bool:
+    return Field(text, "here").truth(Scope({"workload": WORKLOAD}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("to {{ workload.rows | map(attribute='name') }}", "to ['ann', 'bob']"),
+        ("to {{ workload.rows | selectattr('name', 'eq', 'bob') }}", "to [{'name': 'bob'}]"),
+        ("to {{ [1, 2, 3] | select('odd') }}", "to [1, 3]"),
+        ("to {{ [1, 2, 3] | batch(2) }}", "to [[1, 2], [3]]"),
+        ("to {{ [1, 2, 1] | unique }}", "to [1, 2]"),
+        ("to {{ [1, 2] | reverse }}", "to [2, 1]"),
+        ("to {{ workload.of | items }}", "to [['a', 1]]"),
+        ("to {{ workload.of.items() }}", "to [['a', 1]]"),
+        ("to {{ range(3) }}", "to [0, 1, 2]"),
+        ("to {{ [workload.rows | map(attribute='name')] }}", "to [['ann', 'bob']]"),
+        ("{{ 'to ' ~ (workload.rows | map(attribute='name')) }}", "to ['ann', 'bob']"),
+        ("{{ workload.rows | map(attribute='name') | string }}", "['ann', 'bob']"),
+        ("{{ (workload.rows | map(attribute='name')) | upper }}", "['ANN', 'BOB']"),
+        ("{{ '{}'.format(workload.rows | map(attribute='name')) }}", "['ann', 'bob']"),
+        ("{{ [workload.rows | map(attribute='name')] | join('-') }}", "['ann', 'bob']"),
+    ],
+)
+def test_what_is_lazy_is_the_list_it_stands_for(text: str, expected: str) -> None:
+    assert value(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a {{ cycler('a') }}",
+        "a {{ joiner() }}",
+        "a {{ namespace(x=1) }}",
+        "a {{ range }}",
+        "{% macro m() %}{% endmacro %}a {{ m }}",
+        "{% for x in [1] %}{{ loop }}{% endfor %}",
+        "{{ [range] }}",
+        "{{ {'a': dict} }}",
+        "{{ range | string }}",
+        "{{ 'a' ~ dict }}",
+        "{{ [range] | join(',') }}",
+        "{{ '{}'.format(range) }}",
+        "{{ '%s' | format(range) }}",
+    ],
+)
+def test_what_has_no_value_is_an_error_that_names_the_filter_to_add(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        value(text)
+    assert "| list" in caught.value.message
+    assert "0x" not in str(caught.value.to_value())
+
+
+@pytest.mark.parametrize(
+    "text", ["workload.of.items", "workload.of.values", "workload.rows.count", "workload.text.upper", "'a'.join"]
+)
+def test_a_key_that_is_not_there_is_undefined_whatever_python_calls_its_methods(text: str) -> None:
+    assert value("{{ %s }}" % text) is None
+    assert value("n={{ %s }}" % text) == "n="
+    assert truth("{{ %s }}" % text) is False
+    assert value("{{ %s is defined }}" % text) is False
+    assert value("{{ workload.rows | map(attribute='items') | list }}") == [None, None]
+    assert value("{{ workload.of | attr('items') }}") is None
+    assert value("{{ workload.of['items'] }}") is None
+
+
+def test_methods_are_called_and_only_those_on_a_list() -> None:
+    assert value("{{ workload.of.get('a') }} {{ workload.text.upper() }}") == "1 ABC"
+    assert value("{{ [1, 2, 1].count(1) }}") == 2
+    assert value("{% for x in [1, 2] %}{{ loop.cycle('a', 'b') }}{{ loop.last }}{% endfor %}") == "aFalsebTrue"
+    assert value("{% for g in workload.rows | groupby('name') %}{{ g.grouper }}{{ g.list | length }}{% endfor %}") == (
+        "ann1bob1"
+    )
+    for text in ("{{ workload.of.copy() }}", "{{ workload.text.nothing() }}", "{{ (1).conjugate() }}"):
+        with pytest.raises(ExpressionError):
+            value(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ workload.n + 1 }}", "'n' is undefined"),
+        ("{{ workload.n > 1 }}", "'n' is undefined"),
+        ("{{ workload.text + 1 }}", "+ does not go with text and a number"),
+        ("{{ workload.text > 1 }}", "> does not go with text and a number"),
+        ("{{ 1 // 0 }}", "divides by zero"),
+        ("{{ 'x' | fromjson }}", "not JSON"),
+        ("{{ 1 in 2 }}", "in does not go with a number and a number"),
+    ],
+)
+def test_errors_are_in_words_of_ours(text: str, said: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        value(text)
+    assert said in caught.value.message
+
+
+MAIL = """
+metadata: {name: mail, version: "1"}
+workload: {rows: [{name: ann}, {name: bob}]}
+workflow:
+  - step: load
+    tool: {kind: noop}
+    next: {arcs: [{step: work, args: {text: "Send to {{ workload.rows | map(attribute='name') }}"}}]}
+  - step: work
+    tool: {kind: echo, value: "{{ args.text }}"}
+"""
+
+
+def test_text_around_a_lazy_filter_in_an_arc_is_replayed_as_it_was_decided() -> None:
+    lab = Lab(MAIL).run().replays()
+    assert lab.result == "Send to ['ann', 'bob']"
+
+
+def test_a_guard_over_a_key_named_like_a_method_does_not_hold() -> None:
+    lab = Lab("""
+    workflow:
+      - {step: a, tool: {kind: echo, value: {rows: [1, 2]}}, next: {arcs: [{step: b, when: "{{ a.items }}"}]}}
+      - {step: b, tool: {kind: noop}}
+    """).run()
+    lab.replays()
+    assert "b" not in lab.steps
+
+
+def test_a_run_of_0_1_0_is_decided_by_the_rules_of_0_1_0() -> None:
+    first = edition.set(1)
+    try:
+        assert truth("{{ workload.of.items }}") is True
+        assert value("{{ (1, 2) }} {{ range(3) }}") == "(1, 2) range(0, 3)"
+        with pytest.raises(ExpressionError, match="unsupported operand"):
+            value("{{ 1 + [] }}")
+    finally:
+        edition.reset(first)
+
+
+def test_deep_nests_are_refused_by_check_and_named() -> None:
+    nested = "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25
+    with pytest.raises(ExpressionError) as caught:
+        Field(nested, "here")
+    assert caught.value.code == "TEMPLATE_SYNTAX"
+    assert "nests too deeply" in caught.value.message
+
+
+def test_what_a_template_makes_does_not_depend_on_the_process() -> None:
+    """Rendered in two processes with other hashes and other addresses, a text is the same."""
+    code = (
+        "from treadle.dialects.playbook.templates import Field\nfrom treadle.dialects.playbook.handles import Scope\n"
+        "print(Field(\"{{ [w | map(attribute='n'), {'b': 1, 'a': w | unique(attribute='n')}] }} {{ w.x.y }}\", 'h')"
+        ".value(Scope({'w': [{'n': 'x'}, {'n': 'y'}]})))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    assert "0x" not in said.pop()
