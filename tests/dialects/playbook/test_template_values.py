@@ -76,13 +76,14 @@ def test_what_has_no_value_is_an_error_that_names_the_filter_to_add(text: str) -
 
 
 @pytest.mark.parametrize(
-    "text", ["workload.of.items", "workload.of.values", "workload.rows.count", "workload.text.upper", "'a'.join"]
+    "text",
+    ["workload.of.items", "workload.of.values", "workload.rows.count", "workload.text.upper", "'a'.join"],
 )
 def test_a_key_that_is_not_there_is_undefined_whatever_python_calls_its_methods(text: str) -> None:
-    assert value("{{ %s }}" % text) is None
-    assert value("n={{ %s }}" % text) == "n="
-    assert truth("{{ %s }}" % text) is False
-    assert value("{{ %s is defined }}" % text) is False
+    assert value(f"{{{{ {text} }}}}") is None
+    assert value(f"n={{{{ {text} }}}}") == "n="
+    assert truth(f"{{{{ {text} }}}}") is False
+    assert value(f"{{{{ {text} is defined }}}}") is False
     assert value("{{ workload.rows | map(attribute='items') | list }}") == [None, None]
     assert value("{{ workload.of | attr('items') }}") is None
     assert value("{{ workload.of['items'] }}") is None
@@ -91,10 +92,12 @@ def test_a_key_that_is_not_there_is_undefined_whatever_python_calls_its_methods(
 def test_methods_are_called_and_only_those_on_a_list() -> None:
     assert value("{{ workload.of.get('a') }} {{ workload.text.upper() }}") == "1 ABC"
     assert value("{{ [1, 2, 1].count(1) }}") == 2
-    assert value("{% for x in [1, 2] %}{{ loop.cycle('a', 'b') }}{{ loop.last }}{% endfor %}") == "aFalsebTrue"
-    assert value("{% for g in workload.rows | groupby('name') %}{{ g.grouper }}{{ g.list | length }}{% endfor %}") == (
-        "ann1bob1"
+    assert (
+        value("{% for x in [1, 2] %}{{ loop.cycle('a', 'b') }}{{ loop.last }}{% endfor %}") == "aFalsebTrue"
     )
+    assert value(
+        "{% for g in workload.rows | groupby('name') %}{{ g.grouper }}{{ g.list | length }}{% endfor %}"
+    ) == ("ann1bob1")
     for text in ("{{ workload.of.copy() }}", "{{ workload.text.nothing() }}", "{{ (1).conjugate() }}"):
         with pytest.raises(ExpressionError):
             value(text)
@@ -173,7 +176,11 @@ def test_what_a_template_makes_does_not_depend_on_the_process() -> None:
     )
     said = {
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
     }

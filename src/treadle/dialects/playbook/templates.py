@@ -73,7 +73,8 @@ class Expression:
         except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             # Python refuses what Jinja makes of it: more than 20 blocks inside one another, too many brackets.
             raise ExpressionError(
-                "not a valid template: it nests too deeply, or uses what templates have not", code="TEMPLATE_SYNTAX"
+                "not a valid template: it nests too deeply, or uses what templates have not",
+                code="TEMPLATE_SYNTAX",
             ) from error
 
     def value(self, scope: Scope) -> Any:
