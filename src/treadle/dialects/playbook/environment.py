@@ -30,7 +30,7 @@ from .bounds import (
     sliced,
 )
 from .edition import is_first
-from .filters import check_widths, install, joined, replaced
+from .filters import check_widths, install, joined, replaced, words
 from .handles import MISSING, attribute, bare
 from .operations import binary, compare, kind_of
 from .texts import NotThere, bounded, text_of
@@ -38,15 +38,15 @@ from .texts import NotThere, bounded, text_of
 _PADDING: Final = frozenset({"ljust", "rjust", "center", "zfill"})
 # The methods that values have in templates.
 METHODS: Final[dict[type, frozenset[str]]] = {
-    dict: frozenset("get items keys values".split()),
-    list: frozenset("count index".split()),
-    str: frozenset(
+    dict: words("get items keys values"),
+    list: words("count index"),
+    str: words(
         "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha "
         "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower "
         "lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split "
-        "splitlines startswith strip swapcase title upper zfill".split()
+        "splitlines startswith strip swapcase title upper zfill"
     ),
-    bytes: frozenset("decode endswith hex startswith".split()),
+    bytes: words("decode endswith hex startswith"),
     int: frozenset(["bit_length"]),
     float: frozenset(["is_integer"]),
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 from jinja2 import Environment, Undefined, pass_environment
 from jinja2.filters import do_round, make_attrgetter
 
-from .bounds import CHARS_PER_TURN, ITEMS_MAX, Budget, Misuse, budget, check_size, searched
+from .bounds import CHARS_PER_TURN, Budget, Misuse, budget, check_size, searched
 from .edition import is_first
 from .handles import bare
 from .operations import binary
@@ -22,6 +22,10 @@ DIGITS_MAX: Final = 400
 INDENT_MAX: Final = 64
 
 _WIDTH = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 def install(env: Environment) -> None:
@@ -81,12 +85,12 @@ def _bounded(original: Callable[..., Any], grows: Callable[..., int]) -> Callabl
 
 
 # Filters that write what they are given as text.
-_OF_TEXT: Final = frozenset(
+_OF_TEXT: Final = words(
     "string upper lower capitalize title trim center indent wordwrap truncate striptags escape e forceescape safe "
-    "wordcount replace format b64encode b64decode urlencode".split()
+    "wordcount replace format b64encode b64decode urlencode"
 )
 # Filters that compare what they are given, item with item.
-_COMPARING: Final = frozenset("sort dictsort groupby unique min max".split())
+_COMPARING: Final = words("sort dictsort groupby unique min max")
 
 
 def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
