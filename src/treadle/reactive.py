@@ -13,15 +13,19 @@ from treadle.dialects.reactive.effects import (
     Call,
     Effect,
     Emission,
+    HttpAnswer,
+    HttpRequest,
+    HttpTimings,
     TimerFired,
     blob_get,
     blob_put,
     effect,
     emit,
+    http_request,
     timer,
     tool,
 )
-from treadle.dialects.reactive.shapes import Secret
+from treadle.dialects.reactive.secret import Secret
 from treadle.dialects.reactive.step import Context, Frame, Output, Receipt, Rejected, delete
 from treadle.dialects.reactive.types import Nat, schema
 from treadle.dialects.reactive.workflow import Workflow, workflow
@@ -40,6 +44,9 @@ __all__ = [
     "Effect",
     "Emission",
     "Frame",
+    "HttpAnswer",
+    "HttpRequest",
+    "HttpTimings",
     "Nat",
     "Output",
     "Receipt",
@@ -52,6 +59,7 @@ __all__ = [
     "delete",
     "effect",
     "emit",
+    "http_request",
     "schema",
     "secret",
     "testing",

@@ -233,20 +233,26 @@ def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in _unfinished(core.store, app.name):
         intents = list(open_work(row, core.store))
-        found.append(
-            {
-                **_about(row),
-                "reason": "has open effects" if intents else "is not terminal",
-                "intents": intents,
-            }
-        )
+        if intents or _has_an_end(row.workflow, current or app):
+            reason = "has open effects" if intents else "is not terminal"
+            found.append({**_about(row), "reason": reason, "intents": intents})
+    blocked = {blocker["run"] for blocker in found}
     for name, workflow in app.workflows.items():
         if current is None or not _same_state(current, app, name):
             bound = Bound(app, workflow)
-            for row in rows_of(core.store, name, status=("completed", "failed", "cancelled")):
+            for row in rows_of(core.store, name):
+                if row.id in blocked:
+                    continue
                 if (why := _misfit(core, bound, row)) is not None:
                     found.append({**_about(row), "reason": why})
     return found + [{"run": run, "reason": "has queued events"} for run in _queued(core)]
+
+
+def _has_an_end(workflow: str, app: App) -> bool:
+    """Whether a workflow says what its last states are. One that does not has none: with nothing open its
+    instances are at rest, whatever they may be told later."""
+    known = app.workflows.get(workflow)
+    return known is None or known.terminal is not None
 
 
 def _about(row: RunRow) -> dict[str, Any]:

@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "reactive"
     ("name", "lines"),
     [
         ("order", ["contacting {'attempt': 1}", "contacting {'attempt': 3}", "completed", "pay-order:o-1"]),
+        ("counter", ["0 left, Done"]),
         ("choreography", ["-> o-1 is paid", "-> o-3 is paid", "balance 600"]),
         (
             "deadline",

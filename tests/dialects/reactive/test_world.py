@@ -248,12 +248,27 @@ def test_apply_is_refused_with_what_blocks_it_and_changes_nothing(world):
     assert (world.journal(), world.open(), world.manifest_digest) == before
 
 
-def test_an_idle_instance_blocks_and_a_terminal_one_does_not(world):
-    world.send(OrderCreated("a", 1))
-    settle_all(world)
-    with pytest.raises(TreadleError) as caught:
-        world.apply(app_v2())
-    assert [b["workflow"] for b in caught.value.details["blockers"]] == ["com.acme/ledger@1"]
+def test_an_idle_instance_blocks_only_where_its_workflow_has_an_end():
+    """REACTIVE.md §8.4: one that never says what its last states are is at rest when nothing is open."""
+    for terminal, blocked in ((None, []), (lambda note: False, ["t/idle@1"])):
+        idle = rx.workflow(
+            "t/idle@1", state=Note, events=[Booked], key="order_id", effects=[], terminal=terminal
+        )
+        flow = idle(lambda state, event: rx.Output(Note(event.order_id)))
+        world = rx.testing.World(rx.App("x", [flow]))
+        world.send(Booked("a"))
+        assert world.status(flow, "a") == "running"
+        other = rx.App("x", [idle(lambda state, event: rx.Output(Note("again")))])
+        if not blocked:
+            world.apply(other)
+            world.send(Booked("a"))
+            assert world.state("t/idle@1", "a") == Note("again")
+        else:
+            with pytest.raises(TreadleError) as caught:
+                world.apply(other)
+            assert [b["workflow"] for b in caught.value.details["blockers"]] == blocked
+            assert caught.value.details["blockers"][0]["reason"] == "is not terminal"
+        world.assert_replays()
 
 
 def test_queued_work_blocks(world):

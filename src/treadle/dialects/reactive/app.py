@@ -1,8 +1,8 @@
 """An application: workflows in routing order, with everything derived from them.
 
 `App.manifest` holds names and digests of schemas, effects and workflows, and the subscriptions; its digest
-is what a cell's records are made under. A manifest written by hand is compared with the derived one: the
-subscriptions are taken from it, everything else must agree.
+is what a cell's records are made under. A manifest that was written by hand is taken as it is, where it does
+not contradict the code (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from treadle.kernel.errors import DefinitionError, InputInvalid, UnknownWorkflow
 from treadle.kernel.values import Value, decode, digest
 from treadle.lang.definition import Definition
 
-from . import routing
+from . import family, routing
 from .effects import Effect
-from .manifest import check_manifest, written_subscriptions
-from .routing import Delivery
-from .shapes import Mapped, Option, Record, Shape, Variant, canonical, union_shape
+from .family import Family, Remark
+from .manifest import ROUTING, Written, problem, refusal
+from .routing import Delivery, Subscription
+from .shapes import Mapped, Option, Record, Shape, Variant, canonical
 from .shapes import Sequence as SequenceShape
 from .types import shape_of
 from .workflow import Workflow
@@ -35,7 +36,7 @@ class App:
         workflows: Sequence[Workflow],
         *,
         subscriptions: Sequence[Mapping[str, Any]] | None = None,
-        manifest: Mapping[str, Any] | None = None,
+        manifest: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         if not name or "/" in name or "@" in name:
             raise DefinitionError(
@@ -50,29 +51,38 @@ class App:
             if workflow.name in self.workflows:
                 raise DefinitionError(f"{name}: the workflow {workflow.name} twice", where=name)
             self.workflows[workflow.name] = workflow
-        if manifest is not None:
-            if subscriptions is not None:
-                raise DefinitionError(
-                    f"{name}: subscriptions stand in the manifest; do not give both", where=name
-                )
-            subscriptions = written_subscriptions(manifest)
-        if subscriptions is None:
-            self.subscriptions = routing.derived(workflows)
-        else:
-            self.subscriptions = routing.read(subscriptions, self.workflows)
+        if manifest is not None and subscriptions is not None:
+            raise DefinitionError(
+                f"{name}: subscriptions stand in the manifest; do not give both", where=name
+            )
+        written = None if manifest is None else Written(manifest)
+        self.families: dict[str, Family] = {
+            one.name: family.derived(one) if written is None else written.family(one) for one in workflows
+        }
+        lines = subscriptions if written is None else written.subscriptions
+        self.subscriptions, remarks = self._subscribed(lines)
+        if remarks and written is None:
+            raise refusal([problem(path, text, ROUTING) for path, text in remarks])
         self.effects = self._collect_effects()
         self.schemas: dict[str, Record | Variant] = {}
         self._collect_schemas()
-        self.nodes = self._nodes()
+        self.nodes = self._nodes(written)
         self.manifest = self._manifest()
         self.digest = digest(self.manifest)
-        if manifest is not None:
-            check_manifest(self.manifest, self.nodes, manifest)
+        if written is not None:
+            written.check(self.nodes, self.manifest, remarks)
 
     def __repr__(self) -> str:
         return f"<app {self.name} {self.digest}>"
 
     # --- what is derived ---------------------------------------------------------------------------
+
+    def _subscribed(
+        self, lines: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[list[Subscription], list[Remark]]:
+        if lines is None:
+            return routing.derived(self.families.values()), []
+        return routing.read(lines, self.families)
 
     def _collect_effects(self) -> dict[str, Effect]:
         found: dict[str, Effect] = {}
@@ -107,25 +117,33 @@ class App:
         elif isinstance(shape, Option | SequenceShape | Mapped):
             self._add(shape.inner)
 
-    def _nodes(self) -> dict[str, dict[str, Any]]:
+    def _nodes(self, written: Written | None) -> dict[str, dict[str, Any]]:
         """Every definition by name; their digests stand in the manifest."""
         nodes: dict[str, dict[str, Any]] = {}
         for name, shape in sorted(self.schemas.items()):
             nodes[name] = {"$kind": "defschema", "name": name, "type": shape.body()}
-        for workflow in self.workflows.values():
-            family = workflow.family_node()
-            if nodes.setdefault(workflow.family, family) != family:
+        for one in self.families.values():
+            node = one.node()
+            if node is not None and nodes.setdefault(one.name, node) != node:
                 raise DefinitionError(
-                    f"{workflow.family} names two different things; choose family=", where=self.name
+                    f"{one.name} names two different things; choose family=", where=self.name
                 )
         for name, effect in sorted(self.effects.items()):
             nodes[name] = effect.node()
+        held: dict[str, dict[str, str]] = {}
         for workflow in self.workflows.values():
-            module = f"code/{workflow.name.replace('/', '.')}"
-            runtime = {"python": {"artifact": {"source": {"root_hash": workflow.code_digest}}}}
-            nodes[module] = {"$kind": "defmodule", "name": module, "runtime": runtime}
-            nodes[workflow.name] = workflow.node(module)
-        return nodes
+            impl = {"module": f"code/{workflow.name.replace('/', '.')}", "entrypoint": workflow.step.__name__}
+            if written is not None:
+                impl = written.impl(workflow.name, **impl)
+            module = held.setdefault(impl["module"], {})
+            module[workflow.name] = workflow.code_digest
+            nodes[impl["module"]] = _module(impl["module"], module)
+            taken = {"impl": impl, "event": self.families[workflow.name].name}
+            nodes[workflow.name] = {**workflow.node(impl["module"]), **taken}
+        if written is None:
+            return nodes
+        nodes = {name: written.amended(node) for name, node in nodes.items()}
+        return {**nodes, **written.aliases(nodes)}
 
     def _manifest(self) -> dict[str, Any]:
         def refs(kind: str) -> list[dict[str, str]]:
@@ -190,16 +208,23 @@ class App:
         return shape.schema, canonical(shape, schema, what=shape.schema)
 
     def knows(self, schema: str) -> bool:
-        return schema in self.schemas or any(w.family == schema for w in self.workflows.values())
+        return schema in self.schemas or any(one.name == schema for one in self.families.values())
 
     def _event_shape(self, schema: str) -> Shape:
         if (shape := self.schemas.get(schema)) is not None:
             return shape
-        for workflow in self.workflows.values():
-            if workflow.family == schema:
-                return union_shape([event.shape for event in workflow.events])
+        for one in self.families.values():
+            if one.name == schema:
+                return one.shape()
         raise InputInvalid(f"{schema} is no schema of {self.name}", details={"schema": schema})
 
     def route(self, schema: str, value: Value) -> list[Delivery]:
         """Who gets a canonical event, in the order of the subscriptions."""
         return routing.deliveries(self.subscriptions, schema, value)
+
+
+def _module(name: str, holds: Mapping[str, str]) -> dict[str, Any]:
+    """A module by what it holds: the code of one workflow, or of several."""
+    root = next(iter(holds.values())) if len(holds) == 1 else digest({**holds})
+    runtime = {"python": {"artifact": {"source": {"root_hash": root}}}}
+    return {"$kind": "defmodule", "name": name, "runtime": runtime}

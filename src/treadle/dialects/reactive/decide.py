@@ -25,6 +25,7 @@ from treadle.kernel.values import Value, encode, to_value
 
 from .app import App
 from .effects import Emission
+from .family import Family
 from .names import TIMER_EFFECT, is_name
 from .shapes import Misfit, Shape, canonical
 from .step import Output
@@ -38,6 +39,10 @@ class Bound:
 
     app: App
     workflow: Workflow
+
+    @property
+    def family(self) -> Family:
+        return self.app.families[self.workflow.name]
 
     @property
     def declares(self) -> frozenset[str]:
@@ -135,7 +140,7 @@ def _effect(workflow: Workflow, emission: object) -> dict[str, Value]:
     value: dict[str, Value] = {"effect": name, "ref": emission.ref or ""}
     if name == TIMER_EFFECT:
         try:
-            value["params"] = _timer_ns(emission.params)
+            value["params"] = _timer(emission.params)
         except Misfit as misfit:
             raise _refused(workflow, f"{name}: {misfit.message}", effect=name) from None
         return value
@@ -149,11 +154,14 @@ def _effect(workflow: Workflow, emission: object) -> dict[str, Value]:
     return value
 
 
-def _timer_ns(params: object) -> int:
-    """The instant of a timer; one that was asked for by name has {deliver_at_ns}."""
-    at_ns = params.get("deliver_at_ns") if isinstance(params, dict) else params
+def _timer(params: object) -> Value:
+    """The instant of a timer, with its key where it has one; asked for by name it is {deliver_at_ns, key?}."""
+    given = params if isinstance(params, dict) else {"deliver_at_ns": params}
+    at_ns, key = given.get("deliver_at_ns"), given.get("key")
+    if not isinstance(key, str | None) or given.keys() - {"deliver_at_ns", "key"}:
+        raise Misfit(f"a timer has deliver_at_ns and a key that is text, not {params!r:.80}")
     if isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 <= at_ns < 2**63:
-        return int(at_ns)
+        return int(at_ns) if key is None else {"deliver_at_ns": int(at_ns), "key": str(key)}
     raise Misfit(f"a timer takes a time, nanoseconds since 1970, or {{deliver_at_ns}}, not {at_ns!r:.80}")
 
 
@@ -219,7 +227,11 @@ def _deliveries(bound: Bound, events: Sequence[Sequence[Value]], ctx: KernelCont
 
 def _intent(effect: dict[str, Value]) -> Intent:
     if effect["effect"] == TIMER_EFFECT:
-        return Intent(kind="timer", params={}, ref=effect["ref"], due_ns=effect["params"])
+        timer = effect["params"]
+        if not isinstance(timer, dict):
+            return Intent(kind="timer", params={}, ref=effect["ref"], due_ns=timer)
+        keyed: dict[str, Value] = {"key": timer["key"]}
+        return Intent(kind="timer", params=keyed, ref=effect["ref"], due_ns=timer["deliver_at_ns"])
     return Intent(
         kind=effect["effect"],
         params={"params": effect["params"]},

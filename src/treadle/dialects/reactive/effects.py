@@ -4,23 +4,23 @@ An `Effect` is a name, the type of its params and the type of its receipt. Calli
 plain data that a step returns; nothing happens until the step is durable. The other side is an executor,
 an async function that gets a `Call` and never sees the workflow's state.
 
-Built in: the timer, blobs, and every tool of the other dialects. Not here: running executors
-(`treadle.performers.reactive.effects`).
+Built in: the timer, HTTP requests, blobs, and every tool of the other dialects. Not here: running executors
+(`treadle.performers.reactive`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, digest
 
-from .names import TIMER_EFFECT, check_name
+from .names import HTTP_EFFECT, TIMER_EFFECT, check_name
 from .shapes import BYTES, JSON, Misfit, Shape, time_ns
-from .types import derive
+from .types import Nat, derive
 
 P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -101,23 +101,25 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The receipt of a timer: the instant that was asked for, whenever it was delivered."""
+    """The receipt of a timer: the instant that was asked for, whenever it was delivered, and the `key` that it
+    was asked for with."""
 
     delivered_at_ns: int
     key: str | None = None
 
 
 class TimerEffect:
-    """The built-in `rx.timer`: `rx.timer(ctx.now + delay, ref="retry:1")`, or nanoseconds since 1970."""
+    """The built-in `rx.timer`: `rx.timer(ctx.now + delay, ref="retry:1")`, or nanoseconds since 1970. `key` comes
+    back in the receipt's `TimerFired`."""
 
     name: Final = TIMER_EFFECT
 
-    def __call__(self, when: datetime | int, *, ref: str | None = None) -> Emission:
+    def __call__(self, when: datetime | int, *, ref: str | None = None, key: str | None = None) -> Emission:
         try:
             at = time_ns(when) if isinstance(when, datetime) else when
         except Misfit as misfit:
             raise ValueError(f"rx.timer: {misfit.message}") from None
-        return Emission(self.name, at, ref)
+        return Emission(self.name, at if key is None else {"deliver_at_ns": at, "key": key}, ref)
 
     def __repr__(self) -> str:
         return f"<effect {self.name}>"
@@ -141,14 +143,53 @@ def tool(kind: str) -> Effect:
 
 @dataclass(frozen=True, slots=True)
 class BlobStored:
-    """Where bytes were put: `blob_ref` is their digest."""
+    """Where bytes were put: `blob_ref` is their digest. To get them, the digest is enough."""
 
     blob_ref: str
-    size: int
+    size: int = 0
 
 
 blob_put: Final = Effect("sys/blob.put@1", BYTES, derive(BlobStored, "sys/blob.put@1.receipt"))
 blob_get: Final = Effect("sys/blob.get@1", derive(BlobStored, "sys/blob.get@1.params"), BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """What `rx.http_request` sends. `body_ref` is the digest of a body that was put with `rx.blob_put`, or came
+    with another answer."""
+
+    method: str
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTimings:
+    start_ns: Nat
+    end_ns: Nat
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What came back, whatever its status; `rx.blob_get(rx.BlobStored(body_ref))` gives the bytes of its body."""
+
+    status: int
+    headers: dict[str, str]
+    body_ref: str | None
+    timings: HttpTimings
+
+
+http_request: Final = Effect(
+    HTTP_EFFECT,
+    derive(HttpRequest, f"{HTTP_EFFECT}.params"),
+    derive(HttpAnswer, f"{HTTP_EFFECT}.receipt"),
+)
+
+# Those that a workflow may declare by name alone.
+BUILT_IN: Final[dict[str, Effect | TimerEffect]] = {
+    built_in.name: built_in for built_in in (timer, http_request, blob_put, blob_get)
+}
 
 
 def emit(

@@ -93,7 +93,8 @@ def taken(workflow: str, owner: str, app: str) -> DefinitionError:
 
 class ReactiveMachine(Machine):
     dialect: ClassVar[str] = DIALECT_NAME
-    version: ClassVar[int] = 1
+    # 2: a timer's receipt gives the key that it was asked for with, not its ref.
+    version: ClassVar[int] = 2
     # A completed cell can be told more, and a deleted one is created anew by its next event.
     final: ClassVar[bool] = False
     signed: ClassVar[bool] = True
@@ -182,7 +183,7 @@ class ReactiveMachine(Machine):
         return frozenset() if isinstance(definition, Books) else self._live(definition).declares
 
     def takes_rejected(self, definition: Any) -> bool:
-        return bool(self._live(definition).workflow.rejected)
+        return bool(self._live(definition).family.rejected)
 
     def wants_frames(self, definition: Any) -> bool:
         return isinstance(definition, Bound) and definition.workflow.frames
@@ -272,7 +273,7 @@ class ReactiveMachine(Machine):
                 except Misfit as misfit:
                     # A large payload is by reference, so it is seen only here that it does not fit.
                     message = f"{effect_name(_settled(ctx))}: ${''.join(misfit.path)}: {misfit.message}"
-                    if not bound.workflow.rejected:
+                    if not bound.family.rejected:
                         raise DecisionRefused(message, code=INVALID_PAYLOAD) from None
                     return _rejected(event.value, {"code": INVALID_PAYLOAD, "message": message}, ctx)
             case Rejected():
@@ -359,7 +360,7 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
     payload = event.value
     if event.status == "ok":
         if intent.kind == "timer":
-            payload = {"delivered_at_ns": intent.due_ns, "key": intent.ref or None}
+            payload = {"delivered_at_ns": intent.due_ns, "key": _timer_key(intent, ctx)}
             value = TimerFired(**payload)
         else:
             payload = ctx.blob(payload) if is_reference(payload) else payload
@@ -387,6 +388,16 @@ def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
         executor=event.by,
         signature=event.signature,
     )
+
+
+def _timer_key(intent: OpenIntent, ctx: Context) -> str | None:
+    """Version 1 had no keys of timers, and gave the ref in their place."""
+    return cast("str | None", intent.params.get("key", (intent.ref or None) if ctx.machine < 2 else None))
+
+
+def timer_params(intent: OpenIntent) -> dict[str, Value]:
+    """A timer's params as they are shown."""
+    return {"deliver_at_ns": intent.due_ns, **intent.params}
 
 
 def _key(bound: Bound, ctx: Context) -> Any:

@@ -14,6 +14,22 @@ RECEIPT_SCHEMA: Final = "sys/EffectReceiptEnvelope@1"
 REJECTED_SCHEMA: Final = "sys/EffectReceiptRejected@1"
 FRAME_SCHEMA: Final = "sys/EffectStreamFrame@1"
 CONTEXT_SCHEMA: Final = "sys/WorkflowContext@1"
+HTTP_EFFECT: Final = "sys/http.request@1"
+# What may be named in a manifest and needs no definition, because it is always there.
+BUILT_IN_EFFECTS: Final = frozenset({TIMER_EFFECT, HTTP_EFFECT, "sys/blob.put@1", "sys/blob.get@1"})
+BUILT_IN_SCHEMAS: Final = frozenset(
+    {
+        RECEIPT_SCHEMA,
+        REJECTED_SCHEMA,
+        FRAME_SCHEMA,
+        CONTEXT_SCHEMA,
+        "sys/TimerSetParams@1",
+        "sys/TimerSetReceipt@1",
+        "sys/TimerFired@1",
+        "sys/HttpRequestParams@1",
+        "sys/HttpRequestReceipt@1",
+    }
+)
 
 
 def is_name(text: object) -> bool:

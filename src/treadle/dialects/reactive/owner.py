@@ -463,7 +463,7 @@ class Owner:
             intents = [i for i in self.tables.open if self.tables.known[i] == meta.id]
             if intents:
                 found.append({**about, "reason": "has open effects", "intents": intents})
-            elif meta.status in ("running", "waiting"):
+            elif meta.status in ("running", "waiting") and self.bound(meta.definition).workflow.terminal:
                 found.append({**about, "reason": "is not terminal"})
             elif meta.workflow in app.workflows:
                 bound = Bound(app, app.workflows[meta.workflow])

@@ -8,14 +8,15 @@ every arm of the family. Receipts never come this way: they go to the run that a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.kernel.errors import DefinitionError, InputInvalid
+from treadle.kernel.errors import InputInvalid
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
 from treadle.kernel.values import Value
 
+from .family import Family, Remark
 from .names import is_name
 from .shapes import BYTES, Misfit
 from .workflow import EventType, Workflow, shape_at
@@ -25,12 +26,16 @@ _IN_VALUE = "$value."
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One line of `routing.subscriptions`, checked. `paths` finds the key in each event it matches."""
+    """One line of `routing.subscriptions`, checked. `takes` finds the key in each event it matches."""
 
     event: str
-    workflow: Workflow
+    family: Family
     key_field: str | None
     takes: Mapping[str, str | None]
+
+    @property
+    def workflow(self) -> Workflow:
+        return self.family.workflow
 
     def node(self) -> dict[str, Any]:
         value = {"event": self.event, "workflow": self.workflow.name}
@@ -89,70 +94,82 @@ def key_of(workflow: Workflow, run: str) -> Any:
         return bytes.fromhex(value[2:]) if workflow.key is BYTES else workflow.key.load(value)
 
 
-def derived(workflows: Sequence[Workflow]) -> list[Subscription]:
+def derived(families: Iterable[Family]) -> list[Subscription]:
     """Workflows in list order, each with its events in order."""
-    return [subscription(w, e.name, w.key_path) for w in workflows for e in w.events]
+    return [
+        subscription(family, event.name, family.workflow.key_path)
+        for family in families
+        for event in family.workflow.events
+    ]
 
 
-def read(lines: Sequence[Mapping[str, Any]], workflows: Mapping[str, Workflow]) -> list[Subscription]:
-    """Checks subscriptions that were written by hand. `op` is accepted for `workflow`."""
+def read(
+    lines: Sequence[Mapping[str, Any]], families: Mapping[str, Family]
+) -> tuple[list[Subscription], list[Remark]]:
+    """Checks subscriptions that were written by hand; `op` is accepted for `workflow`. Every line that is
+    wrong is told, and the others are read."""
     found: list[Subscription] = []
+    remarks: list[Remark] = []
     for index, line in enumerate(lines):
         where = f"routing.subscriptions[{index}]"
-        if not isinstance(line, Mapping):
-            raise _bad(where, f"is a map of event, workflow, key_field, not {type(line).__name__}")
-        if "workflow" in line and "op" in line:
-            raise _bad(where, "op is another word for workflow; give one of them")
-        if not isinstance(line.get("key_field"), str | None):
-            raise _bad(where, "key_field is text")
-        unknown = [name for name in line if name not in ("event", "workflow", "op", "key_field")]
-        name = line.get("workflow", line.get("op"))
-        if unknown or not is_name(line.get("event")) or name is None:
-            raise _bad(where, f"takes event, workflow, key_field; got {dict(line)}")
-        if not isinstance(name, str) or name not in workflows:
-            raise _bad(where, f"{name} is no workflow of this application")
-        found.append(subscription(workflows[name], line["event"], line.get("key_field"), where=where))
-    for index, one in enumerate(found):
-        for other in found[:index]:
-            twice = [schema for schema in one.takes if schema in other.takes]
-            if one.workflow is other.workflow and twice:
-                raise _bad(
-                    f"routing.subscriptions[{index}]",
-                    f"{twice[0]} reaches {one.workflow.name} twice; remove one",
-                )
-    return found
+        try:
+            one = _line(line, families)
+            for other in found:
+                twice = [schema for schema in one.takes if schema in other.takes]
+                if one.workflow is other.workflow and twice:
+                    raise Misfit(f"{twice[0]} reaches {one.workflow.name} twice; remove one")
+        except Misfit as misfit:
+            remarks.append((where, misfit.message))
+        else:
+            found.append(one)
+    return found, remarks
 
 
-def subscription(
-    workflow: Workflow, event: str, key_field: str | None, *, where: str = "routing.subscriptions"
-) -> Subscription:
-    family = event == workflow.family
-    if not family and event not in workflow.by_schema:
-        raise _bad(where, f"{workflow.name} takes neither {event} nor is that its family {workflow.family}")
+def _line(line: object, families: Mapping[str, Family]) -> Subscription:
+    if not isinstance(line, Mapping):
+        raise Misfit(f"is a map of event, workflow, key_field, not {type(line).__name__}")
+    if "workflow" in line and "op" in line:
+        raise Misfit("op is another word for workflow; give one of them")
+    key_field = line.get("key_field")
+    if not isinstance(key_field, str | None):
+        raise Misfit("key_field is text")
+    unknown = [name for name in line if name not in ("event", "workflow", "op", "key_field")]
+    event, name = line.get("event"), line.get("workflow", line.get("op"))
+    if unknown or not isinstance(event, str) or not is_name(event) or name is None:
+        raise Misfit(f"takes event, workflow, key_field; got {dict(line)}")
+    if not isinstance(name, str) or name not in families:
+        raise Misfit(f"{name} is no workflow of this application")
+    return subscription(families[name], event, key_field)
+
+
+def subscription(family: Family, event: str, key_field: str | None) -> Subscription:
+    """One subscription, checked against the workflow. Raises Misfit."""
+    workflow = family.workflow
+    whole = family.arms is not None and event == family.name
+    if not whole and event not in workflow.by_schema:
+        raise Misfit(f"{workflow.name} takes neither {event} nor is that its family {family.name}")
     if (key_field is not None) != workflow.keyed:
-        raise _bad(
-            where, f"{workflow.name} is {'keyed: name' if workflow.keyed else 'unkeyed: drop'} key_field"
-        )
+        raise Misfit(f"{workflow.name} is {'keyed: name' if workflow.keyed else 'unkeyed: drop'} key_field")
     path = key_field
-    if family and path is not None:
+    if whole and path is not None:
         if not path.startswith(_IN_VALUE):
-            raise _bad(where, f"the key of a family stands inside the arm: write {_IN_VALUE}{path}")
+            raise Misfit(f"the key of a family stands inside the arm: write {_IN_VALUE}{path}")
         path = path.removeprefix(_IN_VALUE)
     takes: dict[str, str | None] = {}
-    for arm in workflow.events if family else (workflow.by_schema[event],):
-        _check_key(workflow, arm, path, where)
+    for arm in workflow.events if whole else (workflow.by_schema[event],):
+        _check_key(workflow, arm, path)
         takes[arm.name] = path
-    return Subscription(event, workflow, key_field, takes)
+    return Subscription(event, family, key_field, takes)
 
 
-def _check_key(workflow: Workflow, arm: EventType, path: str | None, where: str) -> None:
+def _check_key(workflow: Workflow, arm: EventType, path: str | None) -> None:
     if path is None or workflow.key is None:
         return
     shape = shape_at(arm.shape, path)
     if shape is None:
-        raise _bad(where, f"{arm.name} has no field {path}")
+        raise Misfit(f"{arm.name} has no field {path}")
     if shape.describe() != workflow.key.describe():
-        raise _bad(where, f"{arm.name}.{path} is {shape.describe()}, the key is {workflow.key.describe()}")
+        raise Misfit(f"{arm.name}.{path} is {shape.describe()}, the key is {workflow.key.describe()}")
 
 
 def deliveries(subscriptions: Sequence[Subscription], schema: str, value: Value) -> list[Delivery]:
@@ -161,9 +178,8 @@ def deliveries(subscriptions: Sequence[Subscription], schema: str, value: Value)
     for line in subscriptions:
         workflow = line.workflow
         arm_schema, arm_value = schema, value
-        if schema == line.event == workflow.family:
-            arm = next(event for event in workflow.events if event.tag == value["$tag"])
-            arm_schema, arm_value = arm.name, value["$value"]
+        if schema == line.event == line.family.name and line.family.arms is not None:
+            arm_schema, arm_value = line.family.schema(value["$tag"]), value["$value"]
         elif schema not in line.takes:
             continue
         path = line.takes[arm_schema]
@@ -177,7 +193,3 @@ def _at(value: Value, path: str) -> Value:
     for name in path.split("."):
         value = value[name]
     return value
-
-
-def _bad(where: str, message: str) -> DefinitionError:
-    return DefinitionError(f"{where}: {message}", code="ROUTING_INVALID", where=where)

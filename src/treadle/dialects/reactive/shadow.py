@@ -20,7 +20,7 @@ from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value
 
 from .app import App
-from .machine import ReactiveMachine, effect_name
+from .machine import ReactiveMachine, effect_name, timer_params
 
 RECORDS_MAX: Final = 100_000
 
@@ -131,7 +131,7 @@ def _with_intent(event: Receipt | Frame, intent: str) -> Event:
 
 
 def _shown(intent: OpenIntent) -> dict[str, Any]:
-    params = {"deliver_at_ns": intent.due_ns} if intent.kind == "timer" else intent.params["params"]
+    params = timer_params(intent) if intent.kind == "timer" else intent.params["params"]
     return {"effect": effect_name(intent), "params": params, "ref": intent.ref or None, "intent": intent.id}
 
 

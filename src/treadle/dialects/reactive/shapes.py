@@ -339,6 +339,8 @@ class Record(Shape):
                 except Misfit as misfit:
                     raise misfit.under(f".{name}") from None
             return out
+        if raw is None and not self.fields:
+            return out  # what has nothing to say may come as null: AIR's `unit`
         if not isinstance(raw, Mapping):
             raise _expected(f"{self.cls.__name__} or a map of its fields", raw)
         for name, shape in self.fields.items():
@@ -408,7 +410,7 @@ class Variant(Shape):
                 ((tag, item),) = raw.items()
                 if isinstance(tag, str):
                     return tag, item
-        elif isinstance(raw, str) and self.arms.get(raw) is UNIT:
+        elif isinstance(raw, str) and _says_nothing(self.arms.get(raw)):
             return raw, None
         raise _expected(f"one of {', '.join(self.arms)} as {{$tag, $value}}", raw)
 
@@ -421,6 +423,10 @@ class Variant(Shape):
 
     def body(self) -> Value:
         return {"variant": {tag: shape.describe() for tag, shape in self.arms.items()}}
+
+
+def _says_nothing(shape: Shape | None) -> bool:
+    return shape is UNIT or (isinstance(shape, Record) and not shape.fields)
 
 
 def enum_shape(cls: type[Enum], *, schema: str | None = None) -> Variant:
@@ -441,8 +447,13 @@ def literal_shape(words: tuple[str, ...]) -> Variant:
 
 
 def union_shape(records: list[Record]) -> Variant:
-    by_class = {record.cls: record.cls.__name__ for record in records}
-    return Variant({by_class[record.cls]: record for record in records}, lambda raw: by_class.get(type(raw)))
+    return tagged_shape({record.cls.__name__: record for record in records})
+
+
+def tagged_shape(arms: dict[str, Record]) -> Variant:
+    """A variant of classes under any tags."""
+    by_class = {record.cls: tag for tag, record in arms.items()}
+    return Variant({**arms}, lambda raw: by_class.get(type(raw)))
 
 
 def _read_json(raw: object) -> Value:
@@ -455,44 +466,3 @@ def _read_json(raw: object) -> Value:
 # Any value, for what comes from outside Python: the configuration and the result of a tool. No annotation
 # gives it, because a state or an event of unknown shape could not be checked.
 JSON: Final = Scalar("json", _read_json)
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret by name. Only the name is ever stored; an executor gets the value in its place."""
-
-    alias: str
-    version: int = 1
-
-
-def _read_secret(raw: object) -> Value:
-    if isinstance(raw, Secret):
-        return {"$tag": "secret", "$value": {"alias": raw.alias, "version": raw.version}}
-    if isinstance(raw, Mapping) and raw.get("$tag") == "secret" and len(raw) == 2:
-        inner = raw.get("$value")
-        if isinstance(inner, Mapping) and inner.keys() == {"alias", "version"}:
-            return {
-                "$tag": "secret",
-                "$value": {"alias": TEXT.canon(inner["alias"]), "version": NAT.canon(inner["version"])},
-            }
-    raise _expected('a secret by name, rx.secret("name")', raw)
-
-
-class _SecretShape(Scalar):
-    secrets = True
-
-
-SECRET: Final = _SecretShape(
-    "secret", _read_secret, lambda value: Secret(value["$value"]["alias"], value["$value"]["version"])
-)
-
-
-def secret_names(value: Value) -> list[str]:
-    """The secrets that a canonical value names, in order of their appearance."""
-    if isinstance(value, dict):
-        if value.get("$tag") == "secret" and isinstance(value.get("$value"), dict):
-            return [value["$value"]["alias"]]
-        return [name for item in value.values() for name in secret_names(item)]
-    if isinstance(value, list):
-        return [name for item in value for name in secret_names(item)]
-    return []

@@ -22,6 +22,7 @@ from uuid import UUID
 from treadle.kernel.errors import DefinitionError
 
 from .names import check_name
+from .secret import SECRET, Secret
 from .shapes import (
     BOOL,
     BYTES,
@@ -31,14 +32,12 @@ from .shapes import (
     IDENTITY,
     INT,
     NAT,
-    SECRET,
     TEXT,
     TIME,
     UNIT,
     Mapped,
     Option,
     Record,
-    Secret,
     Sequence,
     Shape,
     Variant,
@@ -109,11 +108,6 @@ def shape_of(cls: Any) -> Record | Variant | None:
     """The shape of a class that was decorated itself (not one that merely inherits from such a class)."""
     found = getattr(cls, _SCHEMA, None)
     return found[1] if found is not None and found[0] is cls else None
-
-
-def schema_name(cls: Any) -> str | None:
-    shape = shape_of(cls)
-    return shape.schema if shape is not None else None
 
 
 def derive(annotation: Any, path: str) -> Shape:

@@ -14,17 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from treadle.kernel.errors import DefinitionError
-from treadle.kernel.values import Value, digest, digest_bytes
+from treadle.kernel.values import digest, digest_bytes
 
-from .effects import Effect, TimerEffect
-from .names import (
-    FRAME_SCHEMA,
-    RECEIPT_SCHEMA,
-    REJECTED_SCHEMA,
-    TIMER_EFFECT,
-    check_name,
-    family_name,
-)
+from .effects import BUILT_IN, Effect, TimerEffect
+from .names import TIMER_EFFECT, check_name, family_name
 from .shapes import Option, Record, Shape, Variant
 from .step import Context, Output
 from .types import shape_of
@@ -52,7 +45,7 @@ class Workflow:
         *,
         state: Any,
         events: Sequence[Any],
-        effects: Sequence[Effect | TimerEffect],
+        effects: Sequence[Effect | TimerEffect | str],
         key: str | None = None,
         terminal: Callable[[Any], bool] | None = None,
         rejected: bool = True,
@@ -74,11 +67,13 @@ class Workflow:
             raise self._bad(f"determinism is strict, checked or decision_log, not {determinism!r}")
         self.determinism: Determinism = determinism
         self.family = check_name(family or family_name(name), "event family")
+        self.names_family = family is not None
         self.state = self._schema(state, "state")
         self.events = self._events(events)
         self.by_schema = {event.name: event for event in self.events}
-        self.effects = self._effects(effects)
-        self.emits = frozenset(effect.name for effect in effects)
+        declared = self._effects(effects)
+        self.effects = {effect.name: effect for effect in declared if isinstance(effect, Effect)}
+        self.emits = frozenset(effect.name for effect in declared)
         self.key_path = key
         self.key = self._key_shape(key)
         self.takes_context = self._takes_context()
@@ -118,13 +113,17 @@ class Workflow:
             raise self._bad("events: at least one event must be able to reach a workflow")
         return tuple(found)
 
-    def _effects(self, effects: Sequence[Effect | TimerEffect]) -> dict[str, Effect]:
-        names = [getattr(effect, "name", None) for effect in effects]
-        if not all(isinstance(effect, Effect | TimerEffect) for effect in effects):
-            raise self._bad("effects: a list of rx.effect(...) and rx.timer; [] if there are none")
+    def _effects(self, effects: Sequence[Effect | TimerEffect | str]) -> list[Effect | TimerEffect]:
+        found = [BUILT_IN.get(effect) if isinstance(effect, str) else effect for effect in effects]
+        known = [effect for effect in found if isinstance(effect, Effect | TimerEffect)]
+        if len(known) < len(found):
+            raise self._bad(
+                "effects: a list of rx.effect(...), rx.timer and names of built-in effects; [] if there are none"
+            )
+        names = [effect.name for effect in known]
         if len({*names}) < len(names):
             raise self._bad(f"effects: the same effect twice in {names}")
-        return {effect.name: effect for effect in effects if isinstance(effect, Effect)}
+        return known
 
     def _key_shape(self, path: str | None) -> Shape | None:
         if path is None:
@@ -156,7 +155,7 @@ class Workflow:
         return count == 3
 
     def node(self, module: str) -> dict[str, Any]:
-        """The workflow as it stands in a manifest."""
+        """The workflow as it stands in a manifest that the code alone derives."""
         value: dict[str, Any] = {
             "$kind": "defworkflow",
             "name": self.name,
@@ -171,17 +170,6 @@ class Workflow:
         if self.key is not None:
             value["key_schema"] = self.key.describe()
         return value
-
-    def family_node(self) -> dict[str, Any]:
-        arms: dict[str, Value] = {event.tag: {"ref": event.name} for event in self.events}
-        for wanted, tag, name in (
-            (bool(self.emits), "Receipt", RECEIPT_SCHEMA),
-            (self.rejected and bool(self.emits), "Rejected", REJECTED_SCHEMA),
-            (self.frames, "Frame", FRAME_SCHEMA),
-        ):
-            if wanted:
-                arms[f"sys.{tag}"] = {"ref": name}
-        return {"$kind": "defschema", "name": self.family, "type": {"variant": arms}}
 
     @property
     def code_digest(self) -> str:
@@ -227,7 +215,7 @@ def workflow(
     *,
     state: Any,
     events: Sequence[Any],
-    effects: Sequence[Effect | TimerEffect],
+    effects: Sequence[Effect | TimerEffect | str],
     key: str | None = None,
     terminal: Callable[[Any], bool] | None = None,
     rejected: bool = True,

@@ -24,7 +24,7 @@ from .app import App
 from .cells import CACHE_ENTRIES
 from .governance import ApplyBlocked, ProposalRefused, governed
 from .index import CellIndex
-from .machine import effect_name
+from .machine import effect_name, timer_params
 from .owner import Item, Owner
 from .routing import Delivery, key_order, run_id
 from .shadow import shadow
@@ -281,9 +281,7 @@ class World:
         return Intent(
             id=intent.id,
             effect=effect_name(intent),
-            params={"deliver_at_ns": intent.due_ns}
-            if effect is None
-            else effect.params.load(intent.params["params"]),
+            params=timer_params(intent) if effect is None else effect.params.load(intent.params["params"]),
             ref=intent.ref or None,
             workflow=meta.workflow,
             key=None if bound.workflow.key is None else bound.workflow.key.load(meta.key),

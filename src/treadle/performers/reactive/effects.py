@@ -13,25 +13,26 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from treadle.dialects.reactive.decide import Bound
-from treadle.dialects.reactive.effects import Call, Effect, blob_get, blob_put
+from treadle.dialects.reactive.effects import Call, Effect, blob_get, blob_put, http_request
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_of
+from treadle.dialects.reactive.secret import Secret, secret_names
 from treadle.dialects.reactive.shapes import (
     Mapped,
     Misfit,
     Option,
     Record,
-    Secret,
     Sequence,
     Shape,
     Variant,
-    secret_names,
 )
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
-from treadle.tools.protocol import ToolCall
+from treadle.tools.protocol import Tool, ToolCall
 from treadle.tools.registry import ToolRegistry, UnknownTool
 from treadle.work.job import Done, Job, StaysOpen
+
+from . import requests
 
 
 class EffectPerformer:
@@ -45,6 +46,8 @@ class EffectPerformer:
         effect = bound.app.effects.get(job.intent.kind)
         if effect is not None and effect.tool is not None:
             return await self._use_tool(effect.tool, job)
+        if effect is http_request:
+            return await requests.request(*self._tool("http", job), job)
         if effect is blob_put:
             return await _put(job)
         if effect is blob_get:
@@ -54,6 +57,13 @@ class EffectPerformer:
         return await _execute(effect.run, effect, await _call(job, bound, effect))
 
     async def _use_tool(self, kind: str, job: Job) -> Done:
+        tool, call = self._tool(kind, job)
+        outcome = await tool.run(dict(job.intent.params["params"]), call)
+        if outcome.status == "ok":
+            return Done(value=outcome.result, by=f"tool:{kind}")
+        return await requests.failed(outcome, job, by=f"tool:{kind}")
+
+    def _tool(self, kind: str, job: Job) -> tuple[Tool, ToolCall]:
         try:
             tool = self._tools.get(kind)
         except UnknownTool as error:
@@ -65,18 +75,7 @@ class EffectPerformer:
             secret=job.secret,
             options=job.options,
         )
-        outcome = await tool.run(dict(job.intent.params["params"]), call)
-        if outcome.status == "ok":
-            return Done(value=outcome.result, by=f"tool:{kind}")
-        failed = outcome.error or {}
-        timeout = failed.get("kind") == "timeout"
-        known = TreadleError(
-            str(failed.get("message") or "the tool failed"),
-            cls="timeout" if timeout else "transport",
-            code=str(failed.get("code") or "TOOL_FAILED"),
-            details={"kind": failed.get("kind"), **(failed.get("details") or {})},
-        )
-        return Done(status="timeout" if timeout else "error", error=known.to_value(), by=f"tool:{kind}")
+        return tool, call
 
 
 async def _execute(run: Callable[[Call[Any]], Awaitable[Any]], effect: Effect, call: Call[Any]) -> Done:
