@@ -54,7 +54,9 @@ def counter(state: Counter | None, event: Start | Tick) -> rx.Output[Counter]:
             return rx.Output(state)
 
 
-app = rx.App("counter", [counter], manifest=json.loads(Path(__file__).with_name("counter.air.json").read_text()))
+app = rx.App(
+    "counter", [counter], manifest=json.loads(Path(__file__).with_name("counter.air.json").read_text())
+)
 
 
 async def main() -> None:
