@@ -237,7 +237,8 @@ def nightly(folder: Path) -> Path:
     for number in range(1, PARTS + 1):
         text += CRASH_STEP.format(number=number)
         if number < PARTS:
-            text += f"    next: {{arcs: [{{step: part_{number + 1}}}]}}\n"
+            done = "{{ event.name == 'step.done' }}"
+            text += f'    next: {{arcs: [{{step: part_{number + 1}, when: "{done}"}}]}}\n'
     path = folder / "nightly.yaml"
     path.write_text(text, "utf-8")
     return path

@@ -116,6 +116,49 @@ async def test_marked_entries_are_redacted_whatever_their_length():
     assert secrets.redact("pin 1234") == "pin [redacted:pin]"
 
 
+async def test_a_plain_text_secret_fills_the_one_field_of_an_entry():
+    entry = {
+        "name": "openai",
+        "kind": "secrets",
+        "provider": "gcp",
+        "map": {"api_key": "projects/1/secrets/x"},
+    }
+    chain = keychain(entry, secrets=Secrets({"openai": "sk-1234567890"}, env={}))
+    assert await chain.resolve("openai") == {"api_key": "sk-1234567890"}
+
+
+async def test_a_plain_text_secret_cannot_fill_several_fields():
+    entry = {"name": "pair", "kind": "secrets", "map": {"user": "u", "password": "p"}}
+    with pytest.raises(SecretMissing, match="is one text, and the entry wants the fields user, password"):
+        await keychain(entry, secrets=Secrets({"pair": "text-for-both"}, env={})).resolve("pair")
+
+
+async def test_a_secret_of_a_cloud_that_is_missing_is_named_by_its_entry():
+    entry = {
+        "name": "openai",
+        "kind": "secrets",
+        "provider": "gcp",
+        "map": {"api_key": "projects/1/secrets/x"},
+    }
+    with pytest.raises(SecretMissing, match="treadle secret set openai`"):
+        await keychain(entry).resolve("openai")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ({"kind": "secret_manager"}, " "),
+        ({"kind": "secret_manager", "map": {"api_key": "x"}}, ""),
+        ({"kind": "secret_manager", "map": {"user": "u"}}, {"u": ""}),
+        ({"kind": "secret_manager"}, {"token": ""}),
+        ({"kind": "static", "token": " "}, "unused"),
+    ],
+)
+async def test_an_empty_credential_is_a_missing_one(entry, value):
+    with pytest.raises(SecretMissing, match=r"keychain entry 'e': .* empty"):
+        await keychain({"name": "e", **entry}, secrets=Secrets({"e": value}, env={})).resolve("e")
+
+
 # --- oauth2 ---
 
 

@@ -36,20 +36,42 @@ class Problems:
     document: Document | None = None
     found: list[Problem] = field(default_factory=list)
 
-    def error(self, code: str, path: Path, message: str, *, hint: str = "", rule: str = "") -> None:
-        self._add("error", code, path, message, hint, rule)
+    def error(
+        self,
+        code: str,
+        path: Path,
+        message: str,
+        *,
+        hint: str = "",
+        rule: str = "",
+        inside: int | None = None,
+    ) -> None:
+        """`inside` names a line of the text at that path, counted from one."""
+        self._add("error", code, path, message, hint, rule, inside)
 
     def warning(self, code: str, path: Path, message: str, *, hint: str = "", rule: str = "") -> None:
         self._add("warning", code, path, message, hint, rule)
 
     def _add(
-        self, severity: Literal["error", "warning"], code: str, path: Path, message: str, hint: str, rule: str
+        self,
+        severity: Literal["error", "warning"],
+        code: str,
+        path: Path,
+        message: str,
+        hint: str,
+        rule: str,
+        inside: int | None = None,
     ) -> None:
         file, line, column = None, None, None
         if self.document is not None:
             file = self.document.file
             line, column = self.document.position(path)
-        self.found.append(Problem(severity, code, message, hint, rule, file, line, column, path_text(path)))
+            if inside is not None and (start := self.document.text_line(path)) is not None:
+                line, column = start + inside - 1, 1
+        problem = Problem(severity, code, message, hint, rule, file, line, column, path_text(path))
+        # A template that two rules look at is one mistake.
+        if problem not in self.found:
+            self.found.append(problem)
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.found)

@@ -66,6 +66,12 @@ class Document:
     value: Any
     file: str | None = None
     positions: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    # Where texts begin that go over several lines, such as code: behind `|`, on the line after it.
+    texts: dict[Path, int] = field(default_factory=dict)
+
+    def text_line(self, path: Path) -> int | None:
+        """The line on which the text at a path begins."""
+        return self.texts.get(path) or self.position(path)[0]
 
     def position(self, path: Path) -> tuple[int | None, int | None]:
         """The position of a path, or of the nearest parent that stands in the text."""
@@ -214,6 +220,7 @@ class _Builder:
         if depth > VALUE_DEPTH_MAX:
             raise _bad("nested too deeply", self.document.file, line, column, "TEXT_TOO_DEEP")
         if isinstance(node, yaml.ScalarNode):
+            self.document.texts[path] = line + 1 if node.style in ("|", ">") else line
             return self.scalar(node, line, column)
         own = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         if node.tag != _CORE + own:

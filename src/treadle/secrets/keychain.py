@@ -24,6 +24,7 @@ from .tokens import RENEW_BEFORE_S, TokenRequest
 
 # Where an entry may spell out its fields, besides `map`.
 _OWN_FIELDS: Final = ("value", "token", "username", "password", "header", "prefix", "api_key", "type")
+_NEVER_EMPTY: Final = frozenset(["", "value", "token", "access_token", "api_key", "client_secret"])
 _GRANT_FIELDS: Final = frozenset(
     ["client_id", "client_secret", "refresh_token", "username", "password", "scope", "audience"]
 )
@@ -67,7 +68,9 @@ class Keychain:
             rendered: dict[str, Any] = self._render(dict(entry), before)
             if rendered.get("secret") is True:
                 self._secrets.mark(name)
-            return self._secrets.learn(name, await self._fields(name, rendered))
+            found = await self._fields(name, rendered)
+            _refuse_empty(found, rendered.get("map") or {})
+            return self._secrets.learn(name, found)
         except SecretMissing as error:
             raise SecretMissing(
                 _about(name, error.message), details={"name": name, **error.details}
@@ -122,14 +125,30 @@ class Keychain:
             if not wanted:
                 hint = f" (the provider {provider!r} is not reached from here)" if provider else ""
                 raise SecretMissing(error.message + hint, details=error.details) from error
-            return {str(to): await self._one(str(source)) for to, source in wanted.items()}
-        if isinstance(found, str) or not wanted:
+            try:
+                return {str(to): await self._one(str(source)) for to, source in wanted.items()}
+            except SecretMissing:
+                # What a cloud calls it is no name that anybody here could store a secret under.
+                raise error from None
+        if not wanted:
             return found
+        if isinstance(found, str):
+            return self._one_field(name, wanted, found)
         fields = dict(found)
         for to, source in wanted.items():
             value = found.get(str(source), found.get(str(to)))
             fields[str(to)] = await self._one(str(source)) if value is None else value
         return fields
+
+    def _one_field(self, name: str, wanted: Mapping[str, Any], value: str) -> Secret:
+        """A secret that is one text fills the entry's one field; it cannot be shared out among several."""
+        if len(wanted) > 1:
+            fields = ", ".join(str(to) for to in wanted)
+            raise SecretMissing(
+                f"the secret {name!r} is one text, and the entry wants the fields {fields}; "
+                f"store it with fields: treadle secret set {name} {' '.join(f'--field {to}=…' for to in wanted)}"
+            )
+        return {str(to): value for to in wanted}
 
     async def _one(self, name: str) -> str:
         value = await self._secrets.resolve(name)
@@ -188,6 +207,15 @@ class Keychain:
             auto_renew=bool(entry.get("auto_renew", True)),
             renew_before_s=float(config.get("renew_before_s", config.get("buffer_seconds", RENEW_BEFORE_S))),
         )
+
+
+def _refuse_empty(found: Secret, wanted: Mapping[str, Any]) -> None:
+    """What is empty is missing: nothing empty is ever sent as a credential. Fields that the entry does
+    not ask for, and that are no credential by themselves (a database without a password), may be empty."""
+    fields = {"": found} if isinstance(found, str) else found
+    for field, value in fields.items():
+        if not value.strip() and (field in wanted or field in _NEVER_EMPTY):
+            raise SecretMissing(f"the field {field!r} is empty" if field else "its value is empty")
 
 
 def _about(name: str, message: str) -> str:

@@ -21,7 +21,7 @@ import msgspec
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import digest_bytes
 
-from .base import BadConfig, ToolBase, local_path, need, pick
+from .base import BadConfig, ToolBase, arguments, local_path, need, pick
 from .portable import portable
 from .protocol import Outcome, ToolCall
 
@@ -36,12 +36,14 @@ class _Unavailable(Exception):
 
 
 class ArtifactTool(ToolBase):
-    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint."""
+    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint; beside
+    `kind` or under `args`."""
 
     kind = "artifact"
     idempotent = True
 
     async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        config = {**arguments(config), **{key: value for key, value in config.items() if value is not None}}
         action = str(config.get("action") or ("put" if "data" in config else "get"))
         if action not in ("get", "put"):
             raise BadConfig(f"the field 'action' must be get or put, not {action!r}")

@@ -15,7 +15,7 @@ import duckdb
 
 from .base import BadConfig, ToolBase, credential, local_path, need, pick
 from .protocol import Outcome, ToolCall
-from .sql import Params, Statement, read_statements, sql_result
+from .sql import Params, Statement, read_statements, sql_result, statement_result
 
 T = TypeVar("T")
 
@@ -123,21 +123,19 @@ def _execute(
 ) -> dict[str, Any]:
     if not autocommit:
         connection.begin()
-    result: dict[str, Any] = {}
-    count = 0
+    done: list[dict[str, Any]] = []
     for statement in statements:
         for part in connection.extract_statements(statement.text):
             cursor = connection.execute(part, _wanted(statement.params, part.named_parameters))
-            count += 1
             columns = [str(column[0]) for column in cursor.description or ()]
             rows = cursor.fetchall() if columns else []
             if part.type.name in _CHANGES and columns == ["Count"]:
-                result = sql_result([], [], affected=int(rows[0][0]) if rows else 0, statements=count)
+                done.append(statement_result([], [], affected=int(rows[0][0]) if rows else 0))
             else:
-                result = sql_result(columns, rows, affected=0, statements=count)
+                done.append(statement_result(columns, rows, affected=0))
     if not autocommit:
         connection.commit()
-    return result
+    return sql_result(done)
 
 
 def _wanted(params: Params, names: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`postgres`: statements in one transaction, the last one's rows as the result.
+"""`postgres`: statements in one transaction, the last one's rows as the result and each one's beside it.
 
 With `once: true` the call's idempotency key is stored in the table `treadle_once` in the same
 transaction. A call that is repeated (a worker died after the commit and before its receipt) finds the
@@ -23,7 +23,7 @@ from .base import BadConfig, ToolBase, credential, mapping, pick, seconds
 from .postgres_errors import error_outcome
 from .postgres_pool import PoolExhausted, PoolSettings, PostgresPool
 from .protocol import Outcome, ToolCall
-from .sql import Params, Statement, read_statements, sql_result
+from .sql import Params, Statement, read_statements, sql_result, statement_result
 
 # How people spell the parts of a connection, in tasks and in credentials.
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -112,14 +112,16 @@ class _Progress:
 async def _execute(
     connection: psycopg.AsyncConnection[Any], statements: list[Statement], progress: _Progress
 ) -> dict[str, Any]:
+    done: list[dict[str, Any]] = []
     async with connection.cursor() as cursor:
         for number, statement in enumerate(statements, 1):
             progress.statement = number
             # Text from a task is data: there is no literal to check at compile time.
             await cursor.execute(statement.text.encode(), _adapt(statement.params))
-        columns = [column.name for column in cursor.description or ()]
-        rows = await cursor.fetchall() if columns else []
-        return sql_result(columns, rows, affected=cursor.rowcount, statements=len(statements))
+            columns = [column.name for column in cursor.description or ()]
+            rows = await cursor.fetchall() if columns else []
+            done.append(statement_result(columns, rows, affected=cursor.rowcount))
+    return sql_result(done)
 
 
 async def claim_once(connection: psycopg.AsyncConnection[Any], key: str) -> dict[str, Any] | None:

@@ -45,12 +45,8 @@ class PythonTool(ToolBase):
             code=await self._code(config, call),
             name=f"<{config.get('name') or 'python task'}>",
             args=arguments(config),
-            context={
-                "execution_id": call.run,
-                "attempt": call.attempt,
-                "idempotency_key": call.idempotency_key,
-            },
-            libs=mapping(config, "libs"),
+            context=_context(config, call),
+            libs=_libraries(config),
             packages=[str(package) for package in deps.get("packages") or []],
             sys_path=[str(local_path(str(path), call)) for path in _as_list(deps.get("sys_path"))],
             env={str(key): str(value) for key, value in mapping(config, "env").items()},
@@ -132,6 +128,25 @@ def _raised(reply: dict[str, Any], printed: str) -> Outcome:
     assert outcome.error is not None
     outcome.error["exception_type"] = name
     return outcome
+
+
+def _context(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+    """What the code may know of its run: the part of it that the task brings in `context`, results of
+    steps by their names too, and the call itself."""
+    brought = mapping(config, "context")
+    steps = {name: value for name, value in mapping(brought, "steps").items() if value is not None}
+    if "steps" in brought:
+        brought["steps"] = steps
+    own = {"execution_id": call.run, "attempt": call.attempt, "idempotency_key": call.idempotency_key}
+    return {**steps, **brought, **own}
+
+
+def _libraries(config: dict[str, Any]) -> dict[str, Any]:
+    """`libs: {pd: pandas}`, or a list of modules under their own names."""
+    libs = config.get("libs")
+    if isinstance(libs, str):
+        libs = [libs]
+    return {str(name): str(name) for name in libs} if isinstance(libs, list) else mapping(config, "libs")
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -95,7 +95,8 @@ def execute(request: dict[str, Any]) -> Any:
     code, name, args = str(request["code"]), str(request["name"]), dict(request["args"])
     linecache.cache[name] = (len(code), None, code.splitlines(True), name)
     context = {**request["context"], **args}
-    given = {**args, "args": args, "input_data": args, "context": context}
+    # An argument of one of these names is that argument: what the author wrote wins.
+    given = {"args": args, "input_data": args, "context": context, **args}
     names = {"__name__": "__treadle__", "__file__": name, **import_libraries(request["libs"]), **given}
     tree = ast.parse(code, name)
     if returns_at_top(tree):
@@ -161,12 +162,26 @@ def import_libraries(libs: dict[str, Any]) -> dict[str, Any]:
     """`{pd: pandas, dt: {from: datetime, import: datetime}}` as names of the code."""
     found = {}
     for alias, what in libs.items():
-        if isinstance(what, dict):
-            module = importlib.import_module(str(what.get("from") or what["import"]))
-            found[alias] = getattr(module, str(what["import"])) if what.get("from") else module
+        if isinstance(what, dict) and what.get("from"):
+            found[alias] = imported_from(str(what["from"]), str(what.get("import") or alias))
         else:
-            found[alias] = importlib.import_module(str(what))
+            name = str(what["import"] if isinstance(what, dict) else what)
+            found[alias] = importlib.import_module(name)
+            # `import os.path` binds `os`: what is written without an alias is named as Python does.
+            if alias == name and "." in name:
+                found[name.partition(".")[0]] = importlib.import_module(name.partition(".")[0])
     return found
+
+
+def imported_from(package: str, name: str) -> Any:
+    """`from package import name`, where the name may be a module of the package that nobody imported yet."""
+    module = importlib.import_module(package)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        if not hasattr(module, "__path__"):
+            raise
+        return importlib.import_module(f"{package}.{name}")
 
 
 def check_packages(packages: list[str]) -> None:
@@ -277,9 +292,15 @@ def main() -> None:
         tag = data["tag"]
 
         def revive(pairs: dict[str, Any], tag: str = tag) -> Any:
-            return base64.b64decode(pairs[tag]) if tag in pairs else pairs
+            if tag in pairs:
+                return base64.b64decode(pairs[tag])
+            if "status_code" in pairs and "data" in pairs:
+                # The answer to a request has its body under both names, for code as for templates.
+                pairs.setdefault("body", pairs["data"])
+            return pairs
 
-        data["args"] = json.loads(data["args"], object_hook=revive)
+        for key in ("args", "context"):
+            data[key] = json.loads(data[key], object_hook=revive)
         answer(data, channel)
 
 

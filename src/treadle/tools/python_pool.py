@@ -71,7 +71,9 @@ class PythonRequest:
             return {tag: base64.b64encode(value).decode()}
 
         body = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({**body, "args": json.dumps(self.args, default=raw), "tag": tag}).encode()
+        # Values of the run are texts of their own: only in them may there be bytes under the tag.
+        values = {name: json.dumps(body[name], default=raw) for name in ("args", "context")}
+        return json.dumps({**body, **values, "tag": tag}).encode()
 
 
 OnOutput = Callable[[str, str], Awaitable[None]]

@@ -105,16 +105,20 @@ def _script(script: Any, call: ToolCall) -> str:
         raise BadConfig(f"the script {path} could not be read: {error}") from error
 
 
-def sql_result(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, affected: int, statements: int
+def statement_result(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, affected: int
 ) -> dict[str, Any]:
-    """The result of the last statement. Without columns it returned nothing, and `row_count` is how
-    many rows it changed."""
+    """What one statement gave. Without columns it returned nothing, and `row_count` is how many rows it
+    changed."""
     shown = [{name: portable(value) for name, value in zip(columns, row, strict=True)} for row in rows]
     return {
-        "status": "ok",
         "rows": shown,
         "columns": list(columns),
         "row_count": len(shown) if columns else max(affected, 0),
-        "statement_count": statements,
     }
+
+
+def sql_result(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The result of the last statement, and under `command_0`, `command_1`, … that of each."""
+    each = {f"command_{number}": statement for number, statement in enumerate(done)}
+    return {"status": "ok", **done[-1], "statement_count": len(done), **each}

@@ -43,7 +43,8 @@ class TransferTool(ToolBase):
         mode = str(pick(config, "mode") or target.get("mode") or "append")
         if mode not in MODES:
             raise BadConfig(f"the field 'mode' must be one of {', '.join(MODES)}, not {mode!r}")
-        size, columns = _chunk_size(config), Columns(mapping(config, "mapping"))
+        size = _chunk_size(config)
+        columns = Columns({**mapping(target, "mapping"), **mapping(config, "mapping")})
         try:
             async with self._source(source, call) as rows, self._sink(target, mode, call) as sink:
                 if (first := await sink.done_before()) is not None:

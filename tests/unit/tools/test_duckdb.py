@@ -19,13 +19,9 @@ async def test_the_result_is_that_of_the_last_statement(run):
     }
     outcome = await run("duckdb", task)
     assert outcome.error is None
-    assert outcome.result == {
-        "status": "ok",
-        "rows": [{"a": 1, "b": "1.5"}, {"a": 2, "b": "3.0"}],
-        "columns": ["a", "b"],
-        "row_count": 2,
-        "statement_count": 3,
-    }
+    last = {"rows": [{"a": 1, "b": "1.5"}, {"a": 2, "b": "3.0"}], "columns": ["a", "b"], "row_count": 2}
+    each = {f"command_{n}": {"rows": [], "columns": [], "row_count": count} for n, count in enumerate((0, 2))}
+    assert outcome.result == {"status": "ok", **last, "statement_count": 3, **each, "command_2": last}
     changed = await run("duckdb", {"command": "create table t (a int); insert into t values (1), (2)"})
     assert (changed.result["row_count"], changed.result["rows"], changed.result["columns"]) == (2, [], [])
 

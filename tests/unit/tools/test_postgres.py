@@ -25,15 +25,17 @@ async def test_the_result_is_that_of_the_last_statement(sql):
         "create table t (id int primary key, name text)", "insert into t values (1, 'a'), (2, 'b')"
     )
     assert outcome.error is None
-    assert outcome.result == {"status": "ok", "rows": [], "columns": [], "row_count": 2, "statement_count": 2}
+    last = {"rows": [], "columns": [], "row_count": 2}
+    each = {"command_0": {"rows": [], "columns": [], "row_count": 0}, "command_1": last}
+    assert outcome.result == {"status": "ok", **last, "statement_count": 2, **each}
     outcome = await sql("select * from t order by id; select id, name as label from t order by id")
-    assert outcome.result == {
-        "status": "ok",
+    last = {
         "rows": [{"id": 1, "label": "a"}, {"id": 2, "label": "b"}],
         "columns": ["id", "label"],
         "row_count": 2,
-        "statement_count": 2,
     }
+    assert outcome.result.pop("command_0")["rows"] == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    assert outcome.result == {"status": "ok", **last, "statement_count": 2, "command_1": last}
     returned = await sql("delete from t where id = 1 returning id")
     assert (returned.result["rows"], returned.result["row_count"]) == ([{"id": 1}], 1)
     assert (await sql("select 1 as x where false")).result["columns"] == ["x"]

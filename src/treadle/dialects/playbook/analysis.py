@@ -14,9 +14,12 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
 from treadle.lang.text import Path
 
+from .failures import arcs_on_failure
 from .lifetimes import SCOPES
 from .needs import RESERVED
+from .net import Net, always
 from .reading import Reader
+from .selection import is_pick
 from .templates import expression, is_template
 
 _ARC_NAMES = frozenset({"_prev", "_task", "_attempt", "outcome"})
@@ -24,9 +27,10 @@ _TASK_NAMES = frozenset({"event"})
 
 
 def analyse(reader: Reader, body: dict[str, Any]) -> None:
-    net = _Net(body)
+    net = Net(body)
     _unreachable(reader, net)
     _arcs(reader, net)
+    arcs_on_failure(reader, net)
     _cycles(reader, net)
     _gates(reader, net)
     _policies(reader, net)
@@ -36,7 +40,7 @@ def analyse(reader: Reader, body: dict[str, Any]) -> None:
     _fan_out(reader, net)
 
 
-def _fan_out(reader: Reader, net: _Net) -> None:
+def _fan_out(reader: Reader, net: Net) -> None:
     for name, step in net.steps.items():
         own = (step.get("spec") or {}).get("loop_mode")
         if "loop" in step and (own or net.executor.get("loop_mode")) == "fanout":
@@ -57,8 +61,11 @@ def _stores(reader: Reader, value: Value, path: Path) -> None:
         return
     for key, item in value.items():
         _stores(reader, item, (*path, key))
+    if len(path) < 2 or path[-2:] != ("spec", "result"):
+        return
+    _selects(reader, value.get("select"), (*path, "select"))
     store = value.get("store")
-    if len(path) < 2 or path[-2:] != ("spec", "result") or not isinstance(store, dict):
+    if not isinstance(store, dict):
         return
     if "scope" in store:
         reader.choice(store["scope"], SCOPES, "scope_invalid", (*path, "store", "scope"), "a result's scope")
@@ -69,86 +76,19 @@ def _stores(reader: Reader, value: Value, path: Path) -> None:
             reader.error("ttl_invalid", (*path, "store", "ttl"), error.message, hint="ttl: 1h, 7d, 3600")
 
 
-class _Net:
-    def __init__(self, body: dict[str, Any]) -> None:
-        self.body = body
-        self.steps: dict[str, dict[str, Any]] = {step["step"]: step for step in body["workflow"]}
-        self.index = {name: position for position, name in enumerate(self.steps)}
-        self.executor = (body.get("executor") or {}).get("spec") or {}
-        self.entry = self.executor.get("entry_step") or next(iter(self.steps))
-        self.roots = [
-            self.entry,
-            *(self.executor[k] for k in ("final_step", "on_failure", "on_cancel") if self.executor.get(k)),
-        ]
-
-    def arcs(self, name: str) -> list[dict[str, Any]]:
-        return (self.steps[name].get("next") or {}).get("arcs") or []
-
-    def inclusive(self, name: str) -> bool:
-        return ((self.steps[name].get("next") or {}).get("spec") or {}).get("mode") == "inclusive"
-
-    def path(self, name: str, *more: str | int) -> Path:
-        return ("workflow", self.index[name], *more)
-
-    def reached(self) -> dict[str, None]:
-        seen = dict.fromkeys(self.roots)
-        queue = list(seen)
-        while queue:
-            for arc in self.arcs(queue.pop(0)):
-                if arc["step"] not in seen:
-                    seen[arc["step"]] = None
-                    queue.append(arc["step"])
-        return seen
-
-    def components(self) -> list[list[str]]:
-        """Strongly connected components with a cycle in them (Tarjan, without recursion)."""
-        order: dict[str, int] = {}
-        low: dict[str, int] = {}
-        stack: dict[str, None] = {}
-        found: list[list[str]] = []
-        for root in self.steps:
-            if root in order:
-                continue
-            work: list[tuple[str, Iterator[str]]] = []
-            self._visit(root, order, low, stack, work)
-            while work:
-                node, targets = work[-1]
-                target = next(targets, None)
-                if target is not None:
-                    if target not in order:
-                        self._visit(target, order, low, stack, work)
-                    elif target in stack:
-                        low[node] = min(low[node], order[target])
-                    continue
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    component = [stack.popitem()[0]]
-                    while component[-1] != node:
-                        component.append(stack.popitem()[0])
-                    if len(component) > 1 or any(arc["step"] == node for arc in self.arcs(node)):
-                        found.append(component)
-        return found
-
-    def _visit(
-        self,
-        node: str,
-        order: dict[str, int],
-        low: dict[str, int],
-        stack: dict[str, None],
-        work: list[tuple[str, Iterator[str]]],
-    ) -> None:
-        order[node] = low[node] = len(order)
-        stack[node] = None
-        work.append((node, iter([arc["step"] for arc in self.arcs(node)])))
+def _selects(reader: Reader, given: Value, path: Path) -> None:
+    for index, item in enumerate(given if isinstance(given, list) else [given] if given else ()):
+        if not is_pick(item):
+            reader.error(
+                "select_invalid",
+                (*path, index) if isinstance(given, list) else path,
+                f"select picks fields of the result by name or path; {item!r:.80} is neither",
+                hint='select: [count, paging.next, {path: "$.rows[0].id", as: first}]',
+                rule="PLAYBOOK §6.47",
+            )
 
 
-def _always(arc: dict[str, Any]) -> bool:
-    return arc.get("when", True) is True
-
-
-def _unreachable(reader: Reader, net: _Net) -> None:
+def _unreachable(reader: Reader, net: Net) -> None:
     reached = net.reached()
     for name in net.steps:
         if name not in reached:
@@ -161,7 +101,7 @@ def _unreachable(reader: Reader, net: _Net) -> None:
             )
 
 
-def _arcs(reader: Reader, net: _Net) -> None:
+def _arcs(reader: Reader, net: Net) -> None:
     for name in net.steps:
         if net.inclusive(name):
             continue
@@ -175,7 +115,7 @@ def _arcs(reader: Reader, net: _Net) -> None:
                     hint="put it before the unconditional arc, or set next.spec.mode: inclusive",
                     rule="000 §4.3",
                 )
-            behind = behind or _always(arc)
+            behind = behind or always(arc)
     final = net.executor.get("final_step")
     if final and net.arcs(final):
         reader.warning(
@@ -186,7 +126,7 @@ def _arcs(reader: Reader, net: _Net) -> None:
         )
 
 
-def _cycles(reader: Reader, net: _Net) -> None:
+def _cycles(reader: Reader, net: Net) -> None:
     for component in net.components():
         inside = frozenset(component)
         first = min(component, key=net.index.__getitem__)
@@ -203,27 +143,27 @@ def _cycles(reader: Reader, net: _Net) -> None:
             _growth(reader, net, name, inside)
 
 
-def _stays(net: _Net, name: str, inside: frozenset[str]) -> bool:
+def _stays(net: Net, name: str, inside: frozenset[str]) -> bool:
     """Whether a token of this step goes on inside the cycle, whatever the data are."""
     if _holds_back(net, name, "rules", "once"):
         return False
     if net.inclusive(name):
-        return any(_always(arc) and arc["step"] in inside for arc in net.arcs(name))
+        return any(always(arc) and arc["step"] in inside for arc in net.arcs(name))
     for arc in net.arcs(name):
         if arc["step"] not in inside:
             return False
-        if _always(arc):
+        if always(arc):
             return True
     return False
 
 
-def _holds_back(net: _Net, name: str, *ways: str) -> bool:
+def _holds_back(net: Net, name: str, *ways: str) -> bool:
     """Whether admission may keep tokens of this step from going on, in one of these ways."""
     admit = ((net.steps[name].get("spec") or {}).get("policy") or {}).get("admit") or {}
     return any(admit.get(way) for way in ways)
 
 
-def _returns(net: _Net, start: str, name: str, inside: frozenset[str]) -> bool:
+def _returns(net: Net, start: str, name: str, inside: frozenset[str]) -> bool:
     """Whether a token may come from `start` back to a step of its cycle as one of its own: a join or a
     latch on the way makes one token of several."""
     seen: dict[str, None] = {}
@@ -239,14 +179,14 @@ def _returns(net: _Net, start: str, name: str, inside: frozenset[str]) -> bool:
     return False
 
 
-def _growth(reader: Reader, net: _Net, name: str, inside: frozenset[str]) -> None:
+def _growth(reader: Reader, net: Net, name: str, inside: frozenset[str]) -> None:
     if not net.inclusive(name):
         return
     back = [arc for arc in net.arcs(name) if _returns(net, arc["step"], name, inside)]
     if len(back) < 2:
         return
     gated = any(step in inside and _holds_back(net, step, "rules") for step in net.steps)
-    certain = sum(1 for arc in back if _always(arc)) >= 2 and not gated
+    certain = sum(1 for arc in back if always(arc)) >= 2 and not gated
     report = reader.error if certain else reader.warning
     report(
         "tokens_unbounded",
@@ -257,7 +197,7 @@ def _growth(reader: Reader, net: _Net, name: str, inside: frozenset[str]) -> Non
     )
 
 
-def _gates(reader: Reader, net: _Net) -> None:
+def _gates(reader: Reader, net: Net) -> None:
     written = frozenset(_ctx_writes(net.body))
     for name, step in net.steps.items():
         admit = ((step.get("spec") or {}).get("policy") or {}).get("admit") or {}
@@ -298,7 +238,7 @@ def _gates(reader: Reader, net: _Net) -> None:
             )
 
 
-def _policies(reader: Reader, net: _Net) -> None:
+def _policies(reader: Reader, net: Net) -> None:
     for name, step in net.steps.items():
         for index, task in enumerate(step.get("tool") or ()):
             rules = ((task.get("spec") or {}).get("policy") or {}).get("rules")
@@ -312,7 +252,7 @@ def _policies(reader: Reader, net: _Net) -> None:
                 )
 
 
-def _parallel_writes(reader: Reader, net: _Net) -> None:
+def _parallel_writes(reader: Reader, net: Net) -> None:
     for name, step in net.steps.items():
         spec = (step.get("loop") or {}).get("spec") or {}
         policy = spec.get("policy") or {}
@@ -331,7 +271,7 @@ def _parallel_writes(reader: Reader, net: _Net) -> None:
             _sibling_writes(reader, net, name)
 
 
-def _sibling_writes(reader: Reader, net: _Net, name: str) -> None:
+def _sibling_writes(reader: Reader, net: Net, name: str) -> None:
     writers: dict[str, str] = {}
     for target in dict.fromkeys(arc["step"] for arc in net.arcs(name)):
         for key in dict.fromkeys(_ctx_writes(net.steps[target])):
@@ -368,7 +308,7 @@ def _writes(value: Value, setter: str) -> Iterator[str]:
 _GIVEN_NAMES = frozenset({"status", "steps", "branches", "results", "failures", "tokens"})
 
 
-def _names(reader: Reader, net: _Net) -> None:
+def _names(reader: Reader, net: Net) -> None:
     workload = net.body["workload"]
     shared = {*net.steps, *workload, *_ctx_writes(net.body), *_GIVEN_NAMES}
     for step in net.steps.values():

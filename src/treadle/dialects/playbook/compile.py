@@ -13,6 +13,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
+from .code import read_code
 from .reading import Reader, kind_of
 from .steps import check_failure, read_step, reject_control
 from .tasks import read_task_body
@@ -97,6 +98,10 @@ def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
     names = [step["step"] for step in body["workflow"]]
     if root.get("executor") is not None:
         body["executor"] = _read_executor(reader, root["executor"], names)
+    for task, path in each_task(body):
+        task.update(read_code(reader, task, path, names))
+    for name, task in body.get("workbook", {}).items():
+        task.update(read_code(reader, task, ("workbook", name), names))
     _check_workbook_calls(reader, body)
     _check_join_sources(reader, body, names)
     return body
@@ -170,11 +175,22 @@ def _read_keychain(reader: Reader, value: Any) -> list[dict[str, Any]]:
             reader.warning(
                 "keychain_provider",
                 (*path, "provider"),
-                f"the provider {entry['provider']!r} is not known here; the secret {entry['name']!r} is used instead",
+                f"the provider {entry['provider']!r} is not reached from here: a secret named {entry['name']!r} "
+                f"must be on this machine{_fields_text(entry.get('map'))}",
+                hint=f"treadle secret set {entry['name']}, or --secrets FILE",
+                rule="PLAYBOOK §6.54",
             )
         seen[entry["name"]] = None
         out.append(entry)
     return out
+
+
+def _fields_text(wanted: Any) -> str:
+    if not isinstance(wanted, dict) or not wanted:
+        return ""
+    if len(wanted) == 1:
+        return f"; a plain text fills its field {next(iter(wanted))!r}"
+    return f" with the fields {', '.join(wanted)}"
 
 
 def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:

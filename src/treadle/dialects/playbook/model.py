@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value, decode_trusted, encode
 
+from .credentials import fields_read
 from .handles import Scope
 from .layers import effective_spec, merge
 from .lifetimes import declared
@@ -135,6 +136,8 @@ class Playbook:
     keychain: dict[str, dict[str, Any]]
     # What the entries' own templates read of the workload; None: all of it.
     keychain_workload: list[str] | None
+    # Which fields of which entries the tasks read; the proof before the first token asks for them.
+    keychain_fields: dict[str, list[str]]
     steps: dict[str, Step]
     entry: str
     final: str | None
@@ -171,6 +174,7 @@ def load(body: Value) -> Playbook:
         workload=Tree(body["workload"], "workload"),
         keychain=keychain,
         keychain_workload=keychain_needs.workload,
+        keychain_fields=fields_read(body["workflow"]) if keychain else {},
         steps=steps,
         entry=executor.get("entry_step") or names[0],
         final=executor.get("final_step"),

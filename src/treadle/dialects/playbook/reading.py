@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.lang.problems import Problems
@@ -137,6 +137,19 @@ def kind_of(value: Any) -> str:
             return "a mapping"
 
 
+def reject_conditions(reader: Reader, value: dict[str, Any], path: Path, what: str, hint: str) -> None:
+    """`when` is the only conditional keyword (004 §4); a guard under another name would be dropped."""
+    for key in CONDITIONS:
+        if key in value:
+            reader.error(
+                "condition_not_when",
+                (*path, key),
+                f"{what} has {key!r}; the only conditional keyword is when",
+                hint=hint,
+                rule="004 §4",
+            )
+
+
 def reject_legacy(reader: Reader, value: dict[str, Any], path: Path, what: str) -> None:
     """The migration checklist of seed 004 §13, wherever the old keywords stand."""
     for key, (code, replacement) in LEGACY.items():
@@ -146,6 +159,7 @@ def reject_legacy(reader: Reader, value: dict[str, Any], path: Path, what: str) 
             )
 
 
+CONDITIONS: Final = ("cond", "if", "condition", "unless")
 LEGACY: dict[str, tuple[str, str]] = {
     "eval": (
         "eval_removed",

@@ -97,4 +97,7 @@ def output_as_result(reader: Reader, value: dict[str, Any], path: Path) -> dict[
     spec = dict(out.get("spec") or {}) if isinstance(out.get("spec"), dict | None) else {}
     spec["result"] = {**result, **(spec.get("result") or {})}
     out["spec"] = spec
+    reader.moved.setdefault((*path, "spec", "result"), (*path, "output"))
+    if "output_select" in given:
+        reader.moved.setdefault((*path, "spec", "result", "select"), (*path, "output", "output_select"))
     return out

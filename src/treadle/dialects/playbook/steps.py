@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from treadle.lang.text import Path
 
-from .reading import Reader, kind_of, reject_legacy
+from .reading import CONDITIONS, LEGACY, Reader, kind_of, reject_conditions, reject_legacy
 from .spelling import canonical_event_names, output_as_result, rename, split_set
 from .tasks import read_rules, read_tool
 from .templates import is_template
@@ -43,6 +43,9 @@ def read_step(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
         reader.error("step_name_missing", path, "a step needs step: <name>", rule="000 §2")
         return None
     reject_legacy(reader, value, path, f"the step {name!r}")
+    reject_conditions(
+        reader, value, path, f"the step {name!r}", "guard the arc that leads here, or spec.policy.admit.rules"
+    )
     if "when" in value:
         reader.error(
             "step_when",
@@ -63,9 +66,7 @@ def read_step(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
     step = split_set(reader, step, path, scopes=("ctx",))
     step = output_as_result(reader, step, path)
     for key in step:
-        if key not in (*_STEP_KEYS, "when", "vars", "eval", "expr", "case", "sink") and not str(
-            key
-        ).startswith("x-"):
+        if key not in (*_STEP_KEYS, *CONDITIONS, *LEGACY, "when", "vars") and not key.startswith("x-"):
             reader.unknown_key("step_unknown_key", path, key, _STEP_KEYS, "a step")
     return _canonical_step(reader, name, step, path, steps)
 
@@ -95,12 +96,12 @@ def _canonical_step(
     if step.get("next") is not None:
         out["next"] = _read_next(reader, step["next"], (*path, "next"), steps)
     if "tool" not in out and "next" not in out:
-        reader.error(
+        reader.warning(
             "step_empty",
             path,
-            f"the step {name!r} has neither tool nor next",
-            hint="give it a tool (kind: noop does nothing), or next.arcs for pure routing",
-            rule="PLAYBOOK §3.5",
+            f"the step {name!r} has neither tool nor next: it does nothing and ends its branch",
+            hint="leave it out (a branch ends where no arc leads on), or give it a tool",
+            rule="000 §5.1",
         )
     return out
 
@@ -361,6 +362,7 @@ def _read_arc(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
         )
         return None
     reject_legacy(reader, value, path, "an arc")
+    reject_conditions(reader, value, path, "an arc", 'write when: "{{ … }}"')
     if "do" in value or "then" in value:
         wrong = "do" if "do" in value else "then"
         reader.error(
@@ -385,7 +387,7 @@ def _read_arc(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
             rule="000 §4.1",
         )
     for key in arc:
-        if key not in (*_ARC_KEYS, "do", "then", "eval", "expr", "case", "sink"):
+        if key not in (*_ARC_KEYS, *CONDITIONS, *LEGACY, "do", "then"):
             reader.unknown_key("arc_unknown_key", path, key, _ARC_KEYS, "an arc")
     out: dict[str, Any] = {"step": target}
     if "when" in arc:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from treadle.lang.text import Path
 
-from .reading import Reader, kind_of, reject_legacy
+from .reading import CONDITIONS, LEGACY, Reader, kind_of, reject_conditions, reject_legacy
 from .spelling import output_as_result, rename, split_set
 from .sugar import Placed, expand, is_sugar
 from .templates import is_template
@@ -120,7 +120,7 @@ def _read_task(reader: Reader, value: Any, path: Path, index: int) -> dict[str, 
     ):
         if key in value:
             reader.error(f"task_{key}", (*path, key), f"a task has no {key!r}", hint=hint, rule="004 §1")
-    task = {key: item for key, item in value.items() if key not in ("eval", "expr", "case", "sink")}
+    task = {key: item for key, item in value.items() if key not in LEGACY}
     task = rename(reader, task, path, "input", "args")
     task = split_set(reader, task, path, scopes=("ctx", "iter"))
     task = output_as_result(reader, task, path)
@@ -222,9 +222,8 @@ def read_rules(reader: Reader, value: Any, path: Path, read_then: Any) -> list[d
             reader.error("rule_invalid", place, f"a rule must be a mapping, not {kind_of(rule)}")
             continue
         reject_legacy(reader, rule, place, "a rule")
-        if extra := [
-            key for key in rule if key not in ("when", "then", "else", "eval", "expr", "case", "sink")
-        ]:
+        reject_conditions(reader, rule, place, "a rule", 'write when: "{{ … }}"')
+        if extra := [key for key in rule if key not in ("when", "then", "else", *CONDITIONS, *LEGACY)]:
             reader.unknown_key(
                 "rule_unknown_key", place, extra[0], ("when", "then", "else"), "a rule", fatal=True
             )
@@ -240,7 +239,7 @@ def read_rules(reader: Reader, value: Any, path: Path, read_then: Any) -> list[d
             rules.append({"else": {"then": read_then(reader, then, where)}})
             continue
         if "when" not in rule:
-            if not {"eval", "expr", "case"} & set(rule):
+            if not {"eval", "expr", "case", *CONDITIONS} & set(rule):
                 reader.error("rule_when_missing", place, "a rule needs when or else", rule="004 §5.4")
             continue
         condition = reader.condition(rule["when"], (*place, "when"))
@@ -275,6 +274,9 @@ def _read_then(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     if do == "jump" and not isinstance(then.get("to"), str):
         reader.error("jump_to_missing", path, "do: jump needs to: <task name>", rule="004 §5.4")
     if do == "retry":
+        if then.get("backoff") == "fixed":
+            reader.spelled_b((*path, "backoff"), "backoff: fixed", "backoff: none")
+            then = {**then, "backoff": "none"}
         _check_retry(reader, then, path)
     for key in ("set_iter", "set_ctx"):
         if key in then and not isinstance(then[key], dict):

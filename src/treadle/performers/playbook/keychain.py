@@ -19,6 +19,7 @@ class KeychainReader:
 
     def __init__(self, playbook: Playbook, job: Job, secrets: Secrets | None) -> None:
         self._entries, self._job, self._secrets = playbook.keychain, job, secrets
+        self._fields = playbook.keychain_fields
         self._keychain: Keychain | None = None
 
     async def secret(self, name: str) -> str | dict[str, str]:
@@ -36,9 +37,13 @@ class KeychainReader:
         return {name: await self._resolve(name) for name in wanted}
 
     async def prove(self, names: list[str]) -> None:
-        """Every entry resolves, or SecretMissing names the one that does not. No value is kept."""
+        """Every entry resolves and has the fields that tasks read, or SecretMissing names the one that
+        does not. No value is kept."""
         for name in names:
-            await self._resolve(name)
+            found = await self._resolve(name)
+            for field in self._fields.get(name, ()):
+                if isinstance(found, str) or not found.get(field):
+                    raise SecretMissing(_without(name, field, found), details={"name": name, "field": field})
 
     async def _resolve(self, name: str) -> Any:
         if self._secrets is None:
@@ -64,3 +69,14 @@ class KeychainReader:
         workload = self._job.intent.params.get("workload") or {}
         names = {"keychain": dict(resolved), "workload": workload}
         return Tree(value, "keychain").render(Scope(names, (workload,)), load=True)
+
+
+def _without(name: str, field: str, found: str | Mapping[str, str]) -> str:
+    """What is wrong with an entry whose field is read and not there; it shows no value."""
+    if isinstance(found, str):
+        has, remedy = "is one text", f"write map: {{{field}: {name}}} in the entry"
+    else:
+        has = f"has {', '.join(found)}" if field not in found else "is empty there"
+        remedy = "correct the name in the template"
+    stored = f"store it with: treadle secret set {name} --field {field}=…"
+    return f"keychain entry {name!r}: the playbook reads its field {field!r}, but the secret {has}; {remedy}, or {stored}"
