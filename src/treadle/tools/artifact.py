@@ -36,8 +36,7 @@ class _Unavailable(Exception):
 
 
 class ArtifactTool(ToolBase):
-    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint; beside
-    `kind` or under `args`."""
+    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint."""
 
     kind = "artifact"
     idempotent = True
