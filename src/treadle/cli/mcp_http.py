@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from mcp.server.mcpserver import MCPServer
+    from mcp.server.transport_security import TransportSecuritySettings
 
 # The environment variable with the token: unlike the option, other users of the machine do not see it.
 TOKEN: Final = "TREADLE_TOKEN"
@@ -51,10 +52,25 @@ def address(text: str, token: str | None = None) -> Address:
 
 
 def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it, whatever it is called: 127.0.0.2, 127.1, ::ffff:127.0.0.1, a name."""
+    from socket import SOCK_STREAM, getaddrinfo
+
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        found = {entry[4][0] for entry in getaddrinfo(host, None, type=SOCK_STREAM)}
+    except OSError:
         return False
+    return all(_only_here(ipaddress.ip_address(str(address).partition("%")[0])) for address in found)
+
+
+def _only_here(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _known_as(host: str) -> list[str]:
+    """The names under which a browser on this machine may speak of a server on loopback."""
+    own = f"[{host}]" if ":" in host else host
+    return list(dict.fromkeys((own, "127.0.0.1", "localhost", "[::1]")))
 
 
 async def serve(out: Output, server: MCPServer, where: Address) -> None:
@@ -67,7 +83,7 @@ async def serve(out: Output, server: MCPServer, where: Address) -> None:
             # Signals are the command's: it is cancelled, and so are we. Two handlers would both act.
             yield
 
-    app: Any = server.streamable_http_app(host=where.host)
+    app: Any = server.streamable_http_app(host=where.host, transport_security=security(where.host))
     if where.token is not None:
         app = guarded(app, where.token)
     serving = Serving(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_S - 1))
@@ -81,6 +97,20 @@ async def serve(out: Output, server: MCPServer, where: Address) -> None:
             f"set {TOKEN} to close it"
         )
     await until_stopped(serving.serve([listening]), lambda: setattr(serving, "should_exit", True))
+
+
+def security(host: str) -> TransportSecuritySettings | None:
+    """Which Host and Origin headers are answered. A page of somebody else's that has its own name lead to this
+    machine (DNS rebinding) sends its name in both. Beyond loopback the token keeps it out."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    if not _is_loopback(host):
+        return None
+    names = _known_as(host)
+    return TransportSecuritySettings(
+        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
+        allowed_origins=[f"http://{name}{port}" for name in names for port in ("", ":*")],
+    )
 
 
 def _whom(where: Address) -> str:

@@ -323,3 +323,19 @@ def test_parallel_edges_need_parallel_true(problems, flow):
     assert not problems(flow("a b c", "a b", "a c", parallel=True)).errors
     mixed = flow("a b c d", "a b", "a c", ("a", "d", {"when": "x"}), parallel=True)
     assert [p.code for p in problems(mixed).errors] == ["AMBIGUOUS_EDGES"]
+
+
+DECLARED = {"output": {"type": "object", "properties": {"x": {}, "y": {}}}}
+
+
+def test_a_warning_about_output_names_reason_and_fields(play, flow):
+    wf = flow({"a": DECLARED, "b": {}}, ("a", "b", {"when": "x"}))
+    (warned,) = play(wf, {"run": {"a": [{"data": {"x": 1}}]}, "evaluate": {"a": [None]}}).of("node:warning")
+    assert (warned["reason"], warned["fields"]) == ("declared output not emitted", ["y"])
+    assert "y" in warned["message"]
+
+
+def test_a_skipped_node_is_not_warned_about(play, flow):
+    skip = {"output_required": ["input.nothing"], "on_fail": "skip"}
+    wf = flow({"a": {**DECLARED, "requires": skip}, "b": {}}, ("a", "b", {"when": "x"}))
+    assert play(wf, {"run": {}, "evaluate": {"a": [None]}}).of("node:warning") == []

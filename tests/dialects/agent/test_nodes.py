@@ -640,3 +640,17 @@ def test_a_reflection_that_fails_is_done_without(play, flow):
     run = play(wf, {"run": {"a": [{"data": {}}, {"data": {"x": 1}}]}, "ask": [{"throw": "down"}]})
     assert run.status == "completed"
     assert run.of("node:retry")[0]["preamble"].startswith("Your previous attempt")
+
+
+@pytest.mark.parametrize("token", ["\nyes", "yes\n", " yes", "yes no", "y\tes"])
+def test_pass_when_is_one_token(problems, flow, token):
+    judge = {"name": "j", "kind": "judge", "rubric": "ok?", "pass_when": token}
+    found = problems(flow({"a": {"eval": [judge]}}))
+    assert [problem.code for problem in found.errors] == ["PASS_WHEN_NOT_A_TOKEN"]
+
+
+def test_the_default_preamble_ends_as_the_nodes_page_says(play, flow):
+    value = [{"name": "e", "kind": "value", "rule": {"output_required": ["x"]}}]
+    wf = flow({"a": {"eval": value, "retry": {"max": 1}}})
+    run = play(wf, {"run": {"a": [{"data": {}}, {"data": {"x": 1}}]}})
+    assert run.of("node:retry")[0]["preamble"].endswith("\n\nFix and try again.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -844,3 +846,27 @@ async def test_folders_do_not_share_their_keys(monkeypatch, tmp_path):
         found.append((await model._connected()).api_key)
     assert found == ["key-of-team-one", "key-of-team-two"]
     await providers.close()
+
+
+@pytest.mark.parametrize(("provider", "package"), [("anthropic", "anthropic"), ("openai", "httpx2")])
+async def test_a_provider_whose_package_is_missing_is_told_with_the_command(
+    tmp_path, flow, monkeypatch, provider, package
+):
+    """B7: never a bug in Treadle; and no run is begun."""
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"treadle.performers.agent.models.{provider}", raising=False)
+    (tmp_path / "flow.json").write_text(json.dumps(flow("a")))
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        with pytest.raises(TreadleError, match=r"pip install 'treadle\[agent\]'") as raised:
+            await engine.start(engine.load(str(tmp_path / "flow.json"))[0], model=provider)
+        assert (raised.value.code, raised.value.cls) == ("EXTRA_MISSING", "user")
+        assert await engine.list() == []
+
+
+def test_the_command_says_which_package_is_missing(tmp_path, flow):
+    (tmp_path / "flow.json").write_text(json.dumps(flow("a")))
+    code = "import sys; sys.modules['anthropic'] = None; from treadle.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "run", "flow.json", "--model", "anthropic", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["code"] == "EXTRA_MISSING"

@@ -17,7 +17,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from treadle import Engine
+from treadle.cli.mcp_http import address, security
 from treadle.cli.mcp_server import make_server
+from treadle.cli.output import Usage
 from treadle.testing.scripted import ScriptedModel
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "agent"
@@ -96,7 +98,7 @@ def server(tmp_path):
 
 
 def port_of(process: subprocess.Popen[str]) -> int:
-    serving = re.match(r"serving MCP at http://[\d.]+:(\d+)/mcp for ", process.stderr.readline())
+    serving = re.match(r"serving MCP at http://\S+:(\d+)/mcp for ", process.stderr.readline())
     assert serving is not None
     return int(serving[1])
 
@@ -155,6 +157,46 @@ async def test_a_server_for_others_wants_its_token(server, arguments, variables)
             headers = {"authorization": sent} if sent else {}
             assert (await client.get("/mcp", headers=headers)).status_code == status
             assert (await client.post("/other", headers=headers)).status_code in (status, 404)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "127.1", "LOCALHOST"])
+async def test_loopback_by_any_name_answers_only_pages_of_this_machine(server, host):
+    """Finding 23: a page whose name leads here (DNS rebinding) sends its own name."""
+    port = port_of(server("--http", f"{host}:0"))
+    url, own = f"http://{host}:{port}/mcp", f"{host}:{port}"
+    sent = {"accept": "application/json, text/event-stream"}
+    client = {
+        "protocolVersion": "2025-03-26",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+    async with httpx.AsyncClient(timeout=30) as http:
+        for headers, status in (
+            ({"host": own}, 200),
+            ({"host": f"localhost:{port}"}, 200),
+            ({"host": f"evil.example:{port}"}, 421),
+            ({"host": own, "origin": "http://evil.example"}, 403),
+            ({"host": own, "origin": "null"}, 403),
+            ({"host": own, "origin": f"http://{own}"}, 200),
+        ):
+            answer = await http.post(url, json=body, headers={**sent, **headers})
+            assert (headers, answer.status_code) == (headers, status)
+
+
+@pytest.mark.parametrize("host", ["127.9.9.9", "::1", "::ffff:127.0.0.1", "::ffff:127.0.0.9", "localhost"])
+def test_every_address_of_loopback_is_checked_alike(host):
+    settings = security(host)
+    assert settings is not None
+    assert settings.enable_dns_rebinding_protection
+    assert (f"[{host}]:*" if ":" in host else f"{host}:*") in settings.allowed_hosts
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "no.such.name.invalid"])
+def test_an_address_that_others_reach_wants_a_token(host):
+    assert security(host) is None
+    with pytest.raises(Usage, match="TREADLE_TOKEN"):
+        address(f"[{host}]:0" if ":" in host else f"{host}:0")
 
 
 def test_a_server_without_a_token_says_that_it_is_open(server):

@@ -43,7 +43,8 @@ class AgentDialect:
             return False
         if "dialect" in value:
             return bool(value["dialect"] == self.name)
-        return "nodes" in value and "edges" in value
+        # Without edges it is an unfinished workflow, and is told what is missing.
+        return "nodes" in value and ("edges" in value or "entry" in value)
 
     def compile(self, document: Document, *, strict: bool = False) -> tuple[Definition | None, Problems]:
         problems = Problems(document)

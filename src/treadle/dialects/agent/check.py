@@ -18,6 +18,7 @@ from treadle.lang.patterns import PatternError, compile_pattern
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
+from . import conditions
 from .child import doubts
 from .inputs import check_declarations
 from .paths import Path, PathError
@@ -89,9 +90,38 @@ def _check_graph(value: dict[str, Any], nodes: dict[str, Any], problems: Problem
                 f"{edge['from']!r} leads to itself without end",
                 hint="Give the edge max_iterations.",
             )
+        _check_condition(index, edge, nodes, problems)
     _check_reachable(entry, nodes, edges, problems)
     _check_cycles(nodes, edges, problems)
     _check_ambiguous(value, nodes, edges, problems)
+
+
+def _check_condition(index: int, edge: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+    at: Where = ("edges", index)
+    written = edge.get("if")
+    if isinstance(written, dict) and isinstance(written.get("$"), str) and written["$"]:
+        for message, hint in conditions.problems_of(written["$"], list(nodes)):
+            problems.error("BAD_CONDITION", (*at, "if"), short(message), hint=hint)
+    when = edge.get("when")
+    if isinstance(when, str) and "{{" in when:
+        problems.error(
+            "TEMPLATE_IN_WHEN",
+            (*at, "when"),
+            "`when` is a question to the model; nothing in it is evaluated",
+            hint=f'To decide by data, write if: {{$: "{_inside_braces(when)}"}} instead.',
+        )
+    if "if" in edge and when:
+        problems.error(
+            "IF_AND_WHEN",
+            at,
+            "an edge has `if`, which the data decides, or `when`, which the model decides; not both",
+            hint="Keep one of them; an `if` edge goes before the others.",
+        )
+
+
+def _inside_braces(text: str) -> str:
+    inside = text.partition("{{")[2].partition("}}")[0].strip()
+    return inside.replace('"', "'") or "classify.amount > 100"
 
 
 def _edges(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -180,12 +210,12 @@ def _check_ambiguous(
 ) -> None:
     for node in nodes:
         own = [(index, edge) for index, edge in edges if edge["from"] == node]
-        plain = [(index, edge) for index, edge in own if not edge.get("when")]
+        plain = [(index, edge) for index, edge in own if not edge.get("when") and "if" not in edge]
         if len(plain) < 2:
             continue
         targets = [edge["to"] for _, edge in plain]
         if value.get("parallel") is not True:
-            hint = "Set `parallel: true` to run them as branches, or give all but one of them a `when`."
+            hint = "Set `parallel: true` to run them as branches, or give all but one of them an `if` or a `when`."
         elif len(own) > len(plain):
             hint = "Conditional edges cannot stand beside two unconditional ones."
         elif len(set(targets)) < len(targets):
@@ -278,11 +308,11 @@ def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> Non
         _check_rule(item["rule"], (*at, "rule"), problems)
         _check_kind(item.get("kind"), item["rule"], (*at, "rule"), problems)
     token = item.get("pass_when", "yes")
-    if isinstance(token, str) and len(token.split()) != 1:
+    if isinstance(token, str) and token.split() != [token]:
         problems.error(
             "PASS_WHEN_NOT_A_TOKEN",
             (*at, "pass_when"),
-            f"pass_when must be one word, not {token!r}",
+            f"pass_when must be one word without spaces or line breaks, not {token!r}",
             hint="The judge answers with one word; name the one that means pass.",
         )
 

@@ -17,6 +17,9 @@ from .limits import REASONING_CHARS_MAX
 from .model import Evaluator, Node, Retry
 from .paths import problems_of
 
+# How the list of what failed ends, by the nodes page; and in runs that 0.1.0 began.
+FIX: Final = "Fix and try again."
+FIX_BEFORE: Final = "Address every point in this attempt."
 PARSE_FAILURE: Final = "judge parse failure"
 OUTPUT_CHECK: Final = "output_required"
 _WORDS: Final = frozenset({"yes", "no", "pass", "fail", "passed", "failed", "true", "false"})
@@ -136,12 +139,14 @@ def failures(evals: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(f"{e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
 
 
-def preamble(retry: Retry, evals: Sequence[Mapping[str, Any]], reflection: str | None) -> str:
-    """What a new attempt is told about the last one."""
+def preamble(
+    retry: Retry, evals: Sequence[Mapping[str, Any]], reflection: str | None, *, end: str = FIX
+) -> str:
+    """What a new attempt is told about the last one. `end` closes the plain list of failures."""
     listed = "\n".join(f"- {e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
     failed = f"Your previous attempt did not pass evaluation:\n{listed}"
     lead = reflection or retry.text
-    return f"{lead}\n\n{failed}" if lead else f"{failed}\n\nAddress every point in this attempt."
+    return f"{lead}\n\n{failed}" if lead else f"{failed}\n\n{end}"
 
 
 def reflect_question(retry: Retry, instruction: str, data: Value, evals: Sequence[Mapping[str, Any]]) -> str:

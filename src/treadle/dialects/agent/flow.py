@@ -76,6 +76,11 @@ class Flow:
         return self.ctx.blob(value) if is_reference(value) else value
 
     @property
+    def is_old(self) -> bool:
+        """Whether the run was begun by 0.1.0, and is decided as it was decided then."""
+        return self.ctx.machine < 3
+
+    @property
     def full(self) -> bool:
         """Whether this step has grown enough; what is left goes into the next one."""
         return (

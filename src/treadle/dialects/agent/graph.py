@@ -35,9 +35,7 @@ def draw(workflow: Workflow, view: dict[str, Any] | None = None) -> picture.Grap
     for edge in workflow.edges:
         taken = _taken(trace["edges"], edge)
         graph.edges.append(
-            picture.Edge(
-                edge.source, edge.target, _label(edge, taken), dashed=edge.when is not None, taken=taken
-            )
+            picture.Edge(edge.source, edge.target, _label(edge, taken), dashed=not edge.plain, taken=taken)
         )
     return graph
 
@@ -54,14 +52,13 @@ def _shape(workflow: Workflow, node: str) -> picture.NodeShape:
 
 
 def _taken(edges: list[dict[str, Any]], edge: Edge) -> int:
-    reason = edge.when or "only path"
     return sum(
-        1 for e in edges if e["from"] == edge.source and e["to"] == edge.target and e["reason"] == reason
+        1 for e in edges if e["from"] == edge.source and e["to"] == edge.target and e["reason"] == edge.reason
     )
 
 
 def _label(edge: Edge, taken: int) -> str:
-    parts = [edge.when or ""]
+    parts = ["" if edge.plain else edge.reason]
     if edge.limit is not None:
         parts.append(f"max {edge.limit}x")
     if taken:

@@ -13,6 +13,8 @@ from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value
 
 from .evals import (
+    FIX,
+    FIX_BEFORE,
     PARSE_FAILURE,
     check_output,
     decided,
@@ -180,7 +182,9 @@ def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
     visit, node = branch["visit"], flow.node(branch)
     assert node.retry is not None
     reason = failures(visit["evals"])
-    visit["preamble"] = preamble(node.retry, visit["evals"], reflection)
+    visit["preamble"] = preamble(
+        node.retry, visit["evals"], reflection, end=FIX_BEFORE if flow.is_old else FIX
+    )
     add_step(flow, branch, "failed")
     visit["attempt"] += 1
     flow.state["retries"] += 1

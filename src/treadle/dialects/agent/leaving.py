@@ -8,19 +8,22 @@ goes on at the join with everything its branches left, in edge order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
 from . import context
+from .deciding import ways_on
 from .ending import finish, run_error
 from .flow import Branch, Flow, new_branch, new_visit, no_usage
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .routing import Ways, choices, chosen, is_decision, join_of, used_up, ways
+from .routing import Ways, choices, chosen, is_decision, join_of, used_up
+
+NOT_EMITTED: Final = "declared output not emitted"
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
@@ -51,10 +54,12 @@ def leave(
     """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
     ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
     state, node = flow.state, branch["visit"]["node"]
-    possible = ways(flow.workflow, node, state["counts"])
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
-    if possible.ask and not dry and stop is None:
+    possible, unclear = Ways(), None
+    if not dry and stop is None:
+        possible, unclear = _possible(flow, branch, data, extra or {})
+    if possible.ask:
         over, ends_run = flow.over_budget(branch)
         if over is not None:
             status, extra = _unpaid(flow, branch, status, data, extra or {}, over, ends_run)
@@ -78,8 +83,23 @@ def leave(
     elif over is not None:
         branch["visit"] = None
         _go_unasked(flow, branch, possible.ask, "budget exceeded")
+    elif unclear is not None:
+        _condition_failed(flow, branch, unclear)
     else:
         _go_on(flow, branch, possible)
+
+
+def _possible(
+    flow: Flow, branch: Branch, data: Value, extra: Mapping[str, Value]
+) -> tuple[Ways, ExpressionError | None]:
+    """Where the run can go with this result, which is not recorded yet; or why that is not clear."""
+    node = branch["visit"]["node"]
+    tested = any(edge.test is not None for edge in flow.workflow.out[node])
+    try:
+        result = {**_object(flow.load(data)), **extra} if tested else None
+        return ways_on(flow, branch, node, result), None
+    except ExpressionError as error:
+        return Ways(), error
 
 
 def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
@@ -136,13 +156,34 @@ def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
         _warn_missing(flow)
         ask_route(flow, branch)
         return
-    branch["visit"] = None
+    node, branch["visit"] = branch["visit"]["node"], None
     if possible.follow is not None:
-        follow(flow, branch, possible.follow, ONLY_PATH, ONLY_PATH)
+        follow(flow, branch, possible.follow, possible.follow.reason, possible.follow.reason)
     elif possible.fork:
         _fork(flow, branch, possible.fork)
     else:
+        if possible.tested:
+            flow.emit("workflow:halted", node=node, reason="no condition applies")
         end_branch(flow, branch)
+
+
+def _decide(flow: Flow, branch: Branch) -> None:
+    """Where a node that has been left leads to, looked at again."""
+    try:
+        possible = ways_on(flow, branch, branch["visit"]["node"])
+    except ExpressionError as error:
+        _condition_failed(flow, branch, error)
+    else:
+        _go_on(flow, branch, possible)
+
+
+def _condition_failed(flow: Flow, branch: Branch, error: ExpressionError) -> None:
+    """A condition of data has no answer (text compared with a number, say): the run ends here."""
+    node, branch["visit"] = branch["visit"]["node"], None
+    message = f"{error.where} cannot be evaluated after {node}: {error.message}"
+    flow.emit("workflow:halted", node=node, reason=message)
+    raised = TreadleError(message, cls="user", code=error.code, where=node, details=error.details)
+    stop_run(flow, f"no route from {node}", raised.to_value(), at=[branch["id"], "route", node])
 
 
 def _go_unasked(flow: Flow, branch: Branch, asked: Sequence[Edge], why_not: str) -> None:
@@ -225,6 +266,9 @@ def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Any]) -> No
     branch["data"][node] = item
     branch["own"].append(item)
     if flow.workflow.nodes[node].declared:
+        if result["status"] == "skipped" and not flow.is_old:
+            state["missing"].pop(node, None)  # it was never to emit anything
+            return
         missing = context.missing_keys(flow.workflow, node, flow.load(result["data"]))
         if missing:
             state["missing"][node] = missing
@@ -238,12 +282,12 @@ def _warn_missing(flow: Flow) -> None:
     nodes = sorted(missing)
     for node in nodes[:WARNINGS_MAX]:
         keys = ", ".join(missing[node])
-        flow.emit(
-            "node:warning", node=node, message=f"declared output not emitted: {keys}; the router sees null"
-        )
-    if more := nodes[WARNINGS_MAX:]:
-        message = f"declared output not emitted here and at {len(more) - 1} more nodes; the router sees null"
-        flow.emit("node:warning", node=more[0], message=message)
+        more = {} if flow.is_old else {"reason": NOT_EMITTED, "fields": missing[node]}
+        message = f"{NOT_EMITTED}: {keys}; the router sees null"
+        flow.emit("node:warning", node=node, message=message, **more)
+    if left := nodes[WARNINGS_MAX:]:
+        message = f"{NOT_EMITTED} here and at {len(left) - 1} more nodes; the router sees null"
+        flow.emit("node:warning", node=left[0], message=message)
     flow.state["missing"] = {}
 
 
@@ -288,7 +332,7 @@ def route_again(flow: Flow, branch: Branch, node: str) -> None:
     elif branch["visit"]["stage"] == "route":
         ask_route(flow, branch)
     else:
-        _go_on(flow, branch, ways(flow.workflow, node, flow.state["counts"]))
+        _decide(flow, branch)
 
 
 def ask_route(flow: Flow, branch: Branch) -> None:
@@ -322,7 +366,7 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     edge = asked[position] if position is not None else None
     if edge is not None and used_up(edge, flow.state["counts"]):
         # Another branch has followed it meanwhile, as often as it may be: what is left is asked.
-        _go_on(flow, branch, ways(flow.workflow, visit["node"], flow.state["counts"]))
+        _decide(flow, branch)
         return
     branch["visit"] = None
     if edge is not None and edge.when is not None:

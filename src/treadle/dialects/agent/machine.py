@@ -25,7 +25,8 @@ KINDS = frozenset({"source", "model", "call", "route", "ask"})
 class AgentMachine(Machine):
     dialect: ClassVar[str] = "agent"
     # 2: stops leave every node, budgets and limits are checked elsewhere (before 0.1.0 was published).
-    version: ClassVar[int] = 2
+    # 3: warnings about output name the fields and pass over skipped nodes; another end of the preamble.
+    version: ClassVar[int] = 3
     oldest: ClassVar[int] = 2
     # `workflow:end` is the last event an observer sees.
     last_event_closes: ClassVar[bool] = True

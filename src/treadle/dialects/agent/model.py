@@ -14,6 +14,7 @@ from treadle.kernel.values import Value, to_value
 from treadle.lang.duration import parse_duration
 from treadle.lang.json_schema import validator
 
+from .conditions import Condition
 from .paths import Match, Path
 
 MAX_TURNS: Final = 50
@@ -25,13 +26,25 @@ DEFAULT_PATH: Final = "None of the above / default path"
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`when` is None for an unconditional edge; an empty text counts as none."""
+    """`when` is a question to the model, `test` one that the data answers; at most one of them is
+    there. An empty `when` counts as none."""
 
     index: int
     source: str
     target: str
     when: str | None = None
     limit: int | None = None
+    test: Condition | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is followed without any question."""
+        return self.when is None and self.test is None
+
+    @property
+    def reason(self) -> str:
+        """Why it is followed, if it is: its condition as it is written."""
+        return self.test.text if self.test is not None else self.when or ONLY_PATH
 
     @property
     def pair(self) -> str:
@@ -162,7 +175,14 @@ def load(body: Value) -> Workflow:
     # compiled must be decided in the same way by those who read the definition later.
     written, body = body, to_value(body)
     edges = tuple(
-        Edge(index, edge["from"], edge["to"], edge.get("when") or None, edge.get("max_iterations"))
+        Edge(
+            index,
+            edge["from"],
+            edge["to"],
+            edge.get("when") or None,
+            edge.get("max_iterations"),
+            Condition.of(edge["if"]) if "if" in edge else None,
+        )
         for index, edge in enumerate(body["edges"])
     )
     return Workflow(

@@ -1,12 +1,12 @@
 """Where a run goes after a node: which edges are left, who decides, where branches meet.
 
-Conditions are never evaluated here: they are questions to the model. This module only says which
-question there is, if any.
+What `when` says is never evaluated here: it is a question to the model. This module only says which
+question there is, if any. What `if` says is data's to answer, before anybody is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,30 @@ from .model import DEFAULT_PATH, Edge, Workflow
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What can follow a node. At most one of the fields is set; none: the node is terminal."""
+    """What can follow a node. At most one of the first three is set; none: the node is terminal.
+    `tested`: there were conditions of data, and none of them held."""
 
     follow: Edge | None = None
     fork: tuple[Edge, ...] = ()
     ask: tuple[Edge, ...] = ()
+    tested: bool = False
 
 
-def ways(workflow: Workflow, node: str, counts: Mapping[str, int]) -> Ways:
-    """E1: drop what is used up; one unconditional edge is followed; the rest is asked."""
+def ways(workflow: Workflow, node: str, counts: Mapping[str, int], holds: Callable[[Edge], bool]) -> Ways:
+    """E1: drop what is used up; the first edge whose `if` holds is followed; without one, a single
+    unconditional edge; the rest is asked."""
     left = [edge for edge in workflow.out[node] if not used_up(edge, counts)]
-    plain = [edge for edge in left if edge.when is None]
-    if len(left) == len(plain):
+    tested = [edge for edge in left if edge.test is not None]
+    for edge in tested:
+        if holds(edge):
+            return Ways(follow=edge)
+    rest = [edge for edge in left if edge.test is None]
+    plain = [edge for edge in rest if edge.plain]
+    if len(rest) == len(plain):
         if len(plain) > 1:
             return Ways(fork=tuple(plain))
-        return Ways(follow=plain[0]) if plain else Ways()
-    return Ways(ask=(*(edge for edge in left if edge.when is not None), *plain))
+        return Ways(follow=plain[0]) if plain else Ways(tested=bool(tested))
+    return Ways(ask=(*(edge for edge in rest if not edge.plain), *plain))
 
 
 def used_up(edge: Edge, counts: Mapping[str, int]) -> bool:
@@ -72,7 +80,7 @@ def join_of(workflow: Workflow, node: str) -> str | None:
     """The first node that every branch out of `node` can reach: the one with the shortest longest
     way, then the shortest ways in sum, then the first by name."""
     if node not in workflow.joins:
-        plain = [edge.target for edge in workflow.out[node] if edge.when is None]
+        plain = [edge.target for edge in workflow.out[node] if edge.plain]
         distances = [_distances(workflow, target) for target in plain]
         common = [n for n in distances[0] if all(n in d for d in distances[1:])]
         workflow.joins[node] = min(

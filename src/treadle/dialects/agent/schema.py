@@ -161,7 +161,15 @@ NODE: Final = _closed(
 )
 
 EDGE: Final = _closed(
-    {"from": TEXT, "to": TEXT, "when": {"type": "string"}, "max_iterations": COUNT_1}, "from", "to"
+    {
+        "from": TEXT,
+        "to": TEXT,
+        "when": {"type": "string"},
+        "if": _closed({"$": TEXT}, "$"),
+        "max_iterations": COUNT_1,
+    },
+    "from",
+    "to",
 )
 
 INLINE_SKILL: Final = _closed(

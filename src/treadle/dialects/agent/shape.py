@@ -101,7 +101,9 @@ def _message(error: ValidationError) -> tuple[str, str]:
         least = f"{value} or more" if error.validator == "minimum" else f"more than {value}"
         return f"{given} is too small", f"Use {least}."
     if error.validator == "required":
-        return error.message.replace("is a required property", "is missing"), "Add it."
+        only = error.message.startswith("'edges'")
+        hint = "Write `edges: []` if there is only one node." if only else "Add it."
+        return error.message.replace("is a required property", "is missing"), hint
     if error.validator == "pattern":
         return f"{given} is not written as it must be", "Here stands a host, or host:port, and nothing else."
     if error.validator in ("oneOf", "anyOf"):

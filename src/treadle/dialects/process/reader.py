@@ -14,6 +14,7 @@ from typing import Any, Final
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
+from treadle.lang.expressions.checks import call_problem
 from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.lang.expressions.syntax import Tree, is_name, parse, read_tree, unparse, walk
 from treadle.lang.problems import Problems
@@ -196,19 +197,11 @@ class Reader:
             self.error("UNKNOWN_ROOT", path, f"{unparse(node)}: run has {', '.join(RUN_FIELDS)}")
 
     def _check_call(self, node: Tree, path: Path) -> None:
-        name, count = node[1], len(node) - 2
-        if name not in FUNCTIONS:
-            near = difflib.get_close_matches(name, FUNCTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"functions: {', '.join(sorted(FUNCTIONS))}"
-            self.error("UNKNOWN_FUNCTION", path, f"there is no function {name!r}", hint)
-            return
-        least, most, _ = FUNCTIONS[name]
-        if count < least or (most is not None and count > most):
-            wanted = (
-                f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-            )
-            self.error("WRONG_ARGUMENTS", path, f"{name} takes {wanted} arguments, not {count}")
-        self.requires.functions[name] = None
+        if (problem := call_problem(node)) is not None:
+            code, message, hint = problem
+            self.error(code, path, message, hint)
+        if node[1] in FUNCTIONS:
+            self.requires.functions[node[1]] = None
 
 
 def _as_text(value: Value) -> str:

@@ -174,8 +174,8 @@ class AgentWork:
         try:
             return self.provider(job.options)
         except ProviderError as error:
-            # The run was started where the provider is registered; it goes on there.
-            if error.code == "UNKNOWN_PROVIDER" and job.options.get("model"):
+            # The run was started where the provider is registered, or installed; it goes on there.
+            if error.code in ("UNKNOWN_PROVIDER", "EXTRA_MISSING") and job.options.get("model"):
                 raise StaysOpen(error.message) from error
             raise
 

@@ -98,14 +98,20 @@ class Providers:
             return ScriptedModel.load(argument)
         if name in ("anthropic", "openai"):
             prices.check()
-        if name == "anthropic":
-            from .anthropic import AnthropicModel
+        try:
+            if name == "anthropic":
+                from .anthropic import AnthropicModel
 
-            return AnthropicModel(key, model=argument or None)
-        if name == "openai":
-            from .openai import OpenAIModel
+                return AnthropicModel(key, model=argument or None)
+            if name == "openai":
+                from .openai import OpenAIModel
 
-            return OpenAIModel(key, model=argument or None)
+                return OpenAIModel(key, model=argument or None)
+        except ModuleNotFoundError as error:
+            message = (
+                f"the provider {name} needs a package: pip install 'treadle[agent]' ({error.name} is missing)"
+            )
+            raise ProviderError(message, code="EXTRA_MISSING") from error
         known = ", ".join(sorted({"scripted", "anthropic", "openai", *self._registered}))
         raise ProviderError(f"there is no provider {name!r}; there are: {known}", code="UNKNOWN_PROVIDER")
 

@@ -6,15 +6,17 @@ when the operator says so; `workflows` starts other Treadle workflows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 from treadle.performers.agent.skill import Skill
 from treadle.store.open import store_path
+from treadle.store.protocol import Reads
 
 from .duckdb import duckdb_skill
 from .files import files_skill
 from .http import http_skill
+from .loaded import definition_files
 from .shell import shell_skill
 from .workflows import Runs, workflows_skill
 
@@ -24,7 +26,20 @@ class Home(Runs, Protocol):
 
     store_url: str
 
+    def read(self, question: Callable[[Reads], Any]) -> Awaitable[Any]: ...
+
 
 def built_in(home: Home) -> Iterable[Skill]:
     store = store_path(home.store_url)
-    return [files_skill(store), shell_skill(), http_skill(), duckdb_skill(store), workflows_skill(home)]
+
+    async def definitions(run: str) -> list[str]:
+        found: list[str] = await home.read(lambda reads: definition_files(reads, run))
+        return found
+
+    return [
+        files_skill(store, definitions),
+        shell_skill(),
+        http_skill(),
+        duckdb_skill(store),
+        workflows_skill(home),
+    ]

@@ -2,15 +2,16 @@
 
 The folder is FILES_ROOT, else the workflow's own, else the current one. Links are followed before
 the check, so nothing outside can be reached through them. What `hidden` names, the model must not
-see: to it these files are not there. Looking through a folder ends after so many files and seconds, and
+see: to it these files are not there. What `loaded` names, it must not write. Looking through a folder ends after so many files and seconds, and
 says so, because a thread cannot be stopped from outside.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skill import Skill, ToolContext
 
 from .hidden import Own, is_hidden
+from .loaded import refuse_loaded
 
 READ_BYTES_MAX: Final = 256 * 1024
 FOUND_MAX: Final = 200
@@ -116,8 +118,15 @@ def matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return fits(0, 0)
 
 
-def files_skill(store: Path | None = None) -> Skill:
-    """`store`: the engine's own database, which is not for models."""
+async def _nothing(run: str) -> list[str]:
+    return []
+
+
+def files_skill(
+    store: Path | None = None, definitions: Callable[[str], Awaitable[list[str]]] = _nothing
+) -> Skill:
+    """`store`: the engine's own database, which is not for models. `definitions(run)`: the files of the
+    workflows that are loaded from there, which are not for models to write."""
     skill = Skill("files", name="Files", description="Text files below one folder", config=ROOT)
 
     @skill.tool(
@@ -168,8 +177,12 @@ def files_skill(store: Path | None = None) -> Skill:
         # Writing the same text twice leaves the same file.
         idempotent=True,
     )
-    def write_file(input: dict[str, Any], ctx: ToolContext) -> Any:
+    async def write_file(input: dict[str, Any], ctx: ToolContext) -> Any:
+        return await asyncio.to_thread(write, input, ctx, await definitions(ctx.run_id))
+
+    def write(input: dict[str, Any], ctx: ToolContext, loaded: list[str]) -> Any:
         path = inside(ctx, input["path"], Own.of(store, ctx))
+        refuse_loaded(path, root_of(ctx), ctx, loaded)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(input["text"], encoding="utf-8")
         return {"path": input["path"], "bytes": len(input["text"].encode())}
