@@ -43,6 +43,7 @@ _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FA
 # Errors that say "you asked for something that cannot be": everything else was refused (1).
 _USAGE_CODES: Final = frozenset(
     [
+        "EXTRA_MISSING",
         "INPUT_INVALID",
         "PRICES_INVALID",
         "RUN_EXISTS",
