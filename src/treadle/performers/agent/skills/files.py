@@ -178,14 +178,8 @@ def files_skill(
         idempotent=True,
     )
     async def write_file(input: dict[str, Any], ctx: ToolContext) -> Any:
-        return await asyncio.to_thread(write, input, ctx, await definitions(ctx.run_id))
-
-    def write(input: dict[str, Any], ctx: ToolContext, loaded: list[str]) -> Any:
-        path = inside(ctx, input["path"], Own.of(store, ctx))
-        refuse_loaded(path, root_of(ctx), ctx, loaded)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(input["text"], encoding="utf-8")
-        return {"path": input["path"], "bytes": len(input["text"].encode())}
+        loaded = await definitions(ctx.run_id)
+        return await asyncio.to_thread(_write, input["path"], input["text"], ctx, Own.of(store, ctx), loaded)
 
     @skill.tool(
         "search_files",
@@ -203,6 +197,14 @@ def files_skill(
         return walk.said({"matches": list(_lines_with(input["text"], walk, root))})
 
     return skill
+
+
+def _write(name: str, text: str, ctx: ToolContext, own: Own, loaded: list[str]) -> dict[str, Any]:
+    path = inside(ctx, name, own)
+    refuse_loaded(path, root_of(ctx), ctx, loaded)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return {"path": name, "bytes": len(text.encode())}
 
 
 def _lines_with(text: str, walk: Walk, root: Path) -> Iterator[dict[str, Any]]:
