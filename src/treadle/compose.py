@@ -22,6 +22,7 @@ from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
+from treadle.runtime.messages import check_name
 from treadle.store.protocol import DefinitionRow
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 DIALECTS = ("playbook", "agent", "process", "reactive")
-# How the names begin that Treadle itself acts under (`Event.by`).
-OWN_NAMES = "treadle:"
 
 
 class Dialects(Mapping[str, Dialect]):
@@ -183,8 +182,7 @@ def checked_event(event: Event) -> Event:
         msgspec.convert(event_value(event), type(event), builtin_types=(bytes,))
     except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
         raise ValueRefused(f"{event.kind}: {error}") from error
-    if str(getattr(event, "by", None)).startswith(OWN_NAMES):
-        raise ValueRefused(f"{event.kind}: `by` begins with {OWN_NAMES}, as only Treadle's own names do")
+    check_name(event)
     return event
 
 

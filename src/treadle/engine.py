@@ -26,6 +26,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping, tasks
+from treadle.runtime.commands import Command, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
@@ -146,7 +147,7 @@ class Engine:
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
-        return await self.ask(lambda ack: Item(run, compose.checked_event(event), ack=ack, **more))
+        return dict(await self.ask(lambda ack: Item(run, compose.checked_event(event), ack=ack, **more)))
 
     async def write(self, change: Callable[[Core], T]) -> T:
         """Runs a change on the core thread, in a commit of its own."""
@@ -156,26 +157,25 @@ class Engine:
         """Asks the store, off the core thread where possible."""
         return await self._bridge.read(question)
 
-    async def ask(self, make: Callable[[Ack], Item]) -> dict[str, Any]:
+    async def ask(self, make: Callable[[Ack], Command]) -> Any:
         """Hands the core a command that answers by itself."""
-        answer: dict[str, Any] = await self._bridge.ask(make)
-        return answer
+        return await self._bridge.ask(make)
 
-    async def operate(self, name: str, body: dict[str, Any]) -> Any:
-        """Performs a named operation where the store is owned, here or in another process."""
-        return await self._bridge.operate(name, body)
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
+        """Performs a named operation where the store is owned, here or in another process. `home` is the
+        run at which it is decided, if there is one."""
+        return await self._bridge.operate(name, body, home=home)
 
-    def _operate(self, core: Core, asked: dict[str, Any], ack: Ack | None) -> Any:
-        body = asked["body"]
-        match asked["name"]:
+    def _operate(self, core: Core, asked: Operate) -> Any:
+        match asked.name:
             case "deploy":
-                return compose.perform_deploy(self, core, body)
+                return compose.perform_deploy(self, core, asked.body)
             case "learn":
-                return deploys.learn(core, body)
+                return deploys.learn(core, asked.body)
             case "task":
-                return tasks.perform(core, tasks.Operation.from_value(body), ack)
-            case name:
-                return self.applications.operate(core, name, body, ack)
+                return tasks.perform(core, asked)
+            case _:
+                return self.applications.operate(core, asked)
 
     # --- definitions ---
 
@@ -259,7 +259,7 @@ class Engine:
         if config:
             self.configs[run] = dict(config)
         machine = self.library.machine_of(row.dialect)
-        given, blobs = compose.externalised(given, machine) if self.owns else (given, {})
+        given, blobs = compose.externalised(given, machine)
         event = Started(
             definition=row.digest,
             input=given,
@@ -272,7 +272,7 @@ class Engine:
         if not self.owns and row.digest in self.library.known:
             # The owner is another process: it has to know what was compiled here.
             await self.operate("learn", deploys.row_value(self.library.known[row.digest]))
-        answer = await self.submit(run, event, create=create, notes={"blobs": blobs} if blobs else {})
+        answer = await self.submit(run, event, create=create, blobs=blobs)
         return Run(self, run, existing=bool(answer.get("existing")))
 
     async def run(self, id: str) -> Run:
@@ -438,9 +438,8 @@ class Engine:
     async def _task(self, name: str, id: str, user: str | None, roles: Any, **more: Any) -> dict[str, Any]:
         actor = tasks.Actor(*compose.checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
-        found: dict[str, Any] = await self._bridge.operate("task", asked.to_value())
-        # Done by the owner, in another process: what has become of the task is in the store.
-        return found if "posted" not in found else await self.task(id)
+        home = await self.read(lambda reads: tasks.home(reads, id))
+        return dict(await self.operate("task", asked.to_value(), home=home))
 
     # --- watching, house-keeping, plug-ins ---
 

@@ -25,7 +25,7 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.runs import Run
 from treadle.runtime import cells, deploys, document
-from treadle.runtime.commands import HANDED_ON
+from treadle.runtime.commands import Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
@@ -66,7 +66,7 @@ class Applications:
                 lambda reads: cells.active_manifest(reads, library.registry(reads), name)
             )
             if known is None:
-                await self._engine.operate("govern", {"app": name, "data": None})
+                await self._govern(name, None)
             await self._engine.read(lambda reads: self._app_on(reads, name))
         return self._active[name]
 
@@ -78,31 +78,38 @@ class Applications:
         for name in self._taking(schema):
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
-            inline = not self._engine.owns
-            if inline and submission_id is not None:
+            if submission_id is not None and not self._engine.owns:
                 # The owner would pass over what it has answered; the answer is in the store.
                 known = await self._engine.read(partial(_answered, app=name, submission=submission_id))
                 if known is not None:
                     reached += [run for run in cells.runs_of(known) if run != name]
                     continue
-            made = cells.items(app, schema, canonical, submission=submission_id, key=key, inline=inline)
+            made = cells.items(app, schema, canonical, submission=submission_id, key=key)
             reached += await self._deliver(app, schema, canonical, submission_id, made)
         return reached
 
     async def _deliver(
         self, app: App, schema: str, value: Value, submission: str | None, made: list[Item]
     ) -> list[str]:
-        """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each,
-        and its answer means that they were accepted."""
+        """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each.
+        The answer is the runs, or the first refusal, once all have decided."""
         if len(made) > 1 and self._engine.owns:
             asked = {"app": app.name, "schema": schema, "value": value, "submission": submission}
-            found: list[str] = await self._engine.operate("publish", asked)
+            found: list[str] = await self._engine.ask(partial(self._publish_here, asked))
             return found
-        answers = await asyncio.gather(*(self._engine.ask(partial(_with_ack, item)) for item in made))
+        asking = (self._engine.ask(partial(_with_ack, item)) for item in made)
+        answers: list[dict[str, Any]] = []
+        for answer in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.append(answer)
         if len(made) == 1 and "runs" in answers[0]:
             return list(answers[0]["runs"])
         runs = [answer.get("run", item.run) for item, answer in zip(made, answers, strict=True)]
         return [run for run in runs if run != app.name]
+
+    def _publish_here(self, asked: dict[str, Any], ack: Ack) -> Write:
+        return Write(lambda core: cells.post(core, self._app_on(core.store, asked["app"]), asked, ack), ack)
 
     def _taking(self, schema: str) -> list[str]:
         """The applications that know a schema."""
@@ -165,7 +172,7 @@ class Applications:
         asked = {"app": new.name, "manifest": new.digest, "proposal": proposal, "deploys": asked_deploys}
         while True:
             try:
-                await self._engine.operate("apply", asked)
+                await self._engine.operate("apply", asked, home=new.name)
             except TreadleError as error:
                 if (
                     error.code != ApplyBlocked.code
@@ -205,7 +212,7 @@ class Applications:
             await self.active(name)
             while True:
                 try:
-                    await self._engine.operate("snapshot", {"app": name})
+                    await self._engine.operate("snapshot", {"app": name}, home=name)
                 except TreadleError as error:
                     if error.code != "NOT_QUIET":
                         raise
@@ -230,8 +237,8 @@ class Applications:
         name = app or self._only()
         return await self._ask(lambda reads, registry: cells.proposals(reads, registry, name))
 
-    async def _govern(self, name: str, data: dict[str, Any]) -> None:
-        await self._engine.operate("govern", {"app": name, "data": data})
+    async def _govern(self, name: str, data: dict[str, Any] | None) -> None:
+        await self._engine.operate("govern", {"app": name, "data": data}, home=name)
 
     async def _ask(self, question: Callable[[Reads, Registry], T]) -> T:
         return await self._engine.read(lambda reads: question(reads, self._engine.library.registry(reads)))
@@ -268,10 +275,9 @@ class Applications:
         except TreadleError as error:
             log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
 
-    def operate(self, core: Core, name: str, body: dict[str, Any], ack: Ack | None) -> Any:
-        match name:
-            case "publish":
-                return cells.post(core, self._app_on(core.store, body["app"]), body, ack)
+    def operate(self, core: Core, asked: Operate) -> Any:
+        body = asked.body
+        match asked.name:
             case "apply":
                 for deploy in body.get("deploys", ()):
                     row = deploys.Deploy.from_value(deploy).row
@@ -283,7 +289,7 @@ class Applications:
                 except UnknownWorkflow:
                     current = None
                 self._active.pop(new.name, None)
-                return cells.apply(core, current, new, body, ack)
+                return cells.apply(core, current, new, asked)
             case "govern":
                 here = [app for app in self.machine.apps() if app.name == body["app"]]
                 if not here:
@@ -292,15 +298,11 @@ class Applications:
                         f"{body['app']!r}; start that one with --app FILE:ATTR, or give it to this one by file",
                         code="CODE_MISSING",
                     )
-                cells.govern(core, here[0], body["data"], ack)
-                return HANDED_ON
+                return cells.govern(core, here[0], body["data"], asked)
             case "snapshot":
                 return cells.snapshot(core, self._app_on(core.store, body["app"]))
-            case _:
+            case name:
                 raise InputInvalid(f"no operation {name!r} is known")
-
-
-OPERATIONS = frozenset({"publish", "apply", "govern", "snapshot"})
 
 
 def _application(found: list[Definition]) -> App:

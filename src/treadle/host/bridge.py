@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
-from treadle.runtime.commands import Command, Write
+from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer
-from treadle.runtime.ports import Ack, Clock, Item, News, Work
+from treadle.runtime.ports import Ack, Clock, News, Work
 from treadle.runtime.registry import Registry
 from treadle.store.open import open_sqlite, read_sqlite, schema_version
 from treadle.store.owner import OwnerLock
@@ -35,7 +35,7 @@ from .thread import CoreThread
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
-Operations = Callable[[Core, dict[str, Any], Ack | None], Any]
+Operations = Callable[[Core, Operate], Any]
 
 # A CPU-busy tool on another thread holds the interpreter for this long before the core gets it:
 # the default of 5 ms would be added to every commit.
@@ -255,11 +255,11 @@ class Bridge:
         found: T = await self.ask(lambda ack: Write(change, ack))
         return found
 
-    async def operate(self, name: str, body: dict[str, Any]) -> Any:
-        return await self.ask(lambda ack: operation(name, body, ack))
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
+        return await self.ask(lambda ack: Operate(home, name, body, ack))
 
     def operate_blocking(self, name: str, body: dict[str, Any]) -> Any:
-        return self.ask_blocking(lambda ack: operation(name, body, ack))
+        return self.ask_blocking(lambda ack: Operate("", name, body, ack))
 
     async def read(self, question: Callable[[Reads], T]) -> T:
         """Asks the store on a connection of its own, off the core thread where there is one."""
@@ -332,10 +332,6 @@ class Bridge:
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))
-
-
-def operation(name: str, body: dict[str, Any], ack: Ack | None) -> Item:
-    return Item("", None, ack=ack, notes={"op": {"name": name, "body": body}})
 
 
 def _answer_all(answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:

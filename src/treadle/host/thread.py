@@ -1,7 +1,8 @@
 """The core's thread: it owns the store's connection, and the core lives and dies on it.
 
 As owner it turns the core. While another process owns the store it is a guest: commands become
-inbox rows, and it takes over as soon as the owner is gone (the lock is freed by its death).
+inbox rows, their answers come as rows too, and it takes over as soon as the owner is gone (the lock is
+freed by its death). Whatever was asked is answered by what the store says, and by nothing else.
 """
 
 from __future__ import annotations
@@ -9,20 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from secrets import token_hex
+from typing import Any, Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command
+from treadle.runtime.commands import CheckpointSaved, Command, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.isolation import known
-from treadle.runtime.messages import GUEST, item_to_bytes, unusable
+from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes, unusable
 from treadle.runtime.ports import Ack, Item, Port
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Store
 
 _IDLE_CHECKPOINT_TURNS = 40
+_ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
+# How often a guest that waits for an answer looks for it.
+_REPLY_POLL_S = 0.01
+# How many commands a guest writes with one commit.
+_POSTS_MAX = 256
 
 
 class CoreThread(threading.Thread):
@@ -48,9 +56,9 @@ class CoreThread(threading.Thread):
         # Held by whoever turns the core: this thread, or a worker's for one turn.
         self._turning = threading.Lock()
         self._failure: BaseException | None = None
-        # Answers owed for messages that we left in the inbox as a guest: for its owner, or for us if
-        # we became it. They are given once the message was read, and its commit is done.
-        self._handed: dict[str, tuple[str, Ack]] = {}
+        # Who waits for the answers to messages that we left in the inbox as a guest, by key: for its
+        # owner, or for us if we became it.
+        self._asked: dict[str, Ack] = {}
 
     @property
     def owns(self) -> bool:
@@ -138,8 +146,8 @@ class CoreThread(threading.Thread):
                     core.poll()
                     polled = now
                 turned = core.turn()
-                if self._handed:
-                    self._answer_read(core.store)
+                if self._asked:
+                    self._read_replies(core.store)
                 if turned:
                     idle = 0
                     continue
@@ -157,52 +165,68 @@ class CoreThread(threading.Thread):
                 continue
 
     def _visit(self, store: Store) -> None:
-        """Guest of another owner: hand commands over, watch for the owner's death."""
+        """Guest of another owner: hand commands over, bring their answers, watch for the owner's death."""
         assert self._lock is not None
+        tried = 0.0
         while not self._stopping.is_set():
-            try:
-                self._hand_over(store, self._commands.get(timeout=OWNER_POLL_MS / 1000))
-            except Empty:
-                self._answer_read(store)
+            if commands := self._next_commands():
+                self._hand_over(store, commands)
+            if self._asked:
+                self._read_replies(store)
+            if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:
+                tried = now
                 if self._lock.acquire():
                     self._become_owner(store)
                     return
 
-    def _hand_over(self, store: Store, command: Command) -> None:
-        ack = getattr(command, "ack", None)
-        error: TreadleError | None = None
-        if isinstance(command, Item) and (command.event is not None or command.notes):
-            key = f"{GUEST}{token_hex(16)}"
-            try:
-                if (error := unusable(command)) is None:
-                    store.post([(key, item_to_bytes(command))])
-                    if ack is not None:
-                        self._handed[key] = (command.run, ack)
-                    return
-            except Exception as found:
-                error = known(found)
-        elif not isinstance(command, Item):
-            error = Unsupported(
-                "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
-            )
-        if ack is not None:
-            self._port.answer([(ack, None, error)])
+    def _next_commands(self) -> list[Command]:
+        """What there is to hand over, after a short wait if there is nothing."""
+        found: list[Command] = []
+        with suppress(Empty):
+            found.append(self._commands.get(timeout=_REPLY_POLL_S if self._asked else OWNER_POLL_MS / 1000))
+            while len(found) < _POSTS_MAX:
+                found.append(self._commands.get_nowait())
+        return found
 
-    def _answer_read(self, store: Store) -> None:
-        """A message that is gone from the inbox was read by the owner, and what it decided is durable:
-        accepted, unless the diagnostics say that it was refused."""
+    def _hand_over(self, store: Store, commands: list[Command]) -> None:
+        """Writes commands for the owner, with one commit. What cannot be written is refused here."""
+        messages: dict[str, bytes] = {}
+        asked: dict[str, Ack] = {}
+        answers: list[tuple[Ack, Any, TreadleError | None]] = []
+        for command in commands:
+            ack = command.ack if isinstance(command, _ANSWERED) else None
+            try:
+                key, body = _message(command)
+            except Exception as error:
+                if ack is not None:
+                    answers.append((ack, None, known(error)))
+                continue
+            messages[key] = body
+            if ack is not None:
+                asked[key] = ack
         try:
-            gone = [key for key in self._handed if not store.inbox_has(key)]
-            # What belongs to no run, and what could not even be read, is noted under no run's name.
-            runs = dict.fromkeys([*(self._handed[key][0] for key in gone), ""] if gone else ())
-            noted = [d for run in runs for d in store.diagnostics(run) if "message" in d]
+            if messages:
+                store.post(messages.items())
+        except Exception as error:
+            refused = known(error)
+            answers += [(ack, None, refused) for ack in asked.values()]
+        else:
+            self._asked.update(asked)
+        if answers:
+            self._port.answer(answers)
+
+    def _read_replies(self, store: Store) -> None:
+        """Passes on the answers that are there by now. One that is not there says nothing: the message
+        waits, and whoever owns the store answers it, be it us."""
+        try:
+            found = store.replies(list(self._asked))
         except PASSING:
             return  # the store does not answer now; it is asked again
-        refused = {d["message"]: d["error"] for d in noted}
-        for key in gone:
-            error = TreadleError.from_value(refused[key]) if key in refused else None
-            _, ack = self._handed.pop(key)
-            self._port.answer([(ack, None if error else {"posted": key}, error)])
+        if not found:
+            return
+        self._port.answer([(self._asked.pop(key), *reply_from_bytes(body)) for key, body in found.items()])
+        with suppress(*PASSING):  # what stays goes by its age
+            store.forget_replies(list(found))
 
     def _abandon(self, failure: BaseException | None) -> None:
         """What we handed over stays in the inbox; whoever waits for its answer is told that none comes."""
@@ -210,5 +234,16 @@ class CoreThread(threading.Thread):
         error = known or EngineStopped(
             "the engine stopped before this was decided; look before you repeat it"
         )
-        self._port.answer([(ack, None, error) for _, ack in self._handed.values()])
-        self._handed.clear()
+        self._port.answer([(ack, None, error) for ack in self._asked.values()])
+        self._asked.clear()
+
+
+def _message(command: Command) -> tuple[str, bytes]:
+    """A command as a message for the process that owns the store, under a key of its own."""
+    if not isinstance(command, Item | Operate):
+        raise Unsupported(
+            "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
+        )
+    if (error := unusable(command)) is not None:
+        raise error
+    return f"{GUEST}{token_hex(16)}", message_to_bytes(command)

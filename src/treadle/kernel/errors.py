@@ -22,10 +22,13 @@ class TreadleError(Exception):
     cls: ErrorClass = "internal"
     code: str = "INTERNAL"
     default_code: ClassVar[str] = "INTERNAL"
+    _kinds: ClassVar[dict[str, type[TreadleError]]] = {}
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.default_code = cls.code
+        if "__init__" not in cls.__dict__:
+            cls._kinds[cls.__name__] = cls
 
     def __init__(
         self,
@@ -68,6 +71,13 @@ class TreadleError(Exception):
             where=value.get("where"),
             details=value.get("details") or {},
         )
+
+    @staticmethod
+    def restored(value: dict[str, Any], kind: str) -> TreadleError:
+        """An error as it was raised in another process: of the same kind, if that is known here."""
+        made = TreadleError.from_value(value)
+        known = TreadleError._kinds.get(kind, TreadleError)
+        return known(made.message, code=made.code, cls=made.cls, where=made.where, details=made.details)
 
 
 class ValueRefused(TreadleError):

@@ -36,14 +36,14 @@ from treadle.kernel.model import (
     event_value,
 )
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
-from treadle.kernel.values import Value, decode_trusted, digest
+from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import Hot, join_ids
 from .narrative import TOLD_HERE, events_of
-from .payloads import handed_over, lightened
-from .ports import Item, NewRun
+from .payloads import handed_over, input_digest, lightened
+from .ports import Item, NewRun, Own
 
 if TYPE_CHECKING:
     from .core import Core
@@ -94,8 +94,8 @@ def admit(core: Core, item: Item) -> bool:
     if (problem := hot.machine.unavailable(hot.definition)) is not None:
         core.quarantine(item, problem)
         return True
-    if blobs := item.notes.get("blobs"):
-        core.stage_blobs(hot, blobs)
+    if item.blobs:
+        core.stage_blobs(hot, item.blobs)
     settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
     # They stay for as long as this run does, also when the run that made them is gone.
     core.staged.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
@@ -195,7 +195,7 @@ def _is_stale(core: Core, hot: Hot, item: Item, event: Event) -> bool:
 def _is_forged(core: Core, hot: Hot, item: Item, receipt: Receipt) -> bool:
     """Where receipts are signed, one without the node's signature settles nothing: the intent stays
     open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
-    if not hot.machine.signed or core.verify is None or "own" in item.notes:
+    if not hot.machine.signed or core.verify is None or type(item) is Own:
         return False
     if hot.state.open[receipt.intent].kind in ENGINE_KINDS or core.verify(receipt):
         return False
@@ -244,8 +244,13 @@ def _is_another(hot: Hot, asked: NewRun) -> bool:
 def _start_again(core: Core, hot: Hot, item: Item, event: Started) -> None:
     """The same id again: the same run, if definition and input are the same."""
     body = next((row[6] for row in core.staged.batch.records if row[0] == hot.no and row[1] == 1), None)
-    was = core.first_event(hot.no, body)
-    if was["definition"] == event.definition and digest(was.get("input")) == digest(event.input):
+    if body is None:
+        stored = core.store.record(hot.no, 1)
+        assert stored is not None, "a run begins with a record"
+        body = stored.body
+    was: dict[str, Any] = decode_trusted(body)["event"]
+    same = input_digest(hot.machine, was.get("input")) == input_digest(hot.machine, event.input)
+    if was["definition"] == event.definition and same:
         core.answer(item, {"run": item.run, "existing": True})
         return
     core.refuse(
@@ -278,7 +283,7 @@ def _is_refusable(item: Item, hot: Hot) -> bool:
     return isinstance(item.event, REFUSABLE)
 
 
-def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
+def record(core: Core, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
     """Stages an admitted step, with all that follows from it."""
     state, staged = hot.state, core.staged
     if state.dialect in TOLD_HERE:
@@ -294,7 +299,7 @@ def record(core: Core, hot: Hot, step: Step, item: Item) -> None:
     staged.batch.bytes += len(step.body)
     effects.apply(core, hot, step, item)
     _write_row(core, hot, step)
-    if state.wants_snapshot() or "forked" in item.notes:
+    if forked or state.wants_snapshot():
         core.stage_snapshot(hot)
     elif step.ended and not hot.machine.final:
         core.stage_rest(hot, moved=step.status_changed)

@@ -10,6 +10,7 @@ Everything here runs on the core thread, between batches, or reads. Nothing is a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from treadle.dialects.reactive import governance
@@ -28,7 +29,7 @@ from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
 from . import deploys
-from .commands import HANDED_ON
+from .commands import HANDED_ON, Operate
 from .core import Core
 from .hot import BlobCache, load_state, open_work
 from .ports import Ack, Item, NewRun
@@ -80,11 +81,8 @@ def names(machine: ReactiveMachine) -> list[str]:
 # --- publishing ---------------------------------------------------------------------------------------
 
 
-def items(
-    app: App, schema: str, value: Value, *, submission: str | None, key: Value = None, inline: bool = False
-) -> list[Item]:
-    """An event as one item for each cell that subscribes; for the application itself if none does.
-    `inline` keeps a large value in the event, for a message to another process."""
+def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Item]:
+    """An event as one item for each cell that subscribes; for the application itself if none does."""
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
         raise InputInvalid(f"the key is {key!r}, but the event is for {deliveries[0].key!r}")
@@ -95,9 +93,7 @@ def items(
     for run, workflow, cell, arm, carried in targets or [(app.name, None, None, schema, value)]:
         event = Domain(schema=arm, value=carried, submission=submission)
         create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, cell)
-        found.append(
-            Item(run, event, create=create) if inline else _by_reference(Item(run, event, create=create))
-        )
+        found.append(_by_reference(Item(run, event, create=create)))
     if submission is not None:
         for item in found:
             scope = f"app:{app.name}" if len(found) == 1 else f"run:{item.run}"
@@ -113,7 +109,7 @@ def _by_reference(item: Item) -> Item:
         digest, schema = digest_bytes(body), item.event.schema
         reference = make_reference(checksum=digest, size=len(body), schema_hint=schema)
         item.event = Domain(schema=schema, value=reference, submission=item.event.submission)
-        item.notes["blobs"] = {digest: body}
+        item.blobs = {digest: body}
     return item
 
 
@@ -131,8 +127,8 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         core.remember(scope, {"runs": runs})
     gathered = _Gathered(core, runs, ack)
     for number, item in enumerate(made):
-        item.ack, item.derived = gathered.one, True
-        item.notes["message"] = f"publish:{submission or core.entropy(16).hex()}:{number}"
+        item.ack, item.derived = partial(gathered.one, number), True
+        item.message = f"publish:{submission or core.entropy(16).hex()}:{number}"
         core.post(item)
     return HANDED_ON
 
@@ -145,17 +141,19 @@ def runs_of(answer: dict[str, Any]) -> list[str]:
 
 
 class _Gathered:
-    """One answer for several deliveries: the runs, or the first refusal once all are decided."""
+    """One answer for several deliveries, once all are decided: the runs, or the first one's refusal."""
 
     def __init__(self, core: Core, runs: list[str], ack: Ack | None) -> None:
         self._core, self._left, self._runs, self._ack = core, len(runs), runs, ack
-        self._error: TreadleError | None = None
+        self._errors: dict[int, TreadleError] = {}
 
-    def one(self, value: Any, error: TreadleError | None) -> None:
-        self._error = self._error or error
+    def one(self, number: int, value: Any, error: TreadleError | None) -> None:
+        if error is not None:
+            self._errors[number] = error
         self._left -= 1
         if self._left == 0 and self._ack is not None:
-            self._core.reply(self._ack, None if self._error is not None else self._runs, self._error)
+            first = self._errors[min(self._errors)] if self._errors else None
+            self._core.reply(self._ack, None if first is not None else self._runs, first)
 
 
 # --- looking ------------------------------------------------------------------------------------------
@@ -299,9 +297,10 @@ def _queued(core: Core) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def apply(core: Core, current: App | None, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
+def apply(core: Core, current: App | None, app: App, operate: Operate) -> Any:
     """Moves to another manifest, in one commit. Cells with a tail are snapshotted first, so that none
     needs the code it leaves in order to load."""
+    asked = operate.body
     if current is not None and current.digest == app.digest and asked.get("proposal") is None:
         return {"manifest": app.digest}  # it is active already
     found = blockers(core, current, app)
@@ -321,19 +320,17 @@ def apply(core: Core, current: App | None, app: App, asked: dict[str, Any], ack:
     data = {"op": "apply", "manifest": app.digest}
     if asked.get("proposal") is not None:
         data["proposal"] = asked["proposal"]
-    govern(core, app, data, ack)
-    return HANDED_ON
+    return govern(core, app, data, operate)
 
 
-def govern(core: Core, app: App, data: dict[str, Any] | None, ack: Ack | None) -> None:
+def govern(core: Core, app: App, data: dict[str, Any] | None, operate: Operate) -> object:
     """A move in the application's own run; without one the run is only begun."""
     digest = app.definition(None).digest
     create = NewRun(DIALECT_NAME, app.name, None, digest)
     if data is not None:
-        core.post(Item(app.name, governance.governed(data), ack=ack, create=create))
-        return
+        return core.hand_on(operate, Item(app.name, governance.governed(data), create=create))
     started = Started(definition=digest, seed=core.entropy(16), machine=ReactiveMachine.version)
-    core.post(Item(app.name, started, ack=ack, create=create))
+    return core.hand_on(operate, Item(app.name, started, create=create))
 
 
 def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.kernel.values import Value
@@ -34,8 +35,21 @@ class CheckpointSaved(NamedTuple):
     ack: Ack | None
 
 
+@dataclass(frozen=True, slots=True)
+class Operate:
+    """An operation as data, so that it reaches the owner of the store from any process: claim, deploy,
+    apply. `home` is the run at which it is decided (a task's, an application's), "" for what belongs to the
+    whole store. `inbox` is the key of the message it came in, which is done when it is decided."""
+
+    home: str
+    name: str
+    body: dict[str, Any]
+    ack: Ack | None = None
+    inbox: str | None = None
+
+
 class Write(NamedTuple):
-    """A change that is not an event of a run: deploy, claim, comment, fork, collect."""
+    """A change that only the process can ask for which owns the store: fork, collect."""
 
     change: Callable[[Core], Any]
     ack: Ack | None
@@ -45,4 +59,5 @@ class Write(NamedTuple):
 HANDED_ON = object()
 
 Progress = FrameSent | CheckpointSaved
-Command = Item | FrameSent | CheckpointSaved | Write
+Change = Operate | Write
+Command = Item | Operate | FrameSent | CheckpointSaved | Write

@@ -29,16 +29,16 @@ from treadle.kernel.history import snapshot
 from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step, error_of
-from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Store
 
 from . import admission, changes, effects, isolation, progress
-from .commands import CheckpointSaved, Command, FrameSent, Progress, Write
+from .commands import HANDED_ON, Change, CheckpointSaved, Command, FrameSent, Operate, Progress, Write
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
 from .mail import Mail
-from .messages import GUEST, item_to_bytes, unusable
-from .ports import Ack, Clock, Item, News, Port
+from .messages import GUEST, message_to_bytes, reply_to_bytes, unusable
+from .ports import Ack, Clock, Item, News, Own, Port
 from .registry import Registry
 from .staging import Staged, answer_of
 
@@ -70,7 +70,7 @@ class Core:
         self.hot = HotRuns(store, registry, self.blobs, limit=hot_max)
         self.staged = Staged(1)
         # Set by the composition root: performs operations that are no events of a run (tasks, deploys).
-        self.operations: Callable[[Core, dict[str, Any], Ack | None], Any] = _no_operations
+        self.operations: Callable[[Core, Operate], Any] = _no_operations
         # Set by the composition root: whether a receipt bears the node's signature.
         self.verify: Callable[[Receipt], bool] | None = None
         self.next_run_no = store.last_run_no() + 1
@@ -79,7 +79,7 @@ class Core:
         # None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self._mail = Mail()
-        self._writes: deque[Write] = deque()
+        self._writes: deque[Change] = deque()
         self._progress: deque[Progress] = deque()
         self._intake = Intake(self)
         self._unreadable: dict[str, TreadleError] = {}
@@ -166,9 +166,9 @@ class Core:
             isolation.turn_away(self, command, error)
 
     def _accept(self, command: Command) -> None:
-        if type(command) is Item:
+        if type(command) is Item or type(command) is Operate:
             if (error := unusable(command)) is None:
-                self.post(command)
+                self.take(command)
             elif command.ack is not None:
                 self._port.answer([(command.ack, None, error)])
         elif type(command) is Write:
@@ -182,14 +182,25 @@ class Core:
             else:
                 self._progress.append(command)
 
+    def take(self, command: Item | Operate) -> None:
+        """Takes in what came from outside: by a call, or in a message."""
+        if isinstance(command, Operate):
+            self._writes.append(command)
+        else:
+            self._mail.post(command)
+
     def post(self, item: Item) -> None:
         """Puts an event into a run's mailbox and the run into the ring of ready ones."""
-        if "op" in item.notes:
-            self._writes.append(Write(lambda core: changes.operate(core, item), item.ack))
-        else:
-            self._mail.post(item)
+        self._mail.post(item)
 
-    def write_later(self, write: Write) -> None:
+    def hand_on(self, operate: Operate, item: Item) -> object:
+        """Lets an event answer in place of an operation; the operation's message is done with it."""
+        item.ack, item.inbox = operate.ack, operate.inbox
+        self.staged.handed.append((operate, item))
+        self._mail.post(item)
+        return HANDED_ON
+
+    def write_later(self, write: Change) -> None:
         """For a change that could not be made because the store did not answer."""
         self._writes.appendleft(write)
 
@@ -240,10 +251,9 @@ class Core:
     def _post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
         for item in self._mail.made():
-            key = item.notes.get("message")
-            if key is not None and item.inbox is None:
-                item.inbox = str(key)
-                self.staged.batch.inbox.append((item.inbox, item_to_bytes(item)))
+            if item.message is not None and item.inbox is None:
+                item.inbox = item.message
+                self.staged.batch.inbox.append((item.inbox, message_to_bytes(item)))
 
     def _publish(self) -> None:
         staged = self.staged
@@ -289,27 +299,30 @@ class Core:
             # Room comes back and locks are freed, but this is something else: stop, and say what.
             raise error
 
-    def _undo(self, error: TreadleError, *, told: bool = True) -> None:
+    def _undo(self, error: TreadleError, *, told: bool = True, but: object = None) -> None:
         """The batch left no trace: forget every touched run, put the events back in order. Callers are
-        told the error, or go on waiting."""
+        told the error, or go on waiting; `but` is left out."""
         staged = self.staged
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self.hot.drop_all()
         # Made by a step or a change of this batch: made again with it; who waits for one is told.
         derived = [item for item in (*self._mail, *staged.taken) if item.derived]
         answers += [(item.ack, None, error) for item in derived if item.ack is not None]
-        self._mail.discard(lambda item: item.derived)
+        handed = {id(item): operate for operate, item in staged.handed}
+        self._mail.discard(lambda item: item.derived or id(item) in handed)
         for item in reversed(staged.taken):
-            if item.derived:
+            if item.derived or id(item) in handed:
                 continue
             if told and item.ack is not None:
                 answers.append((item.ack, None, error))
             else:
                 self._mail.post(item, front=True)
+        performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
         if told:
-            answers += [(write.ack, None, error) for write in staged.writes if write.ack is not None]
-        else:
-            self._writes.extendleft(reversed(staged.writes))
+            answers += [(write.ack, None, error) for write in performed if write.ack is not None]
+        else:  # what came in a message is read again
+            mine = [write for write in performed if isinstance(write, Write) or write.inbox is None]
+            self._writes.extendleft(reversed(mine))
         self._progress.extendleft(reversed(staged.progress))
         self._intake.undo(staged)
         self.next_batch()
@@ -326,7 +339,7 @@ class Core:
         self._apart = staged.holds
         culprit, read = staged.release(), list(staged.batch.inbox_done)
         refused = isolation.known(error)
-        self._undo(refused, told=False)
+        self._undo(refused, told=False, but=culprit)
         if self._apart <= 1:
             self._expelling = True
             isolation.expel(self, culprit, refused, read)
@@ -335,11 +348,21 @@ class Core:
 
     # --- answers, refusals, diagnostics ---
 
+    def settle(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
+        """Answers a command with the commit at hand."""
+        if asked.ack is not None:
+            self.staged.answers.append((asked.ack, value, error))
+        if not isinstance(asked, Write) and asked.inbox is not None:
+            self.dispose(asked.inbox, value, error)
+
+    def dispose(self, key: str, value: Any, error: TreadleError | None) -> None:
+        """A message is done with, and answered if somebody waits for that in another process."""
+        self.staged.batch.inbox_done.append(key)
+        if key.startswith(GUEST):
+            self.staged.batch.replies.append((key, self.clock.now_ns(), reply_to_bytes(value, error)))
+
     def answer(self, item: Item, value: Any) -> None:
-        if item.ack is not None:
-            self.staged.answers.append((item.ack, value, None))
-        if item.inbox is not None:
-            self.staged.batch.inbox_done.append(item.inbox)
+        self.settle(item, value, None)
 
     def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
         """Answers at once, for a caller who was waiting for several commits."""
@@ -348,14 +371,9 @@ class Core:
     def refuse(self, item: Item, error: TreadleError) -> None:
         """Nothing changes; whoever asked is told, and a line stays in the diagnostics."""
         kind = item.event.kind if item.event is not None else None
-        # The message's key lets the guest that sent it find out that it was refused.
-        told = {"message": item.inbox} if item.inbox is not None else {}
         value = error_of(error)
-        self.diagnose(item.run, "refused", {"event": kind, "error": value, **told})
-        if item.ack is not None:
-            self.staged.answers.append((item.ack, None, error))
-        if item.inbox is not None:
-            self.staged.batch.inbox_done.append(item.inbox)
+        self.diagnose(item.run, "refused", {"event": kind, "error": value})
+        self.settle(item, None, error)
         if item.submission is not None:
             self.remember(item.submission, {"error": value})
         effects.refused(self, item, value)
@@ -394,10 +412,7 @@ class Core:
         if found is None:
             return False
         if "error" in found:
-            if item.ack is not None:
-                self.staged.answers.append((item.ack, None, TreadleError.from_value(found["error"])))
-            if item.inbox is not None:
-                self.staged.batch.inbox_done.append(item.inbox)
+            self.settle(item, None, TreadleError.from_value(found["error"]))
         else:
             self.answer(item, {**found, "duplicate": True})
         return True
@@ -456,15 +471,6 @@ class Core:
         if last > 1:
             self.staged.batch.snapshots_done.append((hot.no, last))
 
-    def first_event(self, no: int, body: bytes | None) -> dict[str, Any]:
-        """How a run was started; `body` is its first record if that is not committed yet."""
-        if body is None:
-            stored = self.store.record(no, 1)
-            assert stored is not None, "a run begins with a record"
-            body = stored.body
-        found: dict[str, Any] = decode_trusted(body)["event"]
-        return found
-
     def show(self, hot: Hot, event: dict[str, Any]) -> None:
         """An event beside the journal: numbered and visible, decided on by nobody."""
         hot.event_no += 1
@@ -485,8 +491,8 @@ class Core:
     def adopt(self, hot: Hot, step: Step) -> None:
         """Takes in a run that was made by other means than an event: a fork."""
         self.hot.add(hot)
-        admission.record(self, hot, step, Item(hot.state.id, None, notes={"forked": True}))
+        admission.record(self, hot, step, Own(hot.state.id, None), forked=True)
 
 
-def _no_operations(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:
-    raise TreadleError(f"no operation {operation.get('name')!r} is known", code="UNSUPPORTED", cls="user")
+def _no_operations(core: Core, asked: Operate) -> Any:
+    raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")

@@ -18,7 +18,7 @@ from treadle.store.protocol import DefinitionRow, TaskRow, TimerRow
 
 from .hot import Hot
 from .payloads import put_back, refers
-from .ports import Item, NewRun, Work
+from .ports import Item, NewRun, Own, Work
 
 if TYPE_CHECKING:
     from .core import Core
@@ -77,11 +77,11 @@ def refused(core: Core, item: Item, error: dict[str, Any]) -> None:
 def deadline(core: Core, row: TimerRow) -> None:
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
     receipt = Receipt(intent=row.intent, status="timeout", error=error)
-    core.post(Item(row.run_id, receipt, notes={"own": True}))
+    core.post(Own(row.run_id, receipt))
 
 
 def _send(core: Core, run: str, event: Any, key: str, **more: Any) -> None:
-    core.post(Item(run, event, derived=True, notes={"message": key}, **more))
+    core.post(Item(run, event, derived=True, message=key, **more))
 
 
 def _open(core: Core, hot: Hot, step: Step, intent: OpenIntent) -> None:

@@ -16,8 +16,8 @@ from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import open_and_owed
-from .messages import item_from_bytes
-from .ports import Item, Work
+from .messages import message_from_bytes, unusable
+from .ports import Item, Own, Work
 from .staging import Staged
 
 if TYPE_CHECKING:
@@ -65,8 +65,10 @@ class Intake:
         """A commit failed: what it recovered is recovered again; messages whose operation it held
         are read again (events are back in their mailboxes by themselves)."""
         self._recovered_no = self._recovered_before
-        kept = {item.inbox for item in staged.taken}
-        self.reading.difference_update(key for key in staged.batch.inbox_done if key not in kept)
+        operated = {operate.inbox for operate, _ in staged.handed}
+        kept = {item.inbox for item in staged.taken} - operated
+        again = operated | {key for key in staged.batch.inbox_done if key not in kept}
+        self.reading.difference_update(key for key in again if key is not None)
         self.inbox_dirty = True
 
     def gather(self, now_ns: int) -> None:
@@ -97,11 +99,14 @@ class Intake:
         for key, body in rows:
             self.reading.add(key)
             try:
-                self._core.post(item_from_bytes(body, key))
-            except (TreadleError, KeyError, TypeError, ValueError) as error:
-                about = {"key": key, "message": key, "error": error_of(error)}
-                self._core.diagnose("", "inbox.unreadable", about)
-                self._core.staged.batch.inbox_done.append(key)
+                command = message_from_bytes(body, key)
+                if (unfit := unusable(command)) is not None:
+                    raise unfit
+            except TreadleError as error:
+                self._core.diagnose("", "inbox.unreadable", {"key": key, "error": error_of(error)})
+                self._core.dispose(key, None, error)
+                continue
+            self._core.take(command)
         self.inbox_dirty = bool(rows)
 
     def _recover(self) -> None:
@@ -118,11 +123,11 @@ class Intake:
                 raise
             except Exception as error:
                 # One damaged run must not keep the others from being recovered.
-                self._core.quarantine(Item(row.id, None), JournalCorrupt(f"{row.id}: {error}"))
+                self._core.quarantine(Own(row.id, None), JournalCorrupt(f"{row.id}: {error}"))
                 continue
             if owes:
                 # It owes itself an event, or may: load it and see.
-                self._core.put_back(Item(row.id, None))
+                self._core.put_back(Own(row.id, None))
         self._recovered_no = rows[-1].no if len(rows) == RECOVER_PER_TURN else None
 
     def _dispatch_again(self, row: RunRow) -> bool:

@@ -16,7 +16,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 
-from .commands import CheckpointSaved, Command, FrameSent, Progress, Write
+from .commands import Change, CheckpointSaved, Command, FrameSent, Operate, Progress, Write
+from .messages import GUEST
 from .ports import Item
 
 if TYPE_CHECKING:
@@ -43,23 +44,32 @@ def turn_away(core: Core, command: Command, error: Exception) -> None:
 
 
 def expel(
-    core: Core, culprit: Item | Write | Progress | None, error: TreadleError, read: Sequence[str]
+    core: Core, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
 ) -> None:
     """Stages what is left of a command that failed alone: its refusal. `read` are the messages that it
     had come from."""
     log.error("a command was turned away: %s", error, exc_info=error.__cause__)
     if isinstance(culprit, Item):
         core.staged.taken.append(culprit)
-        if culprit.ack is not None or culprit.create is not None or isinstance(culprit.event, REFUSABLE):
+        if (
+            culprit.ack is not None
+            or culprit.create is not None
+            or (culprit.inbox or "").startswith(GUEST)
+            or isinstance(culprit.event, REFUSABLE)
+        ):
             core.refuse(culprit, error)
         else:
             core.quarantine(culprit, error)
         return
     told = {"error": error_of(error)}
     for key in read:
-        core.diagnose("", "refused", {**told, "message": key})
-        core.staged.batch.inbox_done.append(key)
+        core.diagnose("", "inbox.unreadable", {**told, "key": key})
+        core.dispose(key, None, error)
     if isinstance(culprit, FrameSent | CheckpointSaved):
         core.diagnose(culprit.run, "refused", {**told, "intent": culprit.intent})
-    if isinstance(culprit, Write | CheckpointSaved) and culprit.ack is not None:
+    if isinstance(culprit, Operate):
+        core.diagnose(culprit.home, "refused", {**told, "operation": culprit.name})
+    if isinstance(culprit, Operate | Write):
+        core.settle(culprit, None, error)
+    elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
         core.staged.answers.append((culprit.ack, None, error))

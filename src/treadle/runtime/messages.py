@@ -1,24 +1,71 @@
 """Messages that wait in the inbox table: from other processes, and from runs whose message did not
-fit into the batch that sent it. Keyed, so that a message sent twice is one message."""
+fit into the batch that sent it. Keyed, so that a message sent twice is one message.
+
+What another process sends is an event for a run (`Item`) or an operation (`Operate`). Its answer is a
+row under the same key, written by the commit that decides it; nobody concludes anything from a row that
+is not there. Bytes from outside are taken strictly: what they may not say is refused, not passed over.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from treadle.kernel.errors import TreadleError, ValueRefused
-from treadle.kernel.limits import RUN_ID_CHARS_MAX
-from treadle.kernel.model import event_from_value, event_value
-from treadle.kernel.values import decode_trusted, encode
+import msgspec
 
+from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
+from treadle.kernel.limits import RUN_ID_CHARS_MAX
+from treadle.kernel.model import (
+    EVENT_TYPES,
+    Cancel,
+    Domain,
+    Event,
+    Patch,
+    Receipt,
+    Reset,
+    Retry,
+    Signal,
+    Started,
+    event_from_value,
+    event_value,
+)
+from treadle.kernel.run import error_of
+from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
+
+from .commands import Operate
 from .ports import Item, NewRun
 
 # How the keys of messages begin that another process left: somebody there waits for the answer.
 GUEST: Final = "guest:"
+# How names begin that only the engine itself acts under.
+OWN_NAMES: Final = "treadle:"
+# What another process may tell a run; the rest is between a run and its own engine.
+_FROM_OUTSIDE: Final = (Started, Receipt, Signal, Domain, Cancel, Patch, Retry, Reset)
 
 
-def unusable(item: Item) -> TreadleError | None:
+class _Delivery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    run: str
+    event: dict[str, Any]
+    create: tuple[str, str, str | None, str, Any] | None = None
+    expected_version: int | None = None
+    submission: tuple[str, str] | None = None
+    reply: tuple[str, str] | None = None
+    blobs: dict[str, bytes] = {}
+
+
+class _Operation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    body: dict[str, Any]
+    home: str = ""
+
+
+def unusable(command: Item | Operate) -> TreadleError | None:
     """Why a message cannot even be looked at: names that no store can hold. Asked of every event, so
     the likely case comes first."""
+    if type(command) is Operate:
+        fits = type(command.home) is str and type(command.name) is str and type(command.body) is dict
+        return None if fits else ValueRefused("an operation is a name and a body, at home at a run")
+    assert isinstance(command, Item)
+    item = command
     if type(item.run) is not str:
         return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")
     if item.expected_version is not None and type(item.expected_version) is not int:
@@ -37,10 +84,16 @@ def unusable(item: Item) -> TreadleError | None:
     return None
 
 
-def item_to_bytes(item: Item) -> bytes:
-    value: dict[str, Any] = {"run": item.run}
-    if item.event is not None:
-        value["event"] = {"kind": item.event.kind, **event_value(item.event)}
+# --- messages ---------------------------------------------------------------------------------------
+
+
+def message_to_bytes(command: Item | Operate) -> bytes:
+    if isinstance(command, Operate):
+        operation = {"home": command.home, "name": command.name, "body": command.body}
+        return encode({"operate": operation})
+    item = command
+    assert item.event is not None, "only events travel"
+    value: dict[str, Any] = {"run": item.run, "event": {"kind": item.event.kind, **event_value(item.event)}}
     if item.create is not None:
         new = item.create
         value["create"] = [new.dialect, new.workflow, new.version, new.definition, new.key]
@@ -50,25 +103,77 @@ def item_to_bytes(item: Item) -> bytes:
         value["submission"] = list(item.submission)
     if item.reply is not None:
         value["reply"] = list(item.reply)
-    if "op" in item.notes:
-        value["op"] = item.notes["op"]
+    if item.blobs:
+        value["blobs"] = item.blobs
     return encode(value)
 
 
-def item_from_bytes(body: bytes, key: str) -> Item:
-    value: dict[str, Any] = decode_trusted(body)
-    event = None
-    if "event" in value:
-        fields = dict(value["event"])
-        event = event_from_value(fields.pop("kind"), fields)
-    submission, reply = value.get("submission"), value.get("reply")
+def message_from_bytes(body: bytes, key: str) -> Item | Operate:
+    """Raises a TreadleError for anything that is no message."""
+    try:
+        value = decode(body)
+        if not isinstance(value, dict):
+            raise InputInvalid("a message is a mapping")
+        if "operate" in value or "op" in value:  # `op` is how 0.1.0 wrote it
+            (asked,) = value.values() if "operate" in value else (value["op"],)
+            operation = msgspec.convert(asked, _Operation)
+            return Operate(operation.home, operation.name, operation.body, inbox=key)
+        delivery = msgspec.convert(value, _Delivery, builtin_types=(bytes,))
+        item = _item(delivery, key)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputInvalid(f"the message {key} cannot be read: {error}") from error
+    if key.startswith(GUEST):
+        _check_foreign(item)
+    return item
+
+
+def _item(delivery: _Delivery, key: str) -> Item:
+    fields = dict(delivery.event)
+    kind = fields.pop("kind")
+    made = EVENT_TYPES[kind]
+    if unknown := fields.keys() - set(made.__struct_fields__):
+        raise ValueError(f"{kind} has no {sorted(unknown)[0]!r}")
+    # Looked at by the rules of its type, but made as it is: nested values must stay what they are.
+    msgspec.convert(fields, made, builtin_types=(bytes,))
+    for digest, payload in delivery.blobs.items():
+        if digest_bytes(payload) != digest:
+            raise ValueError(f"the payload {digest} is another one")
     return Item(
-        value["run"],
-        event,
-        create=NewRun(*value["create"]) if "create" in value else None,
-        expected_version=value.get("expected_version"),
-        submission=(submission[0], submission[1]) if submission else None,
-        reply=(reply[0], reply[1]) if reply else None,
+        delivery.run,
+        event_from_value(kind, fields),
+        create=NewRun(*delivery.create) if delivery.create is not None else None,
+        expected_version=delivery.expected_version,
+        submission=delivery.submission,
+        reply=delivery.reply,
         inbox=key,
-        notes={"op": value["op"]} if "op" in value else {},
+        blobs=delivery.blobs,
     )
+
+
+def _check_foreign(item: Item) -> None:
+    """Nothing in a message from another process may pass for the engine's own."""
+    if not isinstance(item.event, _FROM_OUTSIDE) or item.reply is not None:
+        raise InputInvalid(f"{item.inbox}: this is said only between a run and its engine")
+    check_name(item.event)
+
+
+def check_name(event: Event) -> None:
+    """Refuses an event from outside under a name that is the engine's own."""
+    if str(getattr(event, "by", None)).startswith(OWN_NAMES):
+        raise ValueRefused(f"{event.kind}: `by` begins with {OWN_NAMES}, as only Treadle's own names do")
+
+
+# --- answers ----------------------------------------------------------------------------------------
+
+
+def reply_to_bytes(value: Value, error: TreadleError | None) -> bytes:
+    if error is None:
+        return encode({"value": to_value(value)})
+    return encode({"error": error_of(error), "kind": type(error).__name__})
+
+
+def reply_from_bytes(body: bytes) -> tuple[Value, TreadleError | None]:
+    found: dict[str, Any] = decode(body)
+    if "error" in found:
+        return None, TreadleError.restored(found["error"], found["kind"])
+    return found["value"], None

@@ -14,6 +14,7 @@ import msgspec
 
 from treadle.kernel.errors import BlobMissing
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.machine import Machine
 from treadle.kernel.model import (
     Event,
     OpenIntent,
@@ -26,7 +27,7 @@ from treadle.kernel.model import (
     is_reference,
     make_reference,
 )
-from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
+from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, encode
 from treadle.store.protocol import Reads
 
 HIDDEN: Final = frozenset({"agent", "process"})
@@ -61,6 +62,13 @@ def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event
                 key: light(value) if key in ("input", "skip") else value for key, value in event.how.items()
             }
     return (msgspec.structs.replace(event, **changed) if blobs else event), blobs
+
+
+def input_digest(machine: Machine, input: Value) -> str:
+    """Names an input by its value, whether it stands in the journal itself or by reference."""
+    if machine.large_input and is_reference(input) and "path" not in input:
+        return str(input["checksum"])
+    return digest(input)
 
 
 def handed_over(event: Event, intent: OpenIntent | None) -> list[str]:

@@ -77,6 +77,7 @@ class Item:
 
     `derived` items were made by a step of the batch at hand: if that commit fails they are made
     again by the retried step, so they are dropped. `reply` is where a start that fails reports.
+    `inbox` is the key of the message it came in (`messages.py`), which is done when it is decided.
     """
 
     run: str
@@ -88,4 +89,13 @@ class Item:
     inbox: str | None = None
     reply: tuple[str, str] | None = None
     derived: bool = False
-    notes: dict[str, Any] = field(default_factory=dict)
+    # Payloads that the event refers to, by their digests.
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    # The key of the message that it becomes if it does not fit into the batch that made it.
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class Own(Item):
+    """What the core tells a run by itself: its time is up, look what you owe yourself. It has no byte
+    form and cannot be handed in, so it needs nobody's signature."""

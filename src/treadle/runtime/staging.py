@@ -11,7 +11,7 @@ from treadle.kernel.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from treadle.kernel.values import Value
 from treadle.store.protocol import Batch
 
-from .commands import Progress, Write
+from .commands import Change, Operate, Progress
 from .ports import Ack, Item, News, Work
 
 
@@ -22,7 +22,9 @@ class Staged:
     # What the commit holds, to be put back if it fails.
     taken: list[Item] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
-    writes: list[Write] = field(default_factory=list)
+    writes: list[Change] = field(default_factory=list)
+    # Operations that an event answers in their place, with that event.
+    handed: list[tuple[Operate, Item]] = field(default_factory=list)
     # What follows from it, to be done if it does not.
     answers: list[tuple[Ack, Any, TreadleError | None]] = field(default_factory=list)
     dispatched: list[Work] = field(default_factory=list)
@@ -42,14 +44,20 @@ class Staged:
     @property
     def holds(self) -> int:
         """How many came from outside; what they made here does not count."""
-        return len(self.writes) + len(self.progress) + sum(not item.derived for item in self.taken)
+        taken = sum(not item.derived for item in self.taken)
+        return len(self.writes) + len(self.progress) + taken + len(self._not_taken())
+
+    def _not_taken(self) -> list[Operate]:
+        """Operations whose event has not had its turn."""
+        taken = {id(item) for item in self.taken}
+        return [operate for operate, item in self.handed if id(item) not in taken]
 
     @property
     def vacant(self) -> bool:
         """Whether nobody in this batch could be to blame for it."""
-        return not (self.taken or self.progress or self.writes or self.batch.inbox_done)
+        return not (self.taken or self.progress or self.writes or self.handed or self.batch.inbox_done)
 
-    def release(self) -> Item | Write | Progress | None:
+    def release(self) -> Item | Change | Progress | None:
         """The only one that this batch holds, taken out of it; None if it holds several, or none."""
         if self.holds != 1:
             return None
@@ -57,6 +65,8 @@ class Staged:
             return self.writes.pop()
         if self.progress:
             return self.progress.pop()
+        if waiting := self._not_taken():
+            return waiting[0]
         found = next(item for item in self.taken if not item.derived)
         self.taken = [item for item in self.taken if item is not found]
         return found

@@ -18,10 +18,10 @@ from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
 from . import effects
-from .commands import HANDED_ON
+from .commands import Operate
 from .core import Core
 from .payloads import whole
-from .ports import Ack, Item
+from .ports import Item
 
 OPEN = ("open", "claimed")
 STATUSES = (*OPEN, "completed", "expired", "cancelled")
@@ -68,8 +68,9 @@ class Operation:
         return Operation(actor=actor, **fields)
 
 
-def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
+def perform(core: Core, asked: Operate) -> Any:
     """Runs on the core thread. Raises a TreadleError that changes nothing."""
+    operation = Operation.from_value(asked.body)
     task = _there(effects.find_task(core, operation.task), operation.task)
     actor = operation.actor
     match operation.name:
@@ -97,20 +98,19 @@ def perform(core: Core, operation: Operation, ack: Ack | None) -> Any:
             _require(core, task, actor, "comment", actor.user is not None and allowed)
             effects.note(core, task, "commented", actor.user, text=operation.text)
         case "complete":
-            return _complete(core, task, operation, ack)
+            return _complete(core, task, operation, asked)
         case _:
             raise InputInvalid(f"{operation.name!r} is not an operation on tasks")
     return task_value(task, core.store)
 
 
-def _complete(core: Core, task: TaskRow, operation: Operation, ack: Ack | None) -> Any:
+def _complete(core: Core, task: TaskRow, operation: Operation, asked: Operate) -> Any:
     actor = operation.actor
     if task.status in OPEN:
         _require(core, task, actor, "complete", _is_assignee(task, actor))
         _check_schema(task, operation.data)
     receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
-    core.post(Item(task.run_id, receipt, ack=ack, expected_version=operation.expected_version))
-    return HANDED_ON
+    return core.hand_on(asked, Item(task.run_id, receipt, expected_version=operation.expected_version))
 
 
 def _is_assignee(task: TaskRow, actor: Actor) -> bool:
@@ -166,6 +166,12 @@ def _there(task: TaskRow | None, id: str) -> TaskRow:
     if task is None:
         raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
     return task
+
+
+def home(reads: Reads, id: str) -> str:
+    """The run that a task belongs to; "" if there is no such task."""
+    task = reads.task(id)
+    return task.run_id if task is not None else ""
 
 
 def shown(reads: Reads, id: str) -> dict[str, Any]:

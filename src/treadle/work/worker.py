@@ -145,7 +145,7 @@ class WorkerJob:
         )
         if self._worker.sign is not None and self.dialect in self._worker.signing:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
-        return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})
+        return Item(self.run, receipt, blobs=self._blobs)
 
 
 class Worker:

@@ -22,10 +22,10 @@ from treadle.kernel.errors import (
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import intake, staging, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate, Write
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.messages import item_to_bytes
+from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
@@ -75,9 +75,7 @@ class Bench:
         registry = Registry(machines_of({"drill": machine or DrillMachine()}), self.real)
         entropy = random.Random(1).randbytes
         self.core = Core(self.store, registry, self, clock=self, entropy=entropy, hot_max=hot_max)  # type: ignore[arg-type]
-        self.core.operations = lambda core, op, ack: tasks.perform(
-            core, tasks.Operation.from_value(op["body"]), ack
-        )
+        self.core.operations = tasks.perform
 
     def reborn(self, **more: Any) -> Bench:
         """The same database after a crash."""
@@ -345,9 +343,7 @@ def test_an_operation_from_another_process_survives_a_failed_commit() -> None:
     bench.settle()
     (task,) = bench.real.tasks()
     claim = tasks.Operation(name="claim", task=task.id, actor=tasks.Actor("ann", ("admin",)))
-    bench.real.post(
-        [("guest:1", item_to_bytes(Item("", None, notes={"op": {"name": "task", "body": claim.to_value()}})))]
-    )
+    bench.real.post([("guest:1", message_to_bytes(Operate("run", "task", claim.to_value())))])
     bench.core._intake.inbox_dirty = True
     bench.store.failing = [StoreFull()]
     bench.settle()
@@ -364,13 +360,12 @@ def test_a_refused_completion_does_not_happen_later() -> None:
     done = tasks.Operation(
         name="complete", task=task.id, actor=tasks.Actor("ann", ("admin",)), data={"by": "ann"}
     )
-    notes = {"op": {"name": "task", "body": done.to_value()}}
     bench.store.failing = [StoreFull()]
-    bench.core.submit(bench.item("", None, ack="complete", notes=notes))
+    bench.core.submit(Operate("run", "task", done.to_value(), bench.ack("complete")))
     bench.settle()
     assert isinstance(bench.answers.pop("complete"), StoreFull)
     assert bench.kinds("run") == ["started"]
-    bench.core.submit(bench.item("", None, ack="complete", notes=notes))
+    bench.core.submit(Operate("run", "task", done.to_value(), bench.ack("complete")))
     bench.settle()
     assert bench.answers["complete"]["seq"] == 2
 

@@ -14,7 +14,7 @@ from treadle.kernel.model import Signal
 from treadle.runtime import effects
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
 from treadle.runtime.core import Core
-from treadle.runtime.messages import item_to_bytes
+from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.store.protocol import Batch
 from treadle.testing import toy
@@ -99,12 +99,15 @@ def test_a_message_that_cannot_be_dealt_with_is_not_read_for_ever() -> None:
     bench.start("bad", [awaits()])
     bench.settle()
     bench.poison = {"bad"}
-    bench.real.post([("guest:1", item_to_bytes(Item("bad", Signal(name="go"))))])
+    bench.real.post([("guest:1", message_to_bytes(Item("bad", Signal(name="go"))))])
     bench.core._intake.inbox_dirty = True
     bench.start("good", [work()])
     bench.settle()
     assert bench.real.inbox(10) == []
-    assert [d["message"] for d in bench.real.diagnostics("bad")] == ["guest:1"]
+    assert [d["code"] for d in bench.real.diagnostics("bad")] == ["refused"]
+    value, error = reply_from_bytes(bench.real.replies(["guest:1"])["guest:1"])
+    assert value is None
+    assert isinstance(error, TreadleError)
     assert bench.status("good") == "running"
 
 
@@ -138,12 +141,12 @@ def test_what_cannot_even_be_taken_in_is_turned_away() -> None:
     bench = Bench()
     bench.core.submit(Item([], Signal(name="go"), ack=bench.ack("list")))  # type: ignore[arg-type]
     bench.core.submit(Item(5, Signal(name="go"), ack=bench.ack("int")))  # type: ignore[arg-type]
-    bench.core.submit(Item("r", Signal(name="go"), ack=bench.ack("notes"), notes=None))  # type: ignore[arg-type]
+    bench.core.submit(Item("r", Signal(name="go"), ack=bench.ack("blobs"), blobs=None))  # type: ignore[arg-type]
     bench.core.submit(FrameSent([], "i", 1, "t", {}))  # type: ignore[arg-type]
     bench.start("good", [work()])
     bench.settle()
     assert bench.status("good") == "running"
-    assert all(isinstance(bench.answers[name], TreadleError) for name in ("list", "int", "notes"))
+    assert all(isinstance(bench.answers[name], TreadleError) for name in ("list", "int", "blobs"))
 
 
 def test_a_failure_that_is_nobodys_stops_the_core() -> None:

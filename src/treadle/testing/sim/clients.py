@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import CheckpointSaved, FrameSent
-from treadle.runtime.messages import item_to_bytes
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
+from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.sql import SqlStore
@@ -56,7 +56,7 @@ class Network:
             return
         if isinstance(command, Item):
             # A copy: two deliveries must not share what the core writes into an item.
-            command = Item(command.run, command.event, notes=dict(command.notes))
+            command = Item(command.run, command.event, blobs=dict(command.blobs))
         owner.core.submit(command)
         if worker is owner and isinstance(command, Item) and isinstance(command.event, Receipt):
             owner.bus.done(command.event.intent)
@@ -121,15 +121,18 @@ class Clients:
             assert not self._world.disk.live.in_transaction, (
                 f"{asked.action.name} is answered before its commit"
             )
-            if error is None:
-                plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
-                asked.attempts[number] = "ok" if plain else "stale"
-            else:
-                asked.attempts[number] = "refused"
-            if not isinstance(error, PASSING):
-                self._finish(asked)
+            self._answered(asked, number, value, error)
 
         return ack
+
+    def _answered(self, asked: Asked, number: int, value: Any, error: TreadleError | None) -> None:
+        if error is None:
+            plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
+            asked.attempts[number] = "ok" if plain else "stale"
+        else:
+            asked.attempts[number] = "refused"
+        if not isinstance(error, PASSING):
+            self._finish(asked)
 
     def _finish(self, asked: Asked) -> None:
         if not asked.done:
@@ -137,22 +140,30 @@ class Clients:
             self._left -= 1
 
     def _post(self, asked: Asked) -> None:
-        """Through another process: durable once the inbox row is."""
-        key = f"guest:{asked.action.name}:{len(asked.attempts)}"
+        """Through another process: a row for the owner, and a row for the answer."""
+        number = len(asked.attempts)
+        key = f"{GUEST}{asked.action.name}:{number}"
         asked.attempts.append("sent")
         try:
-            self._guest.post([(key, item_to_bytes(asked.action.item()))])
+            self._guest.post([(key, message_to_bytes(asked.action.item()))])
         except PASSING:
-            asked.attempts[-1] = "refused"
+            asked.attempts[number] = "refused"
             return
-        self._watch(asked, key)
+        self._watch(asked, number, key)
 
-    def _watch(self, asked: Asked, key: str) -> None:
-        """A guest is answered when the owner has read its message."""
-        if self._world.store.inbox_has(key):
-            self._world.after(50 * MS, lambda: self._watch(asked, key))
-        else:
-            self._finish(asked)
+    def _watch(self, asked: Asked, number: int, key: str) -> None:
+        """Looks for the answer until it is there; some askers die before they have it, or before they
+        have taken it away."""
+        world = self._world
+        if world.chance(world.faults.crash):
+            return
+        body = world.store.replies([key]).get(key)
+        if body is None:
+            world.after(50 * MS, lambda: self._watch(asked, number, key))
+            return
+        self._answered(asked, number, *reply_from_bytes(body))
+        if not world.chance(world.faults.crash):
+            world.store.forget_replies([key])
 
 
 class People:
@@ -180,5 +191,4 @@ class People:
         if owner is None:
             return
         operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
-        notes = {"op": {"name": "task", "body": operation.to_value()}}
-        owner.core.submit(Item("", None, ack=lambda value, error: None, notes=notes))
+        owner.core.submit(Operate(id, "task", operation.to_value(), lambda value, error: None))

@@ -17,7 +17,7 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.runtime import deploys, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
@@ -115,7 +115,7 @@ class SimJob:
             attempts=done.attempts,
             events=done.events,
         )
-        return Item(self.run, receipt, notes={"blobs": self._blobs} if self._blobs else {})
+        return Item(self.run, receipt, blobs=self._blobs)
 
 
 class SimProcess:
@@ -249,7 +249,7 @@ class SimProcess:
         self.world.network.send(saved._replace(ack=ack))
 
 
-def _operate(core: Core, operation: dict[str, Any], ack: Ack | None) -> Any:
-    if operation["name"] == "task":
-        return tasks.perform(core, tasks.Operation.from_value(operation["body"]), ack)
-    return deploys.perform(core, deploys.Deploy.from_value(operation["body"]))
+def _operate(core: Core, asked: Operate) -> Any:
+    if asked.name == "task":
+        return tasks.perform(core, asked)
+    return deploys.perform(core, deploys.Deploy.from_value(asked.body))
