@@ -38,9 +38,9 @@ def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:
         by = getattr(item.event, "by", None)
         if status == "timeout" and step.settled.kind not in ENGINE_KINDS:
             core.staged.revoked.append(step.settled.id)
-        _close(
-            core, hot, step.settled, {"ok": "completed", "timeout": "expired"}.get(status, "cancelled"), by
-        )
+        outcome = {"ok": "completed", "timeout": "expired"}.get(status, "cancelled")
+        answer = {"answer": item.event.value} if isinstance(item.event, Receipt) and status == "ok" else {}
+        _close(core, hot, step.settled, outcome, by, **answer)
     for intent in step.cancelled:
         _close(core, hot, intent, "cancelled", None)
         if intent.kind == "child":
@@ -96,6 +96,9 @@ def _open(core: Core, hot: Hot, step: Step, intent: OpenIntent) -> None:
             return
         case "task":
             core.staged.batch.tasks_new[intent.id] = _task(core, hot, intent)
+            earlier = intent.params.get("escalated_from")
+            if earlier is not None and (task := find_task(core, earlier)) is not None:
+                note(core, task, "escalated", None, to=intent.id)
         case "child" | "start":
             _start_child(core, hot, intent)
         case "deliver":
@@ -117,14 +120,14 @@ def _open(core: Core, hot: Hot, step: Step, intent: OpenIntent) -> None:
             )
 
 
-def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | None) -> None:
+def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | None, **more: Value) -> None:
     batch = core.staged.batch
     if intent.due_ns is not None:
         core.fired(intent.id)
         if batch.timers.pop(intent.id, None) is None:
             batch.timers_done[intent.id] = hot.no
     if intent.kind == "task":
-        close_task(core, intent.id, outcome, by)
+        close_task(core, intent.id, outcome, by, **more)
     if intent.kind not in ENGINE_KINDS:
         batch.checkpoints.pop(intent.id, None)
         if intent.id in hot.checkpoints:
@@ -132,12 +135,12 @@ def _close(core: Core, hot: Hot, intent: OpenIntent, outcome: str, by: str | Non
             batch.checkpoints_done.append(intent.id)
 
 
-def close_task(core: Core, id: str, outcome: str, by: str | None) -> None:
+def close_task(core: Core, id: str, outcome: str, by: str | None, **more: Value) -> None:
     task = find_task(core, id)
     if task is None:
         return
     task.status = outcome
-    note(core, task, outcome, by)
+    note(core, task, outcome, by, **more)
 
 
 def find_task(core: Core, id: str) -> TaskRow | None:
@@ -173,10 +176,17 @@ def _task(core: Core, hot: Hot, intent: OpenIntent) -> TaskRow:
         reference=params.get("reference", hot.state.reference),
         created_ns=now,
         due_ns=intent.due_ns,
-        history=[{"at_ns": now, "event": "created"}],
+        history=[{"at_ns": now, "event": "created", **_about(params)}],
     )
     core.next_task_no += 1
     return task
+
+
+def _about(params: dict[str, Any]) -> dict[str, Value]:
+    """What its author says of a task. It is told once, so it stands in the row's first entry."""
+    return {
+        key: params[key] for key in ("title", "description", "escalated_from") if params.get(key) is not None
+    }
 
 
 def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.kernel.errors import UnknownWorkflow, Unsupported
+from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
@@ -96,7 +96,7 @@ class Registry:
         if not usable:
             if found:
                 reasons = "; ".join(found[-1].reasons) or "it did not validate"
-                raise Unsupported(
+                raise DefinitionError(
                     f"{workflow} is deployed but unavailable: {reasons}", code="WORKFLOW_UNAVAILABLE"
                 )
             raise UnknownWorkflow(f"no workflow {workflow!r} is deployed; deploy it, or name a file")

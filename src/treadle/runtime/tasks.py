@@ -179,13 +179,21 @@ def shown(reads: Reads, id: str) -> dict[str, Any]:
     return task_value(_there(reads.task(id), id), reads)
 
 
+# Told by an entry of a task's history, and shown as a field of the row.
+_TOLD = ("title", "description", "escalated_from", "answer")
+
+
 def task_value(task: TaskRow, reads: Reads) -> dict[str, Any]:
     """A task row as people see it, with what its payload refers to in place."""
+    told = {key: entry[key] for entry in task.history for key in _TOLD if key in entry}
+    last = {entry["event"]: entry for entry in task.history}
     return {
         "id": task.id,
         "run": task.run_id,
         "workflow": task.workflow,
         "name": task.name,
+        "title": told.get("title"),
+        "description": told.get("description"),
         "type": task.type,
         "roles": task.roles,
         "payload": whole(reads, task.payload),
@@ -195,8 +203,12 @@ def task_value(task: TaskRow, reads: Reads) -> dict[str, Any]:
         "assignee": task.assignee,
         "created_at": instant_text(task.created_ns),
         "due": None if task.due_ns is None else instant_text(task.due_ns),
+        "answer": whole(reads, told.get("answer")),
+        "completed_by": last.get("completed", {}).get("by"),
+        "escalated_from": told.get("escalated_from"),
+        "escalated_to": last.get("escalated", {}).get("to"),
         "history": [
-            {"at": instant_text(e["at_ns"]), **{k: v for k, v in e.items() if k != "at_ns"}}
+            {"at": instant_text(e["at_ns"]), **{k: v for k, v in e.items() if k not in ("at_ns", *_TOLD)}}
             for e in task.history
         ],
     }

@@ -85,6 +85,15 @@ def test_problems_point_into_the_python_file() -> None:
         assert "the line that is wrong" in source.read().splitlines()[problem.line - 1]
 
 
+def test_an_async_function_is_refused_when_it_is_decorated() -> None:
+    async def body(p: Any) -> None:
+        p.wait("1h")
+
+    with pytest.raises(DefinitionError, match=r"treadle\.flow") as refused:
+        process("B", version="1")(body)
+    assert refused.value.code == "ASYNC_PROCESS"
+
+
 def test_otherwise_stands_after_when() -> None:
     with pytest.raises(DefinitionError, match=r"right after a p\.when"):
 

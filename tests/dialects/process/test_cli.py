@@ -179,3 +179,12 @@ def test_engine_state_and_pictures(cli: Cli) -> None:
     assert set(wait) == {"kind", "token", "path", "due"}
     for target in ("p.yaml", "r"):
         assert "approve" in cli(0, "graph", target, "--format", "mermaid", text=True)
+
+
+def test_running_an_unavailable_version_exits_2(cli: Cli) -> None:
+    Path("p.yaml").write_text(
+        "dialect: process\nname: P\nversion: 1.0.0\nsteps: [{call: {transport: nobody}}]\n"
+    )
+    cli(0, "deploy", "p.yaml", "--validation", "warn")
+    refused = cli(2, "run", "P@1.0.0")
+    assert (refused["error"]["class"], refused["error"]["code"]) == ("definition", "WORKFLOW_UNAVAILABLE")

@@ -11,6 +11,7 @@ from treadle.engine import Engine, Run
 from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
 from treadle.process import payload, process, start, state, task
 from treadle.testing.clock import VirtualClock
+from treadle.testing.replaying import assert_replays
 
 SCHEMA = {
     "type": "object",
@@ -25,7 +26,14 @@ def form(p: Any) -> None:
     p.reference(start.ref)
     p.ask(
         task(
-            "fill", roles=["clerk", "boss"], type="form", payload={"n": start.n}, schema=SCHEMA, timeout="1d"
+            "fill",
+            title="Fill it in",
+            description="All of it.",
+            roles=["clerk", "boss"],
+            type="form",
+            payload={"n": start.n},
+            schema=SCHEMA,
+            timeout="1d",
         )
     )
     p.complete(payload)
@@ -172,6 +180,8 @@ async def test_a_row_says_everything(engine: Engine, clock: VirtualClock) -> Non
         "run": run.id,
         "workflow": "Form",
         "name": "fill",
+        "title": "Fill it in",
+        "description": "All of it.",
         "type": "form",
         "roles": ["clerk", "boss"],
         "payload": {"n": 1},
@@ -181,6 +191,10 @@ async def test_a_row_says_everything(engine: Engine, clock: VirtualClock) -> Non
         "assignee": None,
         "created_at": "2027-01-15T08:00:00.000000Z",
         "due": "2027-01-16T08:00:00.000000Z",
+        "answer": None,
+        "completed_by": None,
+        "escalated_from": None,
+        "escalated_to": None,
         "history": row["history"],
     }
 
@@ -267,6 +281,31 @@ async def test_escalation(engine: Engine, clock: VirtualClock) -> None:
         await engine.task_claim(second["id"], user="ann", roles=["clerk"])
     await done(engine, second["id"], "fine", "big", "boss")
     assert await run.result(timeout=5) == "fine"
+
+
+async def test_a_row_has_its_title_and_description_and_once_completed_the_answer(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    run, row = await asked(engine, clock)
+    assert (row["title"], row["description"]) == ("Fill it in", "All of it.")
+    assert row["answer"] is row["completed_by"] is row["escalated_from"] is row["escalated_to"] is None
+    await done(engine, row["id"], {"ok": True}, "ann", "clerk")
+    after = await engine.task(row["id"])
+    assert (after["answer"], after["completed_by"]) == ({"ok": True}, "ann")
+    assert [sorted(entry) for entry in after["history"]] == [["at", "event"], *[["at", "by", "event"]] * 2]
+    assert await run.result(timeout=5) == {"ok": True}
+
+
+async def test_an_escalated_task_names_the_one_it_came_from_and_the_other_way_round(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    run, first = await asked(engine, clock, name="Escalates")
+    await clock.advance(3600)
+    (second,) = await engine.tasks(run=run.id)
+    assert second["escalated_from"] == first["id"]
+    assert (await engine.task(first["id"]))["escalated_to"] == second["id"]
+    await done(engine, second["id"], "fine", "big", "boss")
+    await assert_replays(engine)
 
 
 async def test_a_task_that_expires_stalls_the_run(engine: Engine, clock: VirtualClock) -> None:

@@ -6,6 +6,7 @@ The decorated function runs once, when it is decorated; nothing of it is kept.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -71,11 +72,14 @@ class Builder:
         self._declared: dict[str, dict[str, Any]] = {}
         # The line of each step, by its identity, for messages.
         self._lines: dict[int, int] = {}
+        self._id: str | None = None
 
     # --- plumbing ---
 
     def _add(self, kind: str, value: Any, **more: Any) -> dict[str, Any]:
         step = {kind: surface(value), **more}
+        if self._id is not None:
+            step["id"], self._id = self._id, None
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename in (__file__, _CONTEXTLIB):
             frame = frame.f_back
@@ -118,6 +122,17 @@ class Builder:
 
     # --- steps ---
 
+    def named(self, id: str) -> Builder:
+        """`p.named("charge").call(…)`: what errors and pictures call the step."""
+        self._id = id
+        return self
+
+    def compensate(self, undo: Body) -> None:
+        """Registers an undo. If the run fails, is given up on or is cancelled after this, what was
+        registered runs in reverse order before the run ends."""
+        step = self._add("compensate", [])
+        step["compensate"] = self._built(undo)
+
     def set(self, target: Term | str | dict[Any, Any], value: Any = None) -> None:
         """`p.set(state.total, 5)`; a mapping sets several at once, all from the values before."""
         targets = target if isinstance(target, dict) else {target: value}
@@ -150,12 +165,15 @@ class Builder:
         on_success: Body | None = None,
         on_failure: Body | None = None,
         on_timeout: Body | None = None,
+        compensate: Body | None = None,
         **fields: Any,
     ) -> None:
-        """Calls the outside through a transport, and waits for what it gives back."""
+        """Calls the outside through a transport, and waits for what it gives back. `compensate`
+        undoes it, if the run ends badly after it has succeeded."""
         handlers = {"on_success": on_success, "on_failure": on_failure, "on_timeout": on_timeout}
         step = self._add("call", {"transport": transport, **fields})
         step["call"].update(self._branches(handlers))
+        step.update(self._branches({"compensate": compensate}))
 
     def wait(self, duration: Any = None, *, until: Any = None) -> None:
         """Waits for a duration, or until an instant."""
@@ -184,11 +202,13 @@ class Builder:
         into: str | None = None,
         on_success: Body | None = None,
         on_failure: Body | None = None,
+        compensate: Body | None = None,
     ) -> None:
         """Starts another workflow and waits for its result."""
         given = {"workflow": workflow, "input": input, "into": into}
         step = self._add("child", {key: value for key, value in given.items() if value is not None})
         step["child"].update(self._branches({"on_success": on_success, "on_failure": on_failure}))
+        step.update(self._branches({"compensate": compensate}))
 
     def continue_with(self, workflow: str, *, input: Any = None) -> None:
         """Starts another workflow and goes on without it."""
@@ -329,6 +349,13 @@ def process(
     `tasks` declares tasks that no step asks for."""
 
     def decorate(body: Body) -> Process:
+        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+            raise DefinitionError(
+                f"@process({name!r}) stands over `async def`. The function describes a process and runs once, "
+                "when it is decorated: write `def`, and p.wait(…) without await. Durable `async def` functions "
+                "are those of treadle.flow",
+                code="ASYNC_PROCESS",
+            )
         builder = Builder()
         for declared in tasks:
             builder.declare(declared)

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.lang.expressions.syntax import unparse
 from treadle.lang.graph import Edge, Graph, Node, NodeShape, NodeStatus
 
-from .program import Ask, Await, Call, Choice, Fork, Op, Program, Repeat, Start
+from .program import Ask, Await, Call, Choice, Compensate, Fork, Op, Program, Repeat, Start
 
 _SHAPES: dict[str, NodeShape] = {
     "task": "task",
@@ -95,7 +95,11 @@ class _Artist:
                 return [tail for name, block in op.branches for tail in self.block(block, [(op.path, name)])]
             case Ask():
                 return here + self.timeout_of(op)
+            case Compensate():
+                self.undo(op, op.block)
             case Call() | Await() | Start():
+                if not isinstance(op, Await) and op.undo is not None:
+                    self.undo(op, op.undo)
                 success = op.handlers.get("on_success")
                 tails = self.block(success, here) if success else here
                 for handler in ("on_failure", "on_timeout"):
@@ -107,6 +111,10 @@ class _Artist:
             case _ if op.kind in ("complete", "fail"):
                 return []
         return here
+
+    def undo(self, op: Op, block: str) -> None:
+        """What would take the step back. It leads nowhere: the run ends when all of it is undone."""
+        self.block(block, [(op.path, "undo")], dashed=True)
 
     def timeout_of(self, op: Ask) -> Tails:
         block = op.task.on_timeout
@@ -130,6 +138,8 @@ class _Artist:
                 if op.kind == "each"
                 else f"{op.kind} {_shown(value[op.kind])}"
             )
+        if isinstance(op, Call) and op.label == op.transport:
+            return _callee(step["call"])
         return op.label
 
     def status(self, op: Op) -> NodeStatus:
@@ -144,14 +154,37 @@ class _Artist:
         if self.run.ended is not None and self.run.ended["path"] == op.path:
             return "failed" if self.run.ended["status"] == "failed" else "done"
         if op.path in self.run.seen:
-            return "done"
+            return "failed" if self.handled(op) else "done"
         return "skipped" if self.run.ended is not None else "idle"
+
+    def handled(self, op: Op) -> bool:
+        """Whether it failed, last time, and a branch took care of that."""
+        handlers = op.handlers if isinstance(op, Call | Await | Start) else {}
+        blocks = [handlers[key] for key in ("on_failure", "on_timeout") if key in handlers]
+        return any(step.path in self.run.seen for block in blocks for step in self.program.blocks[block][:1])
 
     def badge(self, op: Op) -> str:
         if wait := self.run.waits.get(op.path):
-            return f"due {wait['due']}" if wait.get("due") else wait["kind"]
+            return f"due {_short(wait['due'])}" if wait.get("due") else wait["kind"]
+        if op.path in self.run.seen and self.handled(op):
+            return "handled"
         count = self.run.seen.get(op.path, 0)
         return f"{count}×" if count > 1 else ""
+
+
+def _short(due: str) -> str:
+    """An instant to the minute: `11-15 14:30 UTC`."""
+    return f"{due[5:10]} {due[11:16]} UTC"
+
+
+def _callee(call: dict[str, Any]) -> str:
+    """What a call without a name of its own calls: its function, address or subject, else its transport."""
+    for key in ("callable", "url", "subject"):
+        if isinstance(call.get(key), str):
+            text: str = call[key].partition("://")[2] or call[key]
+            return text if len(text) <= 40 else text[:39] + "…"
+    transport: str = call["transport"]
+    return transport
 
 
 def _shown(template: Any) -> str:

@@ -19,6 +19,7 @@ from treadle.lang.expressions.syntax import unparse
 
 from .export_python import python_source
 from .normalise import RETENTION_DEFAULT
+from .program import kind_of
 
 FORMATS = ("yaml", "json", "python")
 
@@ -82,10 +83,18 @@ def _block(steps: list[dict[str, Any]]) -> list[Value]:
 
 
 def _step(step: dict[str, Any]) -> dict[str, Value]:
-    if "if" in step:
+    """A step; its id first, its undo last."""
+    named = {"id": step["id"]} if "id" in step else {}
+    kind = kind_of(step)
+    undo = {"compensate": _block(step["compensate"])} if "compensate" in step else {}
+    return {**named, **(_core(kind, step) if kind != "compensate" else {}), **undo}
+
+
+def _core(kind: str, step: dict[str, Any]) -> dict[str, Value]:
+    if kind == "if":
         out = {"if": _template(step["if"]), "then": _block(step["then"])}
         return {**out, "else": _block(step["else"])} if step["else"] else out
-    kind, value = next(iter(step.items()))
+    value = step[kind]
     match kind:
         case "fork":
             return {"fork": {branch["branch"]: _block(branch["do"]) for branch in value}}

@@ -12,6 +12,7 @@ from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.lang.expressions.syntax import OPERATORS, Tree
 
 from .parts import ROOTS
+from .program import kind_of
 from .terms import PYTHON_NAMES
 
 RETENTION_DEFAULT: Final = "30d"
@@ -19,6 +20,8 @@ _COMPARISONS: Final = ("==", "!=", "<", "<=", ">", ">=")
 # Names that p has itself; a loop of that name is read as p["name"].
 _BUILDER_NAMES: Final = frozenset(
     [
+        "named",
+        "compensate",
         "set",
         "reference",
         "ask",
@@ -170,61 +173,65 @@ class _Writer:
         return name
 
     def step(self, step: dict[str, Any]) -> None:
-        if "if" in step:
-            self.statement("with p.when", [self.template(step["if"])], ":")
+        kind = kind_of(step)
+        value = step[kind]
+        p = f"p.named({step['id']!r})" if "id" in step else "p"
+        if kind == "if":
+            self.statement(f"with {p}.when", [self.template(step["if"])], ":")
             self.block(step["then"])
             if step["else"]:
                 self.write("with p.otherwise():")
                 self.block(step["else"])
             return
-        kind, value = next(iter(step.items()))
         match kind:
             case "set":
-                self.assign(value)
+                self.assign(p, value)
             case "task":
                 self.asked[value] = None
-                self.write(f"p.ask({self.tasks[value]})")
+                self.write(f"{p}.ask({self.tasks[value]})")
+            case "compensate":
+                self.statement(f"{p}.compensate", [self.function("undo", value)])
             case "repeat":
-                self.repeat(value)
+                self.repeat(p, value)
             case "fork":
                 names = {branch["branch"]: self.function(branch["branch"], branch["do"]) for branch in value}
-                self.statement("p.fork", _keywords(names))
+                self.statement(f"{p}.fork", _keywords(names))
             case "wait":
                 until = isinstance(value, dict) and "until" in value
                 self.write(
-                    f"p.wait(until={self.template(value['until'])})"
+                    f"{p}.wait(until={self.template(value['until'])})"
                     if until
-                    else f"p.wait({self.template(value)})"
+                    else f"{p}.wait({self.template(value)})"
                 )
             case "fail" if isinstance(value, dict) and not is_expression(value):
                 more = [f"{key}={self.template(value[key])}" for key in ("code", "details") if key in value]
-                self.statement("p.fail", [self.template(value["message"]), *more])
+                self.statement(f"{p}.fail", [self.template(value["message"]), *more])
             case "call" | "await" | "child" | "continue_with":
-                self.fields(kind, value)
+                self.fields(p, kind, value, step.get("compensate"))
             case _:
-                self.statement(f"p.{kind}", [self.template(value)])
+                self.statement(f"{p}.{kind}", [self.template(value)])
 
-    def assign(self, targets: dict[str, Any]) -> None:
+    def assign(self, p: str, targets: dict[str, Any]) -> None:
         pairs = sorted(targets.items())
         if len(pairs) == 1:
-            self.statement("p.set", [repr(pairs[0][0]), self.template(pairs[0][1])])
+            self.statement(f"{p}.set", [repr(pairs[0][0]), self.template(pairs[0][1])])
         else:
             inner = ", ".join(f"{target!r}: {self.template(value)}" for target, value in pairs)
-            self.statement("p.set", ["{" + inner + "}"])
+            self.statement(f"{p}.set", ["{" + inner + "}"])
 
-    def repeat(self, value: dict[str, Any]) -> None:
+    def repeat(self, p: str, value: dict[str, Any]) -> None:
         most = [f"max={value['max']}"] if "max" in value else []
         if "each" in value:
             self.statement(
-                "with p.each", [repr(value["each"]), f"in_={self.template(value['in'])}", *most], ":"
+                f"with {p}.each", [repr(value["each"]), f"in_={self.template(value['in'])}", *most], ":"
             )
         else:
             kind = "while" if "while" in value else "until"
             name = {"while": "while_", "until": "until"}[kind]
-            self.statement(f"with p.{name}", [self.template(value[kind]), *most], ":")
+            self.statement(f"with {p}.{name}", [self.template(value[kind]), *most], ":")
         self.block(value["do"])
 
-    def fields(self, kind: str, value: dict[str, Any]) -> None:
+    def fields(self, p: str, kind: str, value: dict[str, Any], undo: list[dict[str, Any]] | None) -> None:
         method, first = {
             "call": ("call", "transport"),
             "await": ("await_signal", "signal"),
@@ -232,9 +239,11 @@ class _Writer:
             "continue_with": ("continue_with", "workflow"),
         }[kind]
         handlers = self.functions(value, ("on_success", "on_failure", "on_timeout"))
+        if undo is not None:
+            handlers += self.functions({"compensate": undo}, ("compensate",))
         names = sorted(key for key in value if key != first and not key.startswith("on_"))
         plain = _keywords({key: self.template(value[key]) for key in names})
-        self.statement(f"p.{method}", [repr(value[first]), *plain, *handlers])
+        self.statement(f"{p}.{method}", [repr(value[first]), *plain, *handlers])
 
     # --- values ---
 

@@ -9,7 +9,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
 from treadle.kernel.values import Value, to_value
 
-from . import waits
+from . import undo, waits
 from .parts import ours
 from .program import Ask, Await, Call, Fork, Op, Program, Repeat, Start, Wait, load
 from .turn import MAIN, Turn, fresh
@@ -20,7 +20,8 @@ class ProcessMachine(Machine):
     """Run-to-wait: one record per event, however many steps it leads to."""
 
     dialect: ClassVar[str] = "process"
-    version: ClassVar[int] = 1
+    # 2: errors name their step; an escalated task names the one it came from.
+    version: ClassVar[int] = 2
     large_input: ClassVar[bool] = True
     large_data: ClassVar[bool] = True
 
@@ -55,9 +56,18 @@ class ProcessMachine(Machine):
         return self._decided(turn, event)
 
     def cancel(self, definition: Program, state: Value, event: Cancel, ctx: Context) -> Decision:
-        state["threads"] = {}
-        state["ended"] = {"status": "cancelled", "path": None}
-        return super().cancel(definition, state, event, ctx)
+        decision = super().cancel(definition, state, event, ctx)
+        if not state.get("undo") and "undoing" not in state:
+            state["threads"] = {}
+            state["ended"] = {"status": "cancelled", "path": None}
+            return decision
+        assert decision.error is not None
+        turn = Turn(definition, state, ctx)
+        if "undoing" in state:
+            undo.stop(turn, decision.error)
+        else:
+            turn.end("cancelled", None, decision.error, None)
+        return self._decided(turn, event)
 
     def _decided(self, turn: Turn, event: Event) -> Decision:
         last: dict[str, Any] = {"seq": turn.ctx.seq, "kind": event.kind}
@@ -73,6 +83,9 @@ class ProcessMachine(Machine):
     def compatible(self, definition: Program, state: Value) -> str | None:
         """Whether every place where the run stands is there in this definition, and is the same
         kind of step: then its frames and waits mean what they meant."""
+        for entry in state.get("undo", ()):
+            if entry["block"] not in definition.blocks:
+                return f"the run may have to undo {entry['path']}, which is not there"
         for thread in state["threads"].values():
             for frame in thread["frames"]:
                 block = definition.blocks.get(frame["block"])

@@ -31,6 +31,8 @@ class Op:
     path: str
     kind: str
     label: str = ""
+    # What its author calls it: its `id`, `into`, task, signal or workflow.
+    named: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Call(Op):
     deadline_ns: int | None
     retry: RetryPolicy | None
     handlers: dict[str, str]
+    undo: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +126,13 @@ class Await(Op):
 
 
 @dataclass(slots=True, kw_only=True)
+class Compensate(Op):
+    """Registers an undo; the block runs if the run ends badly later."""
+
+    block: str
+
+
+@dataclass(slots=True, kw_only=True)
 class Start(Op):
     """`kind` is child (wait for it) or continue_with (go on)."""
 
@@ -130,6 +140,7 @@ class Start(Op):
     input: Closure | None
     into: str | None
     handlers: dict[str, str]
+    undo: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,11 +206,20 @@ def _task(name: str, value: dict[str, Any]) -> Task:
 def _block(program: Program, path: str, steps: list[dict[str, Any]]) -> str:
     ops = program.blocks[path] = []
     for index, step in enumerate(steps):
-        kind = next(iter(key for key in step if key in _MAKERS))
+        kind = kind_of(step)
         op = _MAKERS[kind](program, f"{path}[{index}]", step)
+        if "id" in step:
+            op.label = op.named = step["id"]
+        if isinstance(op, Call | Start) and "compensate" in step:
+            op.undo = _block(program, f"{op.path}.compensate", step["compensate"])
         program.ops[op.path], program.sources[op.path] = op, step
         ops.append(op)
     return path
+
+
+def kind_of(step: dict[str, Any]) -> str:
+    """What a canonical step is. `compensate` may also stand beside what it undoes."""
+    return next((key for key in step if key in _MAKERS and key != "compensate"), "compensate")
 
 
 def _closure(value: dict[str, Any], key: str) -> Closure | None:
@@ -233,7 +253,9 @@ def _refer(program: Program, path: str, step: dict[str, Any]) -> Op:
 
 
 def _ask(program: Program, path: str, step: dict[str, Any]) -> Op:
-    return Ask(path=path, kind="task", label=step["task"], task=program.tasks[step["task"]])
+    return Ask(
+        path=path, kind="task", label=step["task"], named=step["task"], task=program.tasks[step["task"]]
+    )
 
 
 _NOT_ADDRESS = ("transport", "payload", "into", "timeout", "deadline", "retry", "on_success", "on_failure", "on_timeout")  # fmt: skip
@@ -246,6 +268,7 @@ def _call(program: Program, path: str, step: dict[str, Any]) -> Op:
         path=path,
         kind="call",
         label=value.get("into") or value["transport"],
+        named=value.get("into") or "",
         transport=value["transport"],
         address=compile_template({key: value[key] for key in value if key not in _NOT_ADDRESS}),
         payload=_closure(value, "payload"),
@@ -320,6 +343,7 @@ def _await(program: Program, path: str, step: dict[str, Any]) -> Op:
         path=path,
         kind="await",
         label=value["signal"],
+        named=value["signal"],
         signal=value["signal"],
         into=value.get("into"),
         timeout_ns=_ns(value, "timeout"),
@@ -334,11 +358,17 @@ def _start(program: Program, path: str, step: dict[str, Any]) -> Op:
         path=path,
         kind=kind,
         label=value["workflow"],
+        named=value["workflow"],
         workflow=value["workflow"],
         input=_closure(value, "input"),
         into=value.get("into"),
         handlers=_handlers(program, f"{path}.{kind}", value),
     )
+
+
+def _compensate(program: Program, path: str, step: dict[str, Any]) -> Op:
+    block = _block(program, f"{path}.compensate", step["compensate"])
+    return Compensate(path=path, kind="compensate", label="compensate", block=block)
 
 
 def _complete(program: Program, path: str, step: dict[str, Any]) -> Op:
@@ -373,4 +403,5 @@ _MAKERS: dict[str, Callable[[Program, str, dict[str, Any]], Op]] = {
     "continue_with": _start,
     "complete": _complete,
     "fail": _fail,
+    "compensate": _compensate,
 }

@@ -68,6 +68,9 @@ class Reader:
         self.tasks: Mapping[str, Any] = {}
         # Where each other workflow is started first.
         self.started_at: dict[str, Path] = {}
+        self.ids: dict[str, Path] = {}
+        # Whether an undo is being read.
+        self.undoing = False
 
     def error(self, code: str, path: Path, message: str, hint: str = "") -> None:
         self.problems.error(code, path, message, hint=hint, rule=RULE)

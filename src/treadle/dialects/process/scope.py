@@ -40,7 +40,7 @@ class RunScope:
             case "state":
                 return self.data["state"]
             case "result":
-                return self.data["results"]
+                return self._results()
             case "start":
                 return self.data["start"]
             case "payload":
@@ -62,28 +62,42 @@ class RunScope:
             return found  # a small item of a large list
         return value
 
-    def _frames(self) -> list[dict[str, Any]]:
+    def frames(self) -> list[dict[str, Any]]:
         """The frames around, innermost first, through forks up to the run's own."""
         found: list[dict[str, Any]] = []
         thread: Thread | None = self.thread
         while thread is not None:
-            found.extend(reversed(thread["frames"]))
+            for frame in reversed(thread["frames"]):
+                found.append(frame)
+                # An undo stands in the loops it was registered in.
+                found.extend(frame.get("around", ()))
             parent = thread.get("parent")
             thread = self.data["threads"][parent] if parent is not None else None
         return found
 
+    def _results(self) -> dict[str, Value]:
+        """An undo reads the result of its own step, whatever a later round made of that name."""
+        results: dict[str, Value] = self.data["results"]
+        if "undoing" in self.data:
+            for frame in self.frames():
+                if "results" in frame:
+                    return {**results, **frame["results"]}
+        return results
+
     def _error(self) -> Value:
-        for frame in self._frames():
+        for frame in self.frames():
             if "error" in frame:
                 return frame["error"]
         return None
 
     def _loop(self, name: str) -> Value:
-        for frame in self._frames():
+        for frame in self.frames():
             loop = frame.get("name")
             if loop is None:
                 continue
             if name == loop:
+                if "item" in frame:
+                    return frame["item"]
                 items, index = frame["items"], frame["round"]
                 return part_of(items, index) if is_reference(items) else items[index]
             if name in ("item_index", f"{loop}_index"):

@@ -27,6 +27,8 @@ RETRY_DELAY_DEFAULT: Final = "1s"
 
 _TARGET = re.compile(r"state(\.[A-Za-z_]\w*)+\Z", re.ASCII)
 _ENDS: Final = ("complete", "fail")
+# What gives a result that can be undone; `compensate` as a step of its own serves all others.
+_UNDOABLE: Final = ("call", "child")
 _HANDLERS: Final = ("on_success", "on_failure", "on_timeout")
 
 
@@ -53,6 +55,8 @@ class StepReader(Reader):
             self.error("NOT_A_MAPPING", path, "a step is a mapping", f"kinds of step: {', '.join(KINDS)}")
             return None
         found = [kind for kind in KINDS if kind in value]
+        if len(found) == 2 and found[0] in _UNDOABLE and found[1] == "compensate":
+            found.pop()  # it stands beside what it undoes
         if len(found) != 1:
             what = (
                 f"has {' and '.join(found)}"
@@ -68,9 +72,49 @@ class StepReader(Reader):
             return None
         kind = found[0]
         if kind == "if":
-            return self.choice(value, path, names)
-        self.fields(value, path, (kind,), f"the step {kind}")
-        return KINDS[kind](self, value[kind], (*path, kind), names)
+            out = self.choice(value, path, names)
+        else:
+            beside = ("compensate",) if kind in _UNDOABLE else ()
+            self.fields(value, path, (kind, "id", *beside), f"the step {kind}")
+            out = KINDS[kind](self, value[kind], (*path, kind), names)
+        if not isinstance(out, dict):
+            return None
+        if kind in _UNDOABLE:
+            self.undo_of(value, kind, path, names, out)
+        if value.get("id") is not None:
+            out["id"] = self.step_id(value["id"], (*path, "id"))
+        return out
+
+    def step_id(self, value: Value, path: Path) -> str | None:
+        """What errors call the step; one name, one step."""
+        name = self.name(value, path, "the id of a step")
+        if name is not None and self.ids.setdefault(name, path) != path:
+            self.error("DUPLICATE_ID", path, f"two steps have the id {name!r}", "give one of them another id")
+        return name
+
+    def undo_of(
+        self, value: dict[str, Value], kind: str, path: Path, names: Names, out: dict[str, Value]
+    ) -> None:
+        """`compensate` stands beside the call or inside it."""
+        inside = value[kind] if isinstance(value[kind], dict) else {}
+        for holder, at in ((value, path), (inside, (*path, kind))):
+            if holder.get("compensate") is not None:
+                out["compensate"] = self.undo(holder["compensate"], (*at, "compensate"), names)
+
+    def undo(self, value: Value, path: Path, names: Names) -> list[Value]:
+        if self.undoing:
+            self.error(
+                "BAD_COMPENSATE", path, "an undo registers no undo", "leave `compensate` out inside one"
+            )
+            return []
+        self.undoing = True
+        try:
+            return self.block(value, path, names)
+        finally:
+            self.undoing = False
+
+    def compensate(self, value: Value, path: Path, names: Names) -> Value:
+        return {"compensate": self.undo(value, path, names)}
 
     # --- data ---
 
@@ -233,7 +277,8 @@ class StepReader(Reader):
         return {"await": out}
 
     def child(self, value: Value, path: Path, names: Names) -> Value:
-        fields = self.fields(value, path, ("workflow", "input", "into", "on_success", "on_failure"), "child")
+        allowed = ("workflow", "input", "into", "on_success", "on_failure", "compensate")
+        fields = self.fields(value, path, allowed, "child")
         if fields is None:
             return None
         out = self.started(fields, path, names)
@@ -258,7 +303,7 @@ class StepReader(Reader):
     # --- structure ---
 
     def choice(self, value: dict[str, Value], path: Path, names: Names) -> Value:
-        self.fields(value, path, ("if", "then", "else"), "the step if")
+        self.fields(value, path, ("if", "then", "else", "id"), "the step if")
         return {
             "if": self.condition(value["if"], (*path, "if"), names),
             "then": self.block(value.get("then"), (*path, "then"), names),
@@ -330,6 +375,13 @@ class StepReader(Reader):
     # --- ends ---
 
     def complete(self, value: Value, path: Path, names: Names) -> Value:
+        if self.undoing:
+            self.error(
+                "BAD_COMPENSATE",
+                path,
+                "an undo cannot complete the run",
+                "let it come to its end, or `fail` if it cannot undo",
+            )
         return {"complete": self.template(value, path, names)}
 
     def fail(self, value: Value, path: Path, names: Names) -> Value:
@@ -356,4 +408,5 @@ KINDS: Final[dict[str, Callable[[StepReader, Value, Path, Names], Value]]] = {
     "continue_with": StepReader.continue_with,
     "complete": StepReader.complete,
     "fail": StepReader.fail,
+    "compensate": StepReader.compensate,
 }

@@ -19,6 +19,7 @@ COMMON: Final = (
     "on_success",
     "on_failure",
     "on_timeout",
+    "compensate",
 )
 
 

@@ -25,7 +25,8 @@ from treadle.kernel.model import UNSET, Context, Decision, Intent, Status, addre
 from treadle.kernel.values import Value
 from treadle.lang.expressions.functions import mistake, string, type_name, unfolded
 
-from .program import Assign, Choice, Complete, Fail, Fork, Op, Program, Refer, Repeat
+from . import undo
+from .program import Assign, Choice, Compensate, Complete, Fail, Fork, Op, Program, Refer, Repeat
 from .scope import RunScope, Thread
 
 SLICE_STEPS_MAX: Final = 5_000
@@ -34,6 +35,8 @@ REFERENCE_CHARS_MAX: Final = 1_000
 MESSAGE_CHARS_MAX: Final = 4_000
 CODE_CHARS_MAX: Final = 100
 MAIN: Final = "0"
+# Since this version of the machine errors name their step, and escalated tasks the one they came from.
+NAMES_STEPS: Final = 2
 
 Handler = Callable[["Turn", Thread, Any], bool]
 # What each kind of operation does; True when the thread has to wait or the run has ended.
@@ -77,6 +80,7 @@ class Turn:
         self.queue: deque[str] = deque()
         self.intents: list[Intent] = []
         self.events: list[dict[str, Any]] = []
+        self.cancel: list[str] = []
         self.outcome: tuple[Status, Value, dict[str, Any] | None] | None = None
         self.steps = 0
         self.bytes = 0
@@ -115,7 +119,7 @@ class Turn:
             block, index = blocks[frame["block"]], frame["next"]
             if index >= len(block):
                 self._leave(current, frame)
-                if self.outcome is not None:
+                if self.outcome is not None or current["id"] not in self.threads:
                     return True
                 continue
             op = block[index]
@@ -136,9 +140,15 @@ class Turn:
             return self.broken(op.path, error)
 
     def broken(self, path: str, error: ExpressionError) -> bool:
-        value = error.to_value()
-        value["where"] = path
-        return self.end("failed", None, value, path)
+        return self.end("failed", None, self.named(error.to_value(), path), path)
+
+    def named(self, error: dict[str, Any], path: str) -> dict[str, Any]:
+        """An error with its place: the path of the step, and its label where it has one."""
+        error["where"] = path
+        label = self.program.ops[path].named
+        if label and self.ctx.machine >= NAMES_STEPS:
+            error["details"] = {**(error.get("details") or {}), "step": label}
+        return error
 
     def spent(self) -> bool:
         return (
@@ -149,9 +159,32 @@ class Turn:
         )
 
     def end(self, status: Status, result: Value, error: dict[str, Any] | None, path: str | None) -> bool:
-        """The run ends here, from wherever it is; the kernel cancels what other branches wait for."""
+        """The run ends here, from wherever it is, once what it registered is undone."""
+        if undo.takes_over(self, status, error, path):
+            return True
+        return self.close(status, result, error, path)
+
+    def abandon(self) -> None:
+        """Nobody waits for anything any more; other runs that were started go on."""
+        self.intents = [intent for intent in self.intents if intent.kind == "start"]
+        self.cancel = [intent.ref for intent in self.ctx.open.values()]
+        self.data["threads"] = {}
+        self.data.pop("ready", None)
+        self.queue.clear()
+
+    def begin(self, block: str, *, frame: dict[str, Any], **more: Value) -> None:
+        """A thread of its own for a block."""
+        id = str(self.next_id())
+        begun = {**thread(id, block), **more}
+        begun["frames"][0].update(frame)
+        self.threads[id] = begun
+        self.queue.append(id)
+
+    def close(self, status: Status, result: Value, error: dict[str, Any] | None, path: str | None) -> bool:
+        """The run is over; the kernel cancels what other branches wait for."""
         self.outcome = (status, result, error)
         self.intents = [intent for intent in self.intents if intent.kind == "start"]
+        self.cancel = []
         self.data["threads"] = {}
         self.data["ended"] = {"status": status, "path": path}
         self.events.append({"type": "workflow.finished", "workflow": self.program.name, "status": status})
@@ -160,6 +193,9 @@ class Turn:
     def _finish(self, current: Thread) -> None:
         if current["id"] == MAIN:
             self.end("completed", None, None, None)
+            return
+        if "undo" in current:
+            undo.finished(self)
             return
         parent = self.threads[current["parent"]]
         del self.threads[current["id"]]
@@ -178,6 +214,9 @@ class Turn:
         if self.outcome is not None:
             decision.status, decision.result, decision.error = self.outcome
             return decision
+        decision.cancel = self.cancel
+        if (going := self.data.get("undoing")) is not None:
+            decision.error = going["error"]
         if self.queue:
             self.data["ready"] = [*self.data.get("ready", []), *self.queue]
             decision.status, decision.more = "running", True
@@ -256,7 +295,7 @@ def too_many(turn: Turn, op: Repeat) -> bool:
     error = TreadleError(
         f"repeat did not end within its {op.most} rounds", cls="user", code="REPEAT_MAX", where=op.path
     )
-    return turn.end("failed", None, error.to_value(), op.path)
+    return turn.end("failed", None, turn.named(error.to_value(), op.path), op.path)
 
 
 # --- operations that do not wait ------------------------------------------------------------------
@@ -288,6 +327,11 @@ def _choose(turn: Turn, current: Thread, op: Choice) -> bool:
     taken = "then" if op.test(turn.scope(current)) else "else"
     turn.event("branch.taken", op.path, branch=taken)
     turn.push(current, op.then if taken == "then" else op.otherwise)
+    return False
+
+
+def _compensate(turn: Turn, current: Thread, op: Compensate) -> bool:
+    undo.register(turn, current, op, op.block, {})
     return False
 
 
@@ -343,7 +387,7 @@ def _fail(turn: Turn, current: Thread, op: Fail) -> bool:
         where=op.path,
         details=details if isinstance(details, dict) else {} if details is None else {"value": details},
     )
-    return turn.end("failed", None, error.to_value(), op.path)
+    return turn.end("failed", None, turn.named(error.to_value(), op.path), op.path)
 
 
 HANDLERS.update({
@@ -354,4 +398,5 @@ HANDLERS.update({
     Fork: _fork,
     Complete: _complete,
     Fail: _fail,
+    Compensate: _compensate,
 })  # fmt: skip

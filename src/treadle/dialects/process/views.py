@@ -34,9 +34,19 @@ def view(program: Program, data: dict[str, Any]) -> dict[str, Value]:
             ],
             "visited": dict(data["seen"]),
             "ended": data.get("ended"),
+            **_undo(data),
         },
         "stats": {"steps": sum(data["seen"].values()), "retries": data.get("retries", 0)},
     }
+
+
+def _undo(data: dict[str, Any]) -> dict[str, Value]:
+    """What would be undone, last first, and whether that is going on; nothing where nothing is."""
+    if "undo" not in data:
+        return {}
+    going = data.get("undoing")
+    registered = [entry["path"] for entry in reversed(data["undo"])]
+    return {"undo": {"registered": registered, "running": going["now"] if going else None}}
 
 
 def _due(wait: dict[str, Any]) -> str | None:

@@ -17,10 +17,11 @@ from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
 from treadle.lang.expressions.functions import json, measure, mistake, type_name
 from treadle.lang.expressions.references import is_large
 
+from . import undo
 from .durations import duration_text
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
 from .scope import Thread
-from .turn import HANDLERS, Again, Turn, shortened
+from .turn import HANDLERS, NAMES_STEPS, Again, Turn, shortened
 
 # Results of calls by HTTP ride in the receipt's value, status and headers in an event beside it.
 RESPONSE_EVENT: Final = "call.response"
@@ -60,8 +61,8 @@ def _due(turn: Turn, after_ns: int | None) -> int | None:
 # --- opening --------------------------------------------------------------------------------------
 
 
-def _ask(turn: Turn, current: Thread, op: Ask, *, escalated: bool = False) -> bool:
-    task = op.task
+def _ask(turn: Turn, current: Thread, op: Ask, *, escalated_from: str | None = None) -> bool:
+    task, escalated = op.task, escalated_from is not None
     params: dict[str, Any] = {"name": task.name, **task.fixed}
     params["roles"] = task.escalate_to if escalated else task.roles
     override = current.pop("input", None)
@@ -73,6 +74,8 @@ def _ask(turn: Turn, current: Thread, op: Ask, *, escalated: bool = False) -> bo
         params["reference"] = turn.reference
     if task.escalate_to and not escalated:
         params["escalate_to"] = task.escalate_to
+    if escalated and turn.ctx.machine >= NAMES_STEPS:
+        params["escalated_from"] = escalated_from
     turn.event("task.opened", op.path, task=task.name, roles=params["roles"])
     # Who a task is escalated to has no one above: it waits for them without a deadline.
     due_ns = None if escalated else _due(turn, task.timeout_ns)
@@ -157,7 +160,10 @@ HANDLERS.update({Ask: _ask, Call: _call, Wait: _wait, Await: _await, Start: _sta
 
 def receive(turn: Turn, receipt: Receipt, intent: OpenIntent) -> None:
     """What one settled intent leads to."""
-    current = turn.threads[intent.ref.partition("/")[0]]
+    current = turn.threads.get(intent.ref.partition("/")[0])
+    if current is None and "undoing" in turn.data:
+        return  # another run was started by the step that failed; nobody waits to hear of it
+    assert current is not None, "a receipt for a thread that is not there"
     wait = current["wait"]
     assert wait["ref"] == intent.ref, "a receipt for what nobody waits for"
     op = turn.program.ops[wait["path"]]
@@ -202,6 +208,10 @@ def _succeeded(turn: Turn, current: Thread, op: Op, value: Value, receipt: Recei
     if into is not None:
         turn.data["results"][into] = value
     turn.ready(current)
+    if isinstance(op, Call | Start) and op.undo is not None:
+        results = turn.data["results"]
+        own = {key: results[key] for key in (op.into or "", f"{op.into}_meta") if key in results}
+        undo.register(turn, current, op, op.undo, own)
     if success := getattr(op, "handlers", {}).get("on_success"):
         turn.push(current, success)
 
@@ -223,7 +233,7 @@ def _store_response(turn: Turn, op: Call, receipt: Receipt | None) -> None:
 
 
 def _failed(turn: Turn, current: Thread, op: Op, receipt: Receipt, intent: OpenIntent) -> None:
-    error = _error_of(op, receipt)
+    error = _error_of(turn, op, receipt)
     timed_out = receipt.status == "timeout"
     match op:
         case Call():
@@ -238,7 +248,7 @@ def _failed(turn: Turn, current: Thread, op: Op, receipt: Receipt, intent: OpenI
             handler = op.task.on_timeout if timed_out else None
             if timed_out and handler is None and op.task.escalate_to and not current["wait"]["escalated"]:
                 turn.event("task.escalated", op.path, task=op.task.name, to=op.task.escalate_to)
-                _ask(turn, current, op, escalated=True)
+                _ask(turn, current, op, escalated_from=intent.id)
                 return
         case Await():
             turn.event("signal.timed_out", op.path, name=op.signal)
@@ -254,7 +264,7 @@ def _failed(turn: Turn, current: Thread, op: Op, receipt: Receipt, intent: OpenI
         turn.push(current, handler, error=error)
 
 
-def _error_of(op: Op, receipt: Receipt) -> dict[str, Any]:
+def _error_of(turn: Turn, op: Op, receipt: Receipt) -> dict[str, Any]:
     given = receipt.error or {}
     fallback = {
         "timeout": ("timeout", "TIMEOUT", f"{op.label} did not end in time"),
@@ -268,7 +278,7 @@ def _error_of(op: Op, receipt: Receipt) -> dict[str, Any]:
         # The receipt has all of it; where the error is kept and shown, what is large would stand twice.
         "details": {key: part for key, part in (given.get("details") or {}).items() if not is_large(part)},
     }
-    return error
+    return turn.named(error, op.path)
 
 
 def _retried(turn: Turn, current: Thread, op: Call, intent: OpenIntent) -> bool:
@@ -306,7 +316,11 @@ def delay_ns(policy: RetryPolicy, failed: int, entropy: bytes) -> int:
 
 
 def stall(turn: Turn, current: Thread, op: Op, error: dict[str, Any], intent: OpenIntent) -> None:
-    """The recoverable error state: the thread keeps its place and shows its error."""
+    """The recoverable error state: the thread keeps its place and shows its error. An undo does not
+    wait for people to mend it: the others must have their turn."""
+    if "undoing" in turn.data:
+        turn.end("failed", None, error, op.path)
+        return
     wait: dict[str, Any] = {
         "kind": "stalled",
         "path": op.path,
@@ -367,6 +381,8 @@ def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
         raise RunEnded(
             f"this run has {ended['status']}; `treadle fork ID --at SEQ` goes on from an earlier point of it"
         )
+    if "undoing" in turn.data:
+        raise NotWaiting("this run is being undone; it ends when that is done", code="NOT_STALLED")
     if not stalled:
         raise NotWaiting("this run is not stalled; only a stalled process can be retried", code="NOT_STALLED")
     paths = [current["wait"]["path"] for current in stalled]
@@ -384,4 +400,4 @@ def _given_up(turn: Turn, op: Op, text: Value, cause: dict[str, Any]) -> None:
     error = TreadleError(
         shortened(message), cls="user", code="FAILED", where=op.path, details={"cause": cause}
     )
-    turn.end("failed", None, error.to_value(), op.path)
+    turn.end("failed", None, turn.named(error.to_value(), op.path), op.path)
