@@ -139,7 +139,7 @@ def test_branches_are_called_off_before_anything_is_undone(started: Started) -> 
         "steps: [{compensate: [{call: {transport: b, payload: undo}}]}, "
         "{fork: {left: [{call: {transport: a, payload: left}}], right: [{call: {transport: c, payload: right, on_failure: [{fail: over}]}}]}}]"
     )
-    left, right = d.open()
+    _, right = d.open()
     d.error(right, "no")
     assert payloads(d) == ["undo"]
 
