@@ -118,6 +118,8 @@ class Engine:
 
     async def __aexit__(self, *exc: object) -> None:
         """Stops at once, settles nothing; `await engine.worker.finish(30)` before it ends what is in hand."""
+        if self._bridge.is_forked:
+            return  # everything that could be closed is the parent's
         await self._bridge.stop()
         if "agents" in self.__dict__:
             await self.agents.close()
@@ -153,9 +155,9 @@ class Engine:
         """Runs a change on the core thread, in a commit of its own."""
         return await self._bridge.write(change)
 
-    async def read(self, question: Callable[[Reads], T]) -> T:
-        """Asks the store, off the core thread where possible."""
-        return await self._bridge.read(question)
+    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
+        """Asks the store, off the core thread where possible; `long` if the answer may take its time."""
+        return await self._bridge.read(question, long=long)
 
     async def ask(self, make: Callable[[Ack], Command]) -> Any:
         """Hands the core a command that answers by itself."""
@@ -341,7 +343,7 @@ class Engine:
             registry.instead = other.digest if other is not None else None
             return document.replayed(reads, registry, id)
 
-        return await self.read(ask)
+        return await self.read(ask, long=True)
 
     # --- reactive applications ---
 

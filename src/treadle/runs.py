@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import RunFailed
@@ -47,9 +48,15 @@ class Run:
 
     async def journal(self) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""
-        return await self._engine.read(
-            lambda reads: list(document.journal(reads, document.row_of(reads, self.id)))
-        )
+        found: list[dict[str, Any]] = []
+
+        def page(reads: Reads) -> list[dict[str, Any]]:
+            records = document.journal(reads, document.row_of(reads, self.id), after=len(found))
+            return [*islice(records, document.PAGE)]
+
+        while more := await self._engine.read(page):
+            found += more
+        return found
 
     async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[dict[str, Any]]:
         """The run's events in order; with `follow`, until it ends."""

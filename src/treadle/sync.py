@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -35,6 +36,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="treadle-sync", daemon=True)
         self._thread.start()
 
@@ -42,7 +44,19 @@ class _LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child forked from the process that made the loop: nobody turns it here."""
+        return self._pid != os.getpid()
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.is_forked:
+            work.close()
+            raise Unsupported(
+                f"this engine was opened by process {self._pid}, and a forked child has none of its threads; "
+                "open an engine of the child's own",
+                code="ENGINE_FORKED",
+            )
         if threading.current_thread() is self._thread:
             work.close()
             raise Unsupported(
@@ -157,6 +171,9 @@ class Engine(_Adapter):
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._loop is not None and self._loop.is_forked:
+            self._loop = None  # everything that could be closed is the parent's
+            return
         try:
             self._wait(self.asynchronous.__aexit__(*exc))
         finally:

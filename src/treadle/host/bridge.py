@@ -11,8 +11,9 @@ import concurrent.futures
 import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,12 +25,13 @@ from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, News, Work
 from treadle.runtime.registry import Registry
-from treadle.store.open import open_sqlite, read_sqlite, schema_version
+from treadle.store.open import open_sqlite
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
 from .news import Watching
+from .readers import Readers
 from .signing import node_signer
 from .thread import CoreThread
 
@@ -40,6 +42,9 @@ Operations = Callable[[Core, Operate], Any]
 # A CPU-busy tool on another thread holds the interpreter for this long before the core gets it:
 # the default of 5 ms would be added to every commit.
 SWITCH_INTERVAL_S = 0.0005
+EVENTS_PER_READ = 500
+# How long a guest waits for the owner's answer before it says whom it waits for, and how often again.
+PATIENCE_S = 5.0
 
 
 class _LoopAck:
@@ -94,8 +99,9 @@ class Bridge:
         self._operations = operations
         self._thread: CoreThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers: concurrent.futures.ThreadPoolExecutor | None = None
-        self._reads: Reads | None = None
+        self._lock: OwnerLock | None = None
+        self._readers: Readers | None = None
+        self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._started = False
         self._unanswered: set[asyncio.Future[Any]] = set()
@@ -112,7 +118,33 @@ class Bridge:
         """The core, if this engine owns the store; else it is the guest of another process."""
         return self._thread.core if self._thread is not None else None
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child forked from the process that opened the engine: it has none of its threads."""
+        return self._readers is not None and self._pid != os.getpid()
+
+    def _check_process(self) -> None:
+        if self.is_forked:
+            raise Unsupported(
+                f"this engine was opened by process {self._pid}, and a forked child has none of its threads; "
+                "open an engine of the child's own",
+                code="ENGINE_FORKED",
+            )
+
+    def check_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop we are called from, which must be the one that opened the engine."""
+        self._check_process()
+        loop = asyncio.get_running_loop()
+        if self._readers is not None and loop is not self._loop:
+            raise Unsupported(
+                "this engine was opened on another event loop, and answers only there; "
+                "open one on this loop, or use treadle.sync.Engine, which any thread may call",
+                code="ENGINE_ELSEWHERE",
+            )
+        return loop
+
     async def start(self) -> None:
+        self._check_process()
         if self._readers is not None:
             raise Unsupported("this engine is open already; use it inside its one `async with`")
         if self.path is not None and not self.path.parent.is_dir():
@@ -120,29 +152,36 @@ class Bridge:
                 f"the folder {self.path.parent} does not exist; create it, or choose another --store"
             )
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._failure = None
-        self._readers = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="treadle-reader")
-        if self.readonly:
-            await self.watching.begin()
-            return
-        self._switch_interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
-        if self.worker is not None:
-            self.worker.start(self._loop)
-        lock = OwnerLock(self.path) if self.path is not None else None
+        self._readers = Readers(self.path, onlooker=self.readonly)
+        if not self.readonly:
+            self._switch_interval = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
+            try:
+                await self._start_core(self._loop)
+            except BaseException:
+                await self.stop()
+                raise
+        await self.watching.begin()
+
+    async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._lock = OwnerLock(self.path) if self.path is not None else None
         thread = CoreThread(
-            lambda: open_sqlite(self.path), self._make_core, self, lock, on_stop=self._stopped
+            lambda: open_sqlite(self.path), self._make_core, self, self._lock, on_stop=self._stopped
         )
+        if self.worker is not None:
+            self.worker.start(loop)
+        with _threads_given():
+            thread.start()
         self._thread = thread
         if self.worker is not None:
             self.worker.turn_with = thread.turn_with
-        thread.start()
-        failure = await asyncio.to_thread(thread.opened.get)
+        with _threads_given():
+            failure = await asyncio.to_thread(thread.opened.get)
         if failure is not None:
-            await self.stop()
             raise failure
         self._started = True
-        await self.watching.begin()
 
     async def stop(self) -> None:
         if self.worker is not None:
@@ -150,17 +189,17 @@ class Bridge:
         await self.watching.end()
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
-            self._readers.submit(self._close_reads).result()
+            await _aside(self._readers.close)
+            self._readers = Readers(self.path, onlooker=self.readonly)
         if self._thread is not None:
             self._thread.stop()
-            await asyncio.to_thread(self._thread.join)
+            await _aside(self._thread.join)
             self._thread = None
         await self.watching.drain()
         self.watching.close(None)
         if self._readers is not None:
-            self._readers.submit(self._close_reads).result()
-            self._readers.shutdown()
-            self._readers = None
+            readers, self._readers = self._readers, None
+            await _aside(readers.close)
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store) -> Core:
@@ -217,7 +256,10 @@ class Bridge:
         return self.watching.wants(run, ended)
 
     def publish_news(self, news: list[News]) -> None:
-        self._hop(self.watching.tell, news)
+        # Asked again, now that it is durable: whoever began to watch since then would not look again.
+        heard = [item for item in news if self.watching.wants(item.run, item.ended)]
+        if heard:
+            self._hop(self.watching.tell, heard)
 
     def _hop(self, call: Callable[..., None], argument: Any) -> None:
         if self._loop is not None:
@@ -227,6 +269,7 @@ class Bridge:
     # --- to the core ---
 
     def submit(self, command: Command) -> None:
+        self._check_process()
         if self.readonly:
             raise Unsupported("this engine only looks; open it without readonly to change something")
         if self._thread is None:
@@ -235,15 +278,25 @@ class Bridge:
 
     async def ask(self, make: Callable[[Ack], Command]) -> Any:
         """Hands a command over; returns its answer once that is durable."""
+        loop = self.check_loop()
         if self._failure is not None:
             raise self._failure
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = loop.create_future()
         self._unanswered.add(future)
         try:
             self.submit(make(_LoopAck(future)))
+            if self.core is None:
+                await self._be_patient(future)
             return await future
         finally:
             self._unanswered.discard(future)
+            future.cancel()
+
+    async def _be_patient(self, future: asyncio.Future[Any]) -> None:
+        """As a guest: waits for the owner, and says for whom if that takes long."""
+        while not (await asyncio.wait([future], timeout=PATIENCE_S))[0]:
+            if self.core is None and self._lock is not None:
+                log.warning("waiting for an answer: %s", self._lock.waits_for())
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -261,40 +314,21 @@ class Bridge:
     def operate_blocking(self, name: str, body: dict[str, Any]) -> Any:
         return self.ask_blocking(lambda ack: Operate("", name, body, ack))
 
-    async def read(self, question: Callable[[Reads], T]) -> T:
-        """Asks the store on a connection of its own, off the core thread where there is one."""
+    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
+        """Asks the store on a connection of its own, off the core thread where there is one; `long` if
+        that may take its time."""
+        self.check_loop()
         if self._readers is None:
             raise EngineStopped()
         if self.path is None and not self.readonly:
             return await self.write(lambda core: question(core.store))
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, question)
-
-    def _read_now(self, question: Callable[[Reads], T]) -> T:
-        if self._reads is None and self._is_there():
-            assert self.path is not None, "a store in memory is read on the core thread"
-            self._reads = read_sqlite(self.path)
-        if self._reads is not None:
-            return question(self._reads)
-        # To an onlooker a store that is not there yet is an empty one, and stays away.
-        empty = open_sqlite(None)
-        try:
-            return question(empty)
-        finally:
-            empty.close()
-
-    def _is_there(self) -> bool:
-        return not self.readonly or (self.path is not None and schema_version(self.path) > 0)
-
-    def _close_reads(self) -> None:
-        if self._reads is not None:
-            self._reads.close()
-            self._reads = None
+        return await asyncio.wrap_future(self._readers.submit(question, long=long))
 
     def fetch_blob(self, digest: str) -> bytes:
         """For workers, from any thread."""
         found: bytes
         if self.path is not None and self._readers is not None:
-            found = self._readers.submit(self._read_now, lambda reads: reads.blob(digest)).result()
+            found = self._readers.submit(lambda reads: reads.blob(digest)).result()
         else:
             found = self.ask_blocking(lambda ack: Write(lambda core: core.store.blob(digest), ack))
         return found
@@ -302,11 +336,22 @@ class Bridge:
     # --- events, for those who watch ---
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
+        """Page by page, so that a long history holds nobody up."""
+
         def ask(reads: Reads) -> list[dict[str, Any]]:
             row = reads.run(run)
-            return [] if row is None else [*document.events(reads, row, after=after, record=record)]
+            if row is None:
+                return []
+            return [*islice(document.events(reads, row, after=after, record=record), EVENTS_PER_READ)]
 
-        return await self.read(ask)
+        found: list[dict[str, Any]] = []
+        while page := await self.read(ask):
+            found += page
+            if len(page) < EVENTS_PER_READ:
+                break
+            after = page[-1]["seq"]
+            record = next((event["record"] for event in reversed(page) if event["record"]), record)
+        return found
 
     @property
     def is_told(self) -> bool:
@@ -332,6 +377,26 @@ class Bridge:
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))
+
+
+async def _aside(work: Callable[[], None]) -> None:
+    """Waits for something off the loop; on it where the operating system gives no thread for that."""
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:
+        work()
+
+
+@contextmanager
+def _threads_given() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise Unsupported(
+            f"the engine cannot start its threads ({error}); raise the limit of memory (ulimit -v) or of "
+            "processes (ulimit -u)",
+            code="NO_THREADS",
+        ) from error
 
 
 def _answer_all(answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:

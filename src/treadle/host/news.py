@@ -41,6 +41,7 @@ class EventSource(Protocol):
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
     async def runs_beyond(self, event_no: int) -> list[str]: ...
 
+    def check_loop(self) -> object: ...
     def is_going_on(self, run: str) -> bool: ...
     def outcome(self, run: str) -> dict[str, Any] | None: ...
 
@@ -127,6 +128,8 @@ class Watching:
         return Watch(self, run, end=end)
 
     def add(self, watch: Watch) -> None:
+        if self._begun:
+            self.source.check_loop()
         # Lists are replaced, never changed: the core thread looks at them too.
         self._watches[watch.run] = [*self._watches.get(watch.run, ()), watch]
 

@@ -179,6 +179,13 @@ class OwnershipLost(TreadleError):
     code = "OWNERSHIP_LOST"
 
 
+class StoreGone(OwnershipLost):
+    """The store's file was deleted, moved or replaced while it was open. Nothing is acknowledged that
+    would be lost with it: the engine has stopped."""
+
+    code = "STORE_GONE"
+
+
 class RunNotFound(TreadleError):
     """There is no run with this id."""
 

@@ -96,6 +96,16 @@ def restore(body: bytes) -> RunState:
     return RunState(**value, snapshot_bytes=len(body))
 
 
+def check_link(id: str, seq: int, digest: bytes, stored: Stored) -> None:
+    """Whether a record is the one that follows record `seq` of a run, as it was written."""
+    if stored.seq != seq + 1:
+        raise JournalCorrupt(f"{id}: record {seq + 1} is missing", where=f"{id}#{seq + 1}")
+    if hashlib.sha256(digest + stored.body).digest() != stored.digest:
+        raise JournalCorrupt(
+            f"{id}: the digest of record {stored.seq} does not match its bytes", where=f"{id}#{stored.seq}"
+        )
+
+
 def replay(
     run: RunState,
     machine: Machine,
@@ -106,10 +116,7 @@ def replay(
 ) -> RunState:
     """Folds records into a run by deciding each of them again. The first difference is an error."""
     for stored in records:
-        if stored.seq != run.seq + 1:
-            raise JournalCorrupt(f"{run.id}: record {run.seq + 1} is missing")
-        if hashlib.sha256(run.digest + stored.body).digest() != stored.digest:
-            raise JournalCorrupt(f"{run.id}: the digest of record {stored.seq} does not match its bytes")
+        check_link(run.id, run.seq, run.digest, stored)
         record = stored.record()
         # A move is decided by what it moves to: what it leaves need not be at hand any more.
         decides = record["event"]["definition"] if record["kind"] == "apply" else run.definition

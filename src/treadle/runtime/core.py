@@ -481,10 +481,12 @@ class Core:
 
     def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
         state = hot.state
-        if not self._port.wants_news(state.id, state.ended):
+        wanted = self._port.wants_news(state.id, state.ended)
+        if not wanted and not state.ended:
             return
         news = self.staged.news.get(state.id)
-        told = progress.numbered(events, first_no, seq, at_ns)
+        # An end is always told: somebody may begin to wait for it before it is durable.
+        told = progress.numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
         self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
-from treadle.kernel.history import Stored
+from treadle.kernel.history import Stored, check_link
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
-from treadle.kernel.run import RunState
+from treadle.kernel.run import GENESIS, RunState
 from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
@@ -210,22 +210,19 @@ def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Ite
     `record` is one that no event with a number above `after` comes before."""
     beside = _frames(reads, row.no, after)
     frame = next(beside, None)
-    seq = record - 1
-    while page := reads.journal_page(row.no, after_seq=seq, limit=PAGE):
-        for stored, last_no in page:
-            seq = stored.seq
-            if last_no <= after:
+    for stored, last_no in records(reads, row, after=record - 1):
+        if last_no <= after:
+            continue
+        hidden = may_refer(stored.body)
+        for event in record_events(row.dialect, stored, last_no):
+            if event["seq"] <= after:
                 continue
-            hidden = may_refer(stored.body)
-            for event in record_events(row.dialect, stored, last_no):
-                if event["seq"] <= after:
-                    continue
-                if hidden:
-                    event = whole(reads, event)
-                while frame is not None and frame["seq"] < event["seq"]:
-                    yield frame
-                    frame = next(beside, None)
-                yield event
+            if hidden:
+                event = whole(reads, event)
+            while frame is not None and frame["seq"] < event["seq"]:
+                yield frame
+                frame = next(beside, None)
+            yield event
     while frame is not None:
         yield frame
         frame = next(beside, None)
@@ -238,15 +235,29 @@ def _frames(reads: Reads, run: int, after: int) -> Iterator[dict[str, Any]]:
             yield shown(decode_trusted(body), number, instant_text(at_ns), None)
 
 
-def journal(reads: Reads, row: RunRow) -> Iterator[dict[str, Any]]:
-    seq = 0
+def records(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[tuple[Stored, int]]:
+    """A run's records after one of them, with the number of each one's last event. Each is held against
+    the chain: bytes that are not those that were written are an error, never shown."""
+    digest, seq = GENESIS, after
+    if after:
+        last = reads.record(row.no, after)
+        if last is None:
+            return
+        digest = last.digest
     while page := reads.journal_page(row.no, after_seq=seq, limit=PAGE):
-        for stored, _ in page:
-            seq = stored.seq
-            record = stored.record()
-            # What is empty is not stored, but shown.
-            whole = {"events": [], "opened": [], "cancelled": [], **record}
-            yield {**whole, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
+        for stored, last_no in page:
+            check_link(row.id, seq, digest, stored)
+            seq, digest = stored.seq, stored.digest
+            yield stored, last_no
+
+
+def journal(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, Any]]:
+    """A run's records as people see them."""
+    for stored, _ in records(reads, row, after=after):
+        record = stored.record()
+        # What is empty is not stored, but shown.
+        shown = {"events": [], "opened": [], "cancelled": [], **record}
+        yield {**shown, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
 
 
 def list_row(row: RunRow) -> dict[str, Any]:

@@ -14,10 +14,13 @@ from pathlib import Path
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreFull, StoreReadOnly
 from treadle.kernel.values import digest_bytes
 
+from .files import folder_mode, mode_beside
+
 
 class BlobFiles:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._folder = store.with_name(store.name + "-blobs")
 
     def path(self, digest: str) -> Path:
         name = digest.removeprefix("sha256:")
@@ -29,8 +32,13 @@ class BlobFiles:
             return
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = mode_beside(self._store)
+            for folder in (self._folder, path.parent):
+                if not folder.is_dir():
+                    folder.mkdir(folder_mode(mode), exist_ok=True)
+                    folder.chmod(folder_mode(mode))
             with temporary.open("wb") as file:
+                os.fchmod(file.fileno(), mode)
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())

@@ -96,7 +96,7 @@ def schema_version(path: Path) -> int:
 
 
 def _files(path: Path | None) -> BlobFiles | None:
-    return None if path is None else BlobFiles(path.with_name(path.name + "-blobs"))
+    return None if path is None else BlobFiles(path)
 
 
 def _postgres_dialect(url: str) -> PostgresDialect:

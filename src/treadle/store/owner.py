@@ -1,22 +1,29 @@
 """Who owns an embedded store: one process at a time, and the next one at once when it dies.
 
-`flock` on a side file is freed by the kernel of the operating system at the death of its holder,
-so nobody waits for a time-out. It is for speed and good manners only: what protects the data is
-the epoch inside every commit and the unique (run, seq) of the journal.
+`flock` on a side file is freed by the operating system at the death of its holder, so nobody waits
+for a time-out. It is for speed and good manners only: what protects the data is the epoch inside
+every commit and the unique (run, seq) of the journal.
+
+A lock belongs to the open file, which a child made by fork() without exec shares (a pool of
+`multiprocessing`, for one): its copy would keep the lock when the owner dies. So children close it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from .files import written
+from .files import mode_beside, written
+
+_HELD: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
 
 
 class OwnerLock:
     def __init__(self, store: Path) -> None:
+        self._store = store
         self._path = store.with_name(store.name + "-owner")
         self._fd: int | None = None
 
@@ -24,8 +31,9 @@ class OwnerLock:
         """Takes the lock if nobody holds it; never waits."""
         if self._fd is not None:
             return True
+        mode = mode_beside(self._store)
         with written(self._path):
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -35,6 +43,7 @@ class OwnerLock:
             os.ftruncate(fd, 0)
             os.write(fd, str(os.getpid()).encode())
         self._fd = fd
+        _HELD.add(self)
         return True
 
     def holder(self) -> int | None:
@@ -44,7 +53,37 @@ class OwnerLock:
         except (OSError, ValueError):
             return None
 
+    def waits_for(self) -> str:
+        """Who keeps us from owning the store, and what to do about it, for whoever waits long."""
+        holder = self.holder()
+        if holder is None or _is_alive(holder):
+            return f"process {holder} owns this store and has not answered yet; if it hangs, stop it"
+        return (
+            f"process {holder} owned this store and is gone, but a process that it left behind holds its "
+            f"lock; find that one with `fuser {self._path}` and stop it"
+        )
+
     def release(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+            _HELD.discard(self)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _let_go() -> None:
+    """In a child: the lock is its parent's. Closing our copy frees nothing while the parent has its own."""
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -136,6 +136,15 @@ class PostgresDialect:
                     raw.execute(f"LISTEN {CHANNEL}")
         return Connection(raw)
 
+    def settle(self, *, log: bool = False) -> None:
+        """A server keeps its files to itself."""
+
+    def stay(self, *, log: bool = False) -> None:
+        """What the server answers for is there."""
+
+    def close(self, connection: Connection) -> None:
+        connection.close()
+
     def found(self) -> int:
         """The schema of the store that is there; 0 if none is yet."""
         with contextlib.closing(self.connect()) as connection:

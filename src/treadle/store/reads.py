@@ -72,6 +72,9 @@ class SqlDialect(Protocol):
     def checkpoint(self, connection: Any) -> None: ...
     def integrity(self, connection: Any) -> list[str]: ...
     def errors(self) -> contextlib.AbstractContextManager[None]: ...
+    def settle(self, *, log: bool = False) -> None: ...
+    def stay(self, *, log: bool = False) -> None: ...
+    def close(self, connection: Any) -> None: ...
 
 
 def _run(row: Sequence[Any]) -> RunRow:
@@ -126,6 +129,7 @@ class SqlReads:
         self._dialect = dialect
         self._connection = connection
         self._files = files
+        dialect.settle()
 
     def _all(self, query: str, *parameters: Any) -> list[Any]:
         with self._dialect.errors():
@@ -137,7 +141,11 @@ class SqlReads:
             return self._connection.execute(query, parameters).fetchone()
 
     def close(self) -> None:
-        self._connection.close()
+        self._dialect.close(self._connection)
+
+    def stay(self) -> None:
+        """Refuses to go on with a store that was deleted, moved or replaced while it was open."""
+        self._dialect.stay()
 
     @property
     def schema_version(self) -> int:

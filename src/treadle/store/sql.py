@@ -132,12 +132,18 @@ class SqlStore(SqlReads):
         with self._transaction() as tx:
             taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
         self._held = {int(shard): int(epoch) for shard, epoch in taken}
+        self._dialect.settle(log=True)
         return max(self._held.values())
 
     def commit(self, batch: Batch) -> None:
         if self._dialect.append is not None and batch.lone:
             self._append(self._dialect.append, batch.records[0])
-            return
+        else:
+            self._write(batch)
+        # What went into a file that is gone is not acknowledged.
+        self.stay()
+
+    def _write(self, batch: Batch) -> None:
         # Files first: a reference must never be durable before what it refers to.
         if self._files is not None:
             for digest, body in batch.blobs.items():
@@ -305,6 +311,7 @@ class SqlStore(SqlReads):
         with self._transaction() as tx:
             query = "INSERT INTO inbox (key, body) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
             tx.executemany(query, list(messages))
+        self.stay()
 
     def forget_replies(self, keys: Sequence[str]) -> None:
         with self._transaction() as tx:
@@ -313,6 +320,7 @@ class SqlStore(SqlReads):
     def changed(self) -> bool:
         if not self._dialect.shared:
             return False
+        self._dialect.stay(log=True)
         with self._dialect.errors():
             version = self._dialect.data_version(self._connection)
         changed = version != self._data_version

@@ -23,6 +23,7 @@ from treadle.kernel.errors import (
     StoreBusy,
     StoreCorrupt,
     StoreFull,
+    StoreGone,
     StoreReadOnly,
     StoreTooNew,
     StoreUnavailable,
@@ -31,12 +32,17 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
+from .files import make_private
+from .place import Place, leave_open
 from .reads import Position
 
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
 # SQLite needs about this much to begin with: its notes beside the file, a page of the log.
 _ROOM_BYTES_MIN: Final = 64 * 1024
+_CACHE_KB: Final = 32 * 1024
+# There are several readers, and each has a cache of its own.
+_READ_CACHE_KB: Final = 8 * 1024
 _BUSY_PAUSE_S: Final = 0.01
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
 
@@ -53,6 +59,7 @@ class SqliteDialect:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._place: Place | None = None
 
     @property
     def shared(self) -> bool:
@@ -69,6 +76,8 @@ class SqliteDialect:
                         f"the folder {self.path.parent} does not exist; create it, or choose another --store"
                     )
                 self.found()
+                if not readonly:
+                    make_private(self.path)
                 uri = self._read_uri(self.path) if readonly else f"{self.path.absolute().as_uri()}?mode=rwc"
                 connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
@@ -77,8 +86,26 @@ class SqliteDialect:
                 connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
                 connection.execute("PRAGMA wal_autocheckpoint=1000")
             connection.execute("PRAGMA mmap_size=0")
-            connection.execute("PRAGMA cache_size=-32768")
+            connection.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB if readonly else _CACHE_KB}")
             return connection
+
+    def settle(self, *, log: bool = False) -> None:
+        """Remembers where the store is, from now on; its owner also where its log is."""
+        self._place = None if self.path is None else Place(self.path, log=log)
+
+    def stay(self, *, log: bool = False) -> None:
+        """Refuses to go on with a store that was deleted, moved or replaced while it was open."""
+        if self._place is not None and not self._place.holds(log=log):
+            raise StoreGone(
+                f"the store {self.path} was deleted, moved or replaced while it was open; what was done since then "
+                "is not in it. Put it back or restore it, then start again"
+            )
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        if self._place is None or self._place.holds(log=True):
+            connection.close()
+        else:
+            leave_open(connection)
 
     def _read_uri(self, path: Path) -> str:
         """A store at rest (a backup, another user's) is read even where SQLite may not put its notes

@@ -1,0 +1,79 @@
+"""Reads beside the core: each on a connection of its own, on threads of their own.
+
+Two lanes. Most questions are short (a list, a document, a payload) and must not wait for the few that
+go through a whole history (a replay, the doctor): those have threads of their own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from treadle.kernel.errors import StoreGone
+from treadle.store.open import open_sqlite, read_sqlite, schema_version
+from treadle.store.protocol import Reads
+from treadle.store.reads import SqlReads
+
+T = TypeVar("T")
+
+SHORT_THREADS = 3
+LONG_THREADS = 2
+
+
+class Readers:
+    """The readers of one engine. To an onlooker a store that is not there yet is an empty one, and
+    stays away; one that was replaced is read in its new form. To everybody else it is an error."""
+
+    def __init__(self, path: Path | None, *, onlooker: bool) -> None:
+        self._path = path
+        self._onlooker = onlooker
+        self._short = concurrent.futures.ThreadPoolExecutor(
+            SHORT_THREADS, thread_name_prefix="treadle-reader"
+        )
+        self._long = concurrent.futures.ThreadPoolExecutor(
+            LONG_THREADS, thread_name_prefix="treadle-long-reader"
+        )
+        self._idle: deque[SqlReads] = deque()
+
+    def submit(self, question: Callable[[Reads], T], *, long: bool = False) -> concurrent.futures.Future[T]:
+        return (self._long if long else self._short).submit(self._answer, question)
+
+    def close(self) -> None:
+        """Waits for what is being read."""
+        for lane in (self._short, self._long):
+            lane.shutdown(cancel_futures=True)
+        while self._idle:
+            self._idle.pop().close()
+
+    def _answer(self, question: Callable[[Reads], T]) -> T:
+        reads = self._taken()
+        if reads is None:
+            empty = open_sqlite(None)
+            try:
+                return question(empty)
+            finally:
+                empty.close()
+        try:
+            return question(reads)
+        finally:
+            self._idle.append(reads)
+
+    def _taken(self) -> SqlReads | None:
+        """A connection that nobody uses; None if there is nothing to connect to."""
+        assert self._path is not None or self._onlooker, "a store in memory is read on the core thread"
+        with suppress(IndexError):
+            reads = self._idle.pop()
+            try:
+                reads.stay()
+                return reads
+            except StoreGone:
+                reads.close()
+                if not self._onlooker:
+                    raise
+        if self._path is None or (self._onlooker and schema_version(self._path) == 0):
+            return None
+        return read_sqlite(self._path)
