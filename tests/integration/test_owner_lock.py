@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from treadle import sync
 from treadle.engine import Engine
 from treadle.host import bridge
 from treadle.store.owner import OwnerLock
@@ -34,7 +35,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_child_that_outlives_the_owner_keeps_nobody_from_the_store(tmp_path: Path) -> None:
+def test_a_child_that_outlives_the_owner_keeps_nobody_from_the_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     owner = subprocess.Popen([sys.executable, "-c", OWNER, url], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -42,10 +43,7 @@ async def test_a_child_that_outlives_the_owner_keeps_nobody_from_the_store(tmp_p
     try:
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        engine = Engine(url)
-        toy.install(engine)
-        engine.deploy(toy.TOY)
-        async with asyncio.timeout(DEADLINE_S), engine:
+        with sync.Engine(url) as engine:
             assert engine.owns
             os.kill(child, 0)
     finally:
@@ -69,7 +67,9 @@ async def test_a_guest_that_gets_no_answer_says_whom_it_waits_for(
         with caplog.at_level(logging.WARNING, "treadle"):
             asking = asyncio.create_task(guest.start(guest.load(toy.TOY)[0], {"do": "complete"}))
             async with asyncio.timeout(DEADLINE_S):
-                while f"process {os.getpid()} owns this store" not in caplog.text:
+                while True:
+                    if f"process {os.getpid()} owns this store" in caplog.text:
+                        break
                     await asyncio.sleep(0.01)
         held.release()
         await asking
