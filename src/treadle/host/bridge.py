@@ -189,8 +189,8 @@ class Bridge:
         await self.watching.end()
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
-            await _aside(self._readers.close)
-            self._readers = Readers(self.path, onlooker=self.readonly)
+            before, self._readers = self._readers, Readers(self.path, onlooker=self.readonly)
+            await _aside(before.close)
         if self._thread is not None:
             self._thread.stop()
             await _aside(self._thread.join)

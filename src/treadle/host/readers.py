@@ -45,7 +45,7 @@ class Readers:
     def close(self) -> None:
         """Waits for what is being read."""
         for lane in (self._short, self._long):
-            lane.shutdown(cancel_futures=True)
+            lane.shutdown()
         while self._idle:
             self._idle.pop().close()
 
