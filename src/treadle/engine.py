@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
+from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported, ValueRefused
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status
 from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
@@ -36,6 +36,7 @@ from . import compose
 from .definitions.library import Library
 from .host.bridge import Bridge
 from .host.news import Watch
+from .host.task_methods import TaskMethods
 from .performers.process.transports import Transports
 from .runs import Run
 from .secrets.providers import Secrets, SecretStore, secret_store_path
@@ -51,7 +52,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
-class Engine:
+class Engine(TaskMethods):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -207,7 +208,7 @@ class Engine:
 
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""
-        return await self.library.resolve(workflow, self.read)
+        return await self.library.resolve(workflow, self.read, owns=self.owns)
 
     async def definitions(self) -> Rows:
         """The deployed definitions: name, version, dialect, digest, and whether they can run here."""
@@ -257,7 +258,7 @@ class Engine:
         if model and (scripted or (row.dialect == "agent" and self.owns)):
             # A script may be wrong for the agents that another dialect calls, too.
             self.agents.providers.check(options)
-        run = id or new_id()
+        run = id or compose.new_id()
         if config:
             self.configs[run] = dict(config)
         machine = self.library.machine_of(row.dialect)
@@ -282,10 +283,35 @@ class Engine:
         await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
-    async def list(self, /, **filters: Any) -> Rows:
-        """Runs, newest first: filters status, workflow, reference, since_ns, search, limit."""
-        asked = compose.checked_filters(filters, get_args(Status))
-        return [document.list_row(row) for row in await self.read(lambda reads: reads.runs(**asked))]
+    async def list(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        workflow: str | None = None,
+        reference: str | None = None,
+        since_ns: int | None = None,
+        search: str | None = None,
+        parent: str | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> Rows:
+        """Runs, newest first, as many as `limit`."""
+        if not isinstance(since_ns, int | None):
+            raise ValueRefused("since_ns is a whole number of nanoseconds since 1970")
+        wanted = compose.checked_statuses(status, get_args(Status))
+        rows = await self.read(
+            lambda reads: reads.runs(
+                status=wanted,
+                workflow=workflow,
+                reference=reference,
+                since_ns=since_ns,
+                search=search,
+                parent=parent,
+                before_no=before_no,
+                limit=limit,
+            )
+        )
+        return [document.list_row(row) for row in rows]
 
     async def signal(
         self,
@@ -321,7 +347,9 @@ class Engine:
         return await self.submit(id, Patch(data=to_value(data), by=by))
 
     async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
-        """Moves a stalled or failed run on; `how` is the dialect's: `from`, `input`, `skip`, `fail`."""
+        """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
+        Python), `input`, `skip`, `fail`."""
+        how = {"from" if name == "from_" else name: value for name, value in how.items()}
         return await self.submit(id, Retry(how=to_value(how), by=by))
 
     async def fork(
@@ -395,54 +423,6 @@ class Engine:
         """The proposals of an application and where each stands."""
         return await self.applications.proposals(app)
 
-    # --- tasks ---
-
-    async def tasks(self, /, **filters: Any) -> Rows:
-        """The inbox: filters role, assignee, status, reference, run, limit; open and claimed by default."""
-        filters.setdefault("status", tasks.OPEN)
-        asked = compose.checked_filters(filters, tasks.STATUSES)
-        return await self.read(lambda reads: [tasks.task_value(row, reads) for row in reads.tasks(**asked)])
-
-    async def task(self, id: str) -> dict[str, Any]:
-        """One task of the inbox."""
-        return await self.read(lambda reads: tasks.shown(reads, id))
-
-    async def task_claim(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
-        """Claims a task for a user who holds one of its roles."""
-        return await self._task("claim", id, user, roles)
-
-    async def task_release(self, id: str, *, user: str | None, roles: Any = ()) -> dict[str, Any]:
-        """Gives a claimed task back."""
-        return await self._task("release", id, user, roles)
-
-    async def task_assign(self, id: str, *, to: str, user: str | None, roles: Any = ()) -> dict[str, Any]:
-        """Gives a task to somebody."""
-        return await self._task("assign", id, user, roles, to=to)
-
-    async def task_comment(self, id: str, *, text: str, user: str | None, roles: Any = ()) -> dict[str, Any]:
-        """Adds a comment to a task's history."""
-        return await self._task("comment", id, user, roles, text=text)
-
-    async def task_complete(
-        self,
-        id: str,
-        data: Value = None,
-        *,
-        user: str | None,
-        roles: Any = (),
-        expected_version: int | None = None,
-    ) -> dict[str, Any]:
-        """Answers a task; the run goes on when this returns."""
-        return await self._task(
-            "complete", id, user, roles, data=to_value(data), expected_version=expected_version
-        )
-
-    async def _task(self, name: str, id: str, user: str | None, roles: Any, **more: Any) -> dict[str, Any]:
-        actor = tasks.Actor(*compose.checked_actor(user, roles, more.get("to")))
-        asked = tasks.Operation(name=name, task=id, actor=actor, **more)
-        home = await self.read(lambda reads: tasks.home(reads, id))
-        return dict(await self.operate("task", asked.to_value(), home=home))
-
     # --- watching, house-keeping, plug-ins ---
 
     def observe(
@@ -492,10 +472,6 @@ def _secret_store(path: Path | None) -> SecretStore | None:
     return None if path is None else SecretStore(secret_store_path(f"sqlite:///{path}"))
 
 
-def new_id() -> str:
-    """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
-    value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
-    return "".join("0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5))
-
+new_id = compose.new_id
 
 __all__ = ["Engine", "Run", "migrate_store", "new_id", "store_path"]

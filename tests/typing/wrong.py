@@ -23,6 +23,8 @@ async def wrong(engine: Engine) -> None:
     engine.start("etl").result()  # expect: attr-defined
     await engine.start("etl", idd="etl-1")  # expect: call-arg
     await engine.signal("etl-1", 42)  # expect: arg-type
+    await engine.list(statsu="failed")  # expect: call-arg
+    await engine.tasks(role=5)  # expect: arg-type
     run = await engine.start("etl")
     await run.result(timeout="1m")  # expect: arg-type
     number: int = run.id  # expect: assignment

@@ -173,8 +173,7 @@ def _add_runs(server: MCPServer, engine: Engine) -> None:
     async def list_runs(
         status: str | None = None, workflow: str | None = None, limit: int = 20
     ) -> list[dict[str, Any]]:
-        wanted = {"status": [status] if status else None, "workflow": workflow}
-        return await engine.list(limit=limit, **{name: value for name, value in wanted.items() if value})
+        return await engine.list(status=status or (), workflow=workflow or None, limit=limit)
 
     @server.tool(description="Show a run: status, result, what it waits for")
     @_told
@@ -211,7 +210,7 @@ def _add_tasks(server: MCPServer, engine: Engine, user: str, roles: tuple[str, .
     @server.tool(description="List the human tasks that wait for an answer")
     @_told
     async def list_tasks(run: str | None = None) -> list[dict[str, Any]]:
-        return await engine.tasks(**({"run": run} if run else {}))
+        return await engine.tasks(run=run or None)
 
     @server.tool(description="Answer a human task with data that fits its schema")
     @_told

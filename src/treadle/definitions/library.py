@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from treadle.compose import Dialects, as_problem, attach
-from treadle.kernel.errors import DefinitionError, TreadleError, Unsupported
+from treadle.kernel.errors import DefinitionError, TreadleError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
-from treadle.runtime.registry import Loaded, Registry
+from treadle.runtime.registry import Loaded, LoadedCache, Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
 from .files import (
@@ -35,8 +35,10 @@ class Library:
         self._dialects = dialects
         # Compiled here, perhaps not in the store yet: written with the first run that needs them.
         self.known: dict[str, DefinitionRow] = {}
+        # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
-        self._loaded: dict[str, Any] = {}
+        self._renamings = 0
+        self._loaded = LoadedCache()
 
     # --- compiling ---
 
@@ -97,7 +99,6 @@ class Library:
         return row
 
     def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
-        self._named.clear()
         return deploys.of(definition, self._dialects[definition.dialect], validation)
 
     def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
@@ -127,8 +128,9 @@ class Library:
 
     def registry(self, reads: Reads) -> Registry:
         """Definitions by digest and name over one connection, with what is known here on top."""
-        registry = Registry(self.machine_of, reads)
+        registry = Registry(self.machine_of, reads, self._loaded)
         registry.pending = self.known
+        registry.renamed = self._forget_names
         registry.find_file = self._find_file
         registry.check_input = self._check_input
         return registry
@@ -138,22 +140,36 @@ class Library:
             raise Unsupported(f"no dialect {dialect!r} is installed")
         return self._dialects[dialect].machine
 
-    async def resolve(self, workflow: Any, read: Read) -> DefinitionRow:
-        """The definition behind an object, a digest, a name or name@version."""
+    def _forget_names(self) -> None:
+        self._renamings += 1
+        self._named = {}
+
+    async def resolve(self, workflow: Any, read: Read, *, owns: bool) -> DefinitionRow:
+        """The definition behind an object, a digest, a name or name@version. What a name means is
+        remembered by the owner of the store, through whom all deploys go; a guest looks each time."""
         if not isinstance(workflow, str):
             (definition,) = self.load(workflow)
             return self.known[definition.digest]
         if workflow in self.known:
             return self.known[workflow]
-        if workflow not in self._named:
-            self._named[workflow] = await read(lambda reads: self.registry(reads).resolve(workflow))
-        return self._named[workflow]
+        if owns and (found := self._named.get(workflow)):
+            return found
+        before = self._renamings
+        try:
+            row: DefinitionRow = await read(lambda reads: self.registry(reads).resolve(workflow))
+        except UnknownWorkflow as error:
+            raise _explained(error, workflow) from error
+        if owns and before == self._renamings:
+            self._named[workflow] = row
+        return row
 
     def loaded(self, row: DefinitionRow) -> Any:
         """A definition made ready by its machine; for checks before a run is started."""
-        if row.digest not in self._loaded:
-            self._loaded[row.digest] = self.machine_of(row.dialect).load(row.body)
-        return self._loaded[row.digest]
+        found = self._loaded.get(row.digest)
+        if found is None:
+            machine = self.machine_of(row.dialect)
+            found = self._loaded.add(row.digest, Loaded(row, machine, machine.load(row.body)))
+        return found.definition
 
     def _find_file(self, workflow: str, base: str | None) -> DefinitionRow | None:
         """A child named by file, relative to its caller's file."""
@@ -167,3 +183,17 @@ class Library:
 
     def _check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
+
+
+def _explained(error: UnknownWorkflow, workflow: str) -> UnknownWorkflow:
+    """A name is never a path: it may come from somebody's request. Who meant a file is told what to write."""
+    path, _ = split_target(workflow)
+    try:
+        if path.suffix not in (*SUFFIXES, ".py") or not path.is_file():
+            return error
+    except OSError:  # a text that cannot even be the name of a file
+        return error
+    return UnknownWorkflow(
+        f"no workflow {workflow!r} is deployed; it is a file: engine.deploy({workflow!r}) and start it by its "
+        f"name, or start what the file holds: engine.start(engine.load({workflow!r})[0])"
+    )

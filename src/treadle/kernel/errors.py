@@ -158,6 +158,14 @@ class JournalCorrupt(TreadleError):
     code = "JOURNAL_CORRUPT"
 
 
+class DefinitionCorrupt(TreadleError):
+    """A stored definition does not match its digest: it is not what was deployed. Its runs are left
+    untouched; deploy the same file again to put it right."""
+
+    cls = "consistency"
+    code = "DEFINITION_CORRUPT"
+
+
 class VersionMismatch(TreadleError):
     """The run has moved on since the version you expected. Look at it again, then decide."""
 

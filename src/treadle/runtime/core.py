@@ -266,6 +266,8 @@ class Core:
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
         self.registry.stored.update(row.digest for row in staged.batch.definitions)
+        if staged.batch.versions:
+            self.registry.renamed()
         self._intake.handed_out(staged.dispatched)
         self.next_batch()
         if staged.revoked:

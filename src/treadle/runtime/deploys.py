@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.kernel.errors import DefinitionError, VersionTaken
+from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTaken
 from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
@@ -131,15 +131,19 @@ def listed(reads: Reads) -> list[dict[str, Any]]:
     """`treadle definitions`."""
     found = []
     for version in reads.versions():
-        row = reads.definition(version.digest)
+        status, reasons = version.status, version.reasons
+        try:
+            row = reads.definition(version.digest)
+        except DefinitionCorrupt as error:
+            row, status, reasons = None, "unavailable", [*reasons, error.message]
         found.append(
             {
                 "name": version.name,
                 "version": version.version,
                 "dialect": row.dialect if row is not None else None,
                 "digest": version.digest,
-                "status": version.status,
-                "reasons": version.reasons,
+                "status": status,
+                "reasons": reasons,
             }
         )
     return found

@@ -7,6 +7,7 @@ Runs are pinned to a digest. `name` alone means the latest available version in 
 from __future__ import annotations
 
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,32 @@ from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
+
+
+class LoadedCache:
+    """Definitions made ready by their machines, by digest: one for all threads of an engine. What a
+    machine makes of a definition is never changed, so it may be shared; the least used is dropped."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, Loaded] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> Loaded | None:
+        with self._lock:
+            if found := self._found.get(digest):
+                self._found.move_to_end(digest)
+            return found
+
+    def add(self, digest: str, loaded: Loaded) -> Loaded:
+        with self._lock:
+            self._found[digest] = loaded
+            while len(self._found) > LOADED_MAX:
+                self._found.popitem(last=False)
+        return loaded
+
+    def forget(self, digest: str) -> None:
+        with self._lock:
+            self._found.pop(digest, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +68,17 @@ def version_key(version: str) -> tuple[Any, ...]:
 
 
 class Registry:
-    def __init__(self, machine_of: Callable[[str], Machine], reads: Reads) -> None:
+    def __init__(
+        self, machine_of: Callable[[str], Machine], reads: Reads, cache: LoadedCache | None = None
+    ) -> None:
         self._machine_of = machine_of
         self._reads = reads
-        self._loaded: OrderedDict[str, Loaded] = OrderedDict()
+        self._loaded = cache or LoadedCache()
         # Definitions that may not be in the store yet: written with the first run that needs them.
         self.pending: Mapping[str, DefinitionRow] = {}
         self.stored: set[str] = set()
+        # Set by the composition root: told after each commit that gave a name to a definition.
+        self.renamed: Callable[[], None] = lambda: None
         # A definition that stands in for every other: to see how a journal would go under it.
         self.instead: str | None = None
         # Set by the composition root: a workflow named by file, and a dialect's check of inputs.
@@ -59,16 +90,12 @@ class Registry:
     def load(self, digest: str) -> Loaded:
         digest = self.instead or digest
         if found := self._loaded.get(digest):
-            self._loaded.move_to_end(digest)
             return found
         row = self.pending.get(digest) or self._reads.definition(digest)
         if row is None:
             raise UnknownWorkflow(f"the definition {digest} is not in the store")
         machine = self._machine_of(row.dialect)
-        loaded = self._loaded[digest] = Loaded(row, machine, machine.load(row.body))
-        while len(self._loaded) > LOADED_MAX:
-            self._loaded.popitem(last=False)
-        return loaded
+        return self._loaded.add(digest, Loaded(row, machine, machine.load(row.body)))
 
     def find(self, workflow: str, *, base: str | None = None) -> DefinitionRow:
         """A child's definition: a file beside its caller, else what is deployed under the name."""
@@ -78,7 +105,7 @@ class Registry:
         return self.check_input(self.load(row.digest), input, options)
 
     def forget(self, digest: str) -> None:
-        self._loaded.pop(digest, None)
+        self._loaded.forget(digest)
 
     def resolve(self, workflow: str) -> DefinitionRow:
         """The definition behind `sha256:…`, `name@version`, `name` or a playbook's path."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
-from treadle.kernel.errors import BlobCorrupt, BlobMissing, JournalCorrupt
+from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, JournalCorrupt, TreadleError
 from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
+from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
 from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow
@@ -420,6 +421,15 @@ class SqlReads:
         row = self._one(query, digest)
         if row is None:
             return None
+        try:
+            body = decode_trusted(row[6])
+            intact = digest_of({"dialect": row[1], "name": row[2], "version": row[3], "body": body}) == digest
+        except TreadleError:
+            intact = False
+        if not intact:
+            raise DefinitionCorrupt(
+                f"the stored definition of {row[2]} does not match its digest {digest}; deploy its file again"
+            )
         return DefinitionRow(
             digest=row[0],
             dialect=row[1],
@@ -427,7 +437,7 @@ class SqlReads:
             version=row[3],
             path=row[4],
             file=row[5],
-            body=decode_trusted(row[6]),
+            body=body,
             created_ns=row[7],
         )
 

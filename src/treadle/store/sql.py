@@ -48,7 +48,10 @@ _UPSERT_CHECKPOINT = """INSERT INTO checkpoints (intent, run, body) VALUES (?, ?
 _UPSERT_DOCUMENT = """INSERT INTO documents (kind, id, at_ns, body) VALUES (?, ?, ?, ?)
                       ON CONFLICT (kind, id) DO UPDATE SET at_ns = excluded.at_ns, body = excluded.body"""
 _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version, path, file, body, created_ns)
-                        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"""
+                        VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+                        ON CONFLICT (digest) DO UPDATE SET dialect = excluded.dialect, name = excluded.name,
+                        version = excluded.version, body = excluded.body
+                        WHERE definitions.body <> excluded.body OR definitions.name <> excluded.name"""
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""

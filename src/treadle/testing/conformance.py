@@ -16,18 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+import msgspec
+
 from treadle.kernel.errors import (
     AppendConflict,
     BlobCorrupt,
     BlobMissing,
+    DefinitionCorrupt,
     OwnershipLost,
     TreadleError,
 )
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
+from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
 from treadle.store.protocol import Batch, DefinitionRow, Reads, Store, TimerRow, VersionRow
 
-from .rows import contents, full_batch, record, run_row, task_row
+from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
 
 class Place(Protocol):
@@ -85,10 +89,10 @@ def check_a_commit_can_be_read_back(make: MakePlace) -> None:
         assert store.checkpoints(1) == {"work-1": {"mark": 1}}, "a checkpoint"
         assert store.submission("run:run-1", "s") == {"seq": 1}, "a submission"
         assert store.submission("run:run-1", "t") is None
-        definition = store.definition("sha256:0")
+        definition = store.definition(DEFINITION)
         assert definition is not None, "a definition"
         assert definition.body == {"x": 1}, "its body"
-        assert [v.digest for v in store.versions("flow")] == ["sha256:0"], "a version by name"
+        assert [v.digest for v in store.versions("flow")] == [DEFINITION], "a version by name"
         assert [v.name for v in store.versions(path="a/b")] == ["flow"], "a version by path"
         assert store.document("schedule", "doc-1") == {"every": 1}, "a document"
         assert store.last_run_no() == 1
@@ -406,14 +410,26 @@ def check_documents_and_definitions(make: MakePlace) -> None:
         store.commit(Batch(documents=[("k", "b", 2, encode(3)), ("l", "a", 2, None)]))
         assert store.documents("k") == [("a", 2), ("b", 3)]
         assert store.document("l", "a") is None
-        row = DefinitionRow(digest="sha256:1", dialect="toy", name="n", version="1", body=[1])
+        about = {"dialect": "toy", "name": "n", "version": "1", "body": [1]}
+        row = DefinitionRow(digest=digest_of(about), dialect="toy", name="n", version="1", body=[1])
         store.commit(
-            Batch(definitions=[row], versions=[VersionRow(name="n", version="1", digest="sha256:1")])
+            Batch(definitions=[row], versions=[VersionRow(name="n", version="1", digest=row.digest)])
         )
-        broken = VersionRow(name="n", version="1", digest="sha256:1", status="unavailable", reasons=["x"])
+        broken = VersionRow(name="n", version="1", digest=row.digest, status="unavailable", reasons=["x"])
         store.commit(Batch(definitions=[row], versions=[broken]))
         (found,) = store.versions("n")
         assert (found.status, found.reasons) == ("unavailable", ["x"])
+
+
+def check_definitions_are_verified_when_read(make: MakePlace) -> None:
+    with _owned(make) as (_, store):
+        about = {"dialect": "toy", "name": "n", "version": "1", "body": [1]}
+        row = DefinitionRow(digest=digest_of(about), dialect="toy", name="n", version="1", body=[1])
+        store.commit(Batch(definitions=[msgspec.structs.replace(row, body=[2])]))
+        with expect(DefinitionCorrupt, "a body that is not what its digest says"):
+            store.definition(row.digest)
+        store.commit(Batch(definitions=[row]))
+        assert store.definition(row.digest) == row, "the same definition again puts it right"
 
 
 # --- payloads, removal, readers --------------------------------------------------------------------

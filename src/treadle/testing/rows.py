@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.kernel.values import digest_bytes, encode
+from treadle.kernel.values import digest, digest_bytes, encode
 from treadle.store.protocol import Batch, DefinitionRow, Reads, RunRow, TaskRow, TimerRow, VersionRow
 
 FOR_EVER = 2**62
+
+DEFINITION = digest({"dialect": "toy", "name": "flow", "version": "1.0.0", "body": {"x": 1}})
 
 
 def run_row(no: int, **fields: Any) -> RunRow:
@@ -16,7 +18,7 @@ def run_row(no: int, **fields: Any) -> RunRow:
         "dialect": "toy",
         "workflow": "flow",
         "version": "1.0.0",
-        "definition": "sha256:0",
+        "definition": DEFINITION,
         **fields,
     }
     return RunRow(no=no, **about)
@@ -63,9 +65,9 @@ def full_batch(run: int = 1) -> Batch:
     batch.blobs = {digest_bytes(body): body}
     batch.blob_refs = [(run, digest_bytes(body))]
     batch.definitions = [
-        DefinitionRow(digest="sha256:0", dialect="toy", name="flow", version="1.0.0", body={"x": 1})
+        DefinitionRow(digest=DEFINITION, dialect="toy", name="flow", version="1.0.0", body={"x": 1})
     ]
-    batch.versions = [VersionRow(name="flow", version="1.0.0", digest="sha256:0", path="a/b")]
+    batch.versions = [VersionRow(name="flow", version="1.0.0", digest=DEFINITION, path="a/b")]
     batch.documents = [("schedule", f"doc-{run}", 80, encode({"every": run}))]
     return batch
 

@@ -1,0 +1,92 @@
+"""The inbox of human tasks, as an engine offers it: look, claim, give away, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from treadle.compose import checked_actor, checked_statuses
+from treadle.kernel.values import Value, to_value
+from treadle.runtime import tasks
+
+from .bridge import Bridge
+
+
+class TaskMethods:
+    """What an engine can do with tasks."""
+
+    _bridge: Bridge
+
+    async def tasks(
+        self,
+        *,
+        role: str | None = None,
+        assignee: str | None = None,
+        status: str | Sequence[str] = tasks.OPEN,
+        reference: str | None = None,
+        run: str | None = None,
+        after_no: int = 0,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """The inbox: the tasks that are open or claimed, or those of another status."""
+        wanted = checked_statuses(status, tasks.STATUSES)
+        return await self._bridge.read(
+            lambda reads: [
+                tasks.task_value(row, reads)
+                for row in reads.tasks(
+                    role=role,
+                    assignee=assignee,
+                    status=wanted,
+                    reference=reference,
+                    run=run,
+                    after_no=after_no,
+                    limit=limit,
+                )
+            ]
+        )
+
+    async def task(self, id: str) -> dict[str, Any]:
+        """One task of the inbox."""
+        return await self._bridge.read(lambda reads: tasks.shown(reads, id))
+
+    async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
+        """Claims a task for a user who holds one of its roles."""
+        return await self._task("claim", id, user, roles)
+
+    async def task_release(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
+        """Gives a claimed task back."""
+        return await self._task("release", id, user, roles)
+
+    async def task_assign(
+        self, id: str, *, to: str, user: str | None, roles: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Gives a task to somebody."""
+        return await self._task("assign", id, user, roles, to=to)
+
+    async def task_comment(
+        self, id: str, *, text: str, user: str | None, roles: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Adds a comment to a task's history."""
+        return await self._task("comment", id, user, roles, text=text)
+
+    async def task_complete(
+        self,
+        id: str,
+        data: Value = None,
+        *,
+        user: str | None,
+        roles: Collection[str] = (),
+        expected_version: int | None = None,
+    ) -> dict[str, Any]:
+        """Answers a task; the run goes on when this returns."""
+        return await self._task(
+            "complete", id, user, roles, data=to_value(data), expected_version=expected_version
+        )
+
+    async def _task(
+        self, name: str, id: str, user: str | None, roles: Collection[str], **more: Any
+    ) -> dict[str, Any]:
+        actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
+        asked = tasks.Operation(name=name, task=id, actor=actor, **more)
+        home = await self._bridge.read(lambda reads: tasks.home(reads, id))
+        return dict(await self._bridge.operate("task", asked.to_value(), home=home))
