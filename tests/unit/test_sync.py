@@ -100,9 +100,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -
 
 def public_methods(cls: type) -> dict[str, Any]:
     return {
-        name: value
-        for name, value in inspect.getmembers(cls, inspect.isfunction)
-        if not name.startswith("_")
+        name: value for name, value in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")
     }
 
 
