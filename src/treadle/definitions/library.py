@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
 from treadle.runtime.registry import Loaded, LoadedCache, Registry
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .files import (
     SUFFIXES,
@@ -140,9 +140,10 @@ class Library:
             raise Unsupported(f"no dialect {dialect!r} is installed")
         return self._dialects[dialect].machine
 
-    def _forget_names(self) -> None:
-        self._renamings += 1
-        self._named = {}
+    def _forget_names(self, given: Sequence[VersionRow]) -> None:
+        if given:
+            self._renamings += 1
+            self._named = {}
 
     async def resolve(self, workflow: Any, read: Read, *, owns: bool) -> DefinitionRow:
         """The definition behind an object, a digest, a name or name@version. What a name means is

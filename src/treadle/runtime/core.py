@@ -266,8 +266,7 @@ class Core:
         self._intake.reading.difference_update(staged.batch.inbox_done)
         self._intake.firing.difference_update(staged.batch.timers_done)
         self.registry.stored.update(row.digest for row in staged.batch.definitions)
-        if staged.batch.versions:
-            self.registry.renamed()
+        self.registry.renamed(staged.batch.versions)
         self._intake.handed_out(staged.dispatched)
         self.next_batch()
         if staged.revoked:
@@ -483,11 +482,10 @@ class Core:
 
     def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
         state = hot.state
-        wanted = self._port.wants_news(state.id, state.ended)
-        if not wanted and not state.ended:
+        # An end is always told: somebody may begin to wait for it before it is durable.
+        if not (wanted := self._port.wants_news(state.id, state.ended)) and not state.ended:
             return
         news = self.staged.news.get(state.id)
-        # An end is always told: somebody may begin to wait for it before it is durable.
         told = progress.numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
         self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,8 @@ class Registry:
         # Definitions that may not be in the store yet: written with the first run that needs them.
         self.pending: Mapping[str, DefinitionRow] = {}
         self.stored: set[str] = set()
-        # Set by the composition root: told after each commit that gave a name to a definition.
-        self.renamed: Callable[[], None] = lambda: None
+        # Set by the composition root: told after each commit which names it gave to definitions.
+        self.renamed: Callable[[Sequence[VersionRow]], None] = lambda versions: None
         # A definition that stands in for every other: to see how a journal would go under it.
         self.instead: str | None = None
         # Set by the composition root: a workflow named by file, and a dialect's check of inputs.
