@@ -338,9 +338,9 @@ class Engine(TaskMethods):
             await self.signal(id, name, data)
         return found
 
-    async def cancel(self, id: str, reason: str = "") -> dict[str, Any]:
+    async def cancel(self, id: str, reason: str = "", *, by: str | None = None) -> dict[str, Any]:
         """Cancels a run and its children; one that has ended stays as it is."""
-        return await self.submit(id, Cancel(reason=reason))
+        return await self.submit(id, Cancel(reason=reason, by=by))
 
     async def patch(self, id: str, data: dict[str, Any], *, by: str | None = None) -> dict[str, Any]:
         """Changes a run's data from outside; what waits for it is looked at again."""

@@ -13,6 +13,8 @@ from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
 from treadle.runtime import document
 from treadle.store.protocol import Reads
+from treadle.views.comparing import compared
+from treadle.views.trace import trace_of
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -46,17 +48,28 @@ class Run:
         """The dialect's view of the state, now or at a record."""
         return (await self.show(at=at))["state"]
 
-    async def journal(self) -> list[dict[str, Any]]:
+    async def journal(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""
         found: list[dict[str, Any]] = []
 
         def page(reads: Reads) -> list[dict[str, Any]]:
-            records = document.journal(reads, document.row_of(reads, self.id), after=len(found))
-            return [*islice(records, document.PAGE)]
+            records = document.journal(reads, document.row_of(reads, self.id), after=after + len(found))
+            wanted = document.PAGE if limit is None else min(document.PAGE, limit - len(found))
+            return [*islice(records, wanted)]
 
         while more := await self._engine.read(page):
             found += more
         return found
+
+    async def trace(self) -> dict[str, Any]:
+        """The way the run took: its steps, and for an agent its edges, sources and usage."""
+        return trace_of(await self.show(), await self.journal())
+
+    async def diff(self, other: Run) -> dict[str, Any]:
+        """In what two runs differ: definition, input, way, results, sources."""
+        return compared(
+            (await self.show(), await self.journal()), (await other.show(), await other.journal())
+        )
 
     async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[dict[str, Any]]:
         """The run's events in order; with `follow`, until it ends."""

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.cli import inputs
-from treadle.cli.differences import MISSING, differences
 from treadle.cli.output import Output, Usage, elapsed, error_code, exit_code, to_json, worst
 from treadle.cli.progress import Progress
 from treadle.cli.steer import Bulk
-from treadle.cli.tracing import trace_of
 from treadle.kernel.errors import DefinitionError, InputInvalid, NotWaiting, RunExists, VersionMismatch
+from treadle.views.differences import MISSING, differences
+from treadle.views.trace import trace_of
 
 
 @pytest.mark.parametrize(

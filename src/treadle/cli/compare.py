@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treadle.lang.json_text import to_json
+
 from .command import PROVE, App, Commands, Session
-from .differences import differences
 from .loading import one
-from .output import EXIT_FAILED, EXIT_OK, Usage, to_json
+from .output import EXIT_FAILED, EXIT_OK, Usage
 from .runs import ids_of
-from .tracing import trace_of
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
@@ -82,17 +81,10 @@ async def diff(
 ) -> int:
     """Compare two runs: definition, input, way, results, sources. Exit 1 if they differ."""
     async with cli.look(code=True) as engine:
-        sides = []
-        for id in (left, right):
-            found = await engine.run(id)
-            sides.append(_comparable(await found.show(), await found.journal()))
-    if sides[0]["digest"] == sides[1]["digest"]:
-        # The same definition, deployed or straight from its file.
-        for side in sides:
-            del side["version"]
-    changes = list(differences(sides[0], sides[1]))
+        found = await (await engine.run(left)).diff(await engine.run(right))
+    changes = found["differences"]
     if cli.out.as_json:
-        cli.out.document({"left": left, "right": right, "equal": not changes, "differences": changes})
+        cli.out.document(found)
     elif not changes:
         cli.out.note("[green]equal[/]")
     else:
@@ -102,44 +94,6 @@ async def diff(
             empty="",
         )
     return EXIT_FAILED if changes else EXIT_OK
-
-
-def _comparable(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict[str, Any]:
-    """What makes two runs alike: not their ids and instants."""
-    found: dict[str, Any] = _without_ids(
-        _told(document, journal), re.compile(re.escape(document["id"]) + r"(\.[0-9a-f]{12})+")
-    )
-    return found
-
-
-def _without_ids(value: Any, child: re.Pattern[str]) -> Any:
-    """Errors and results speak of called runs by their ids, which begin with the caller's."""
-    if isinstance(value, str):
-        return child.sub("(called run)", value)
-    if isinstance(value, dict):
-        return {key: _without_ids(item, child) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_ids(item, child) for item in value]
-    return value
-
-
-def _told(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict[str, Any]:
-    traced = trace_of(document, journal)
-    kept = {
-        key: document.get(key)
-        for key in ("workflow", "version", "digest", "status", "input", "result", "error")
-    }
-    if document.get("dialect") == "agent":
-        state = document.get("state") or {}
-        sources = {
-            path: {key: value for key, value in source.items() if key != "fetchedAt"}
-            for path, source in traced["sources"].items()
-        }
-        # Its result is the same once more.
-        del kept["result"]
-        return {**kept, **traced, "results": state.get("results"), "sources": sources}
-    steps = [{key: step[key] for key in ("kind", "name", "status")} for step in traced["steps"]]
-    return {**kept, "state": document.get("state"), "steps": steps}
 
 
 @commands(

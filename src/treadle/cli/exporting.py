@@ -10,8 +10,7 @@ import yaml
 
 from treadle.kernel.errors import Unsupported
 from treadle.lang.definition import Definition, Dialect
-
-from .output import to_json
+from treadle.lang.json_text import to_json
 
 FORMATS = ("yaml", "json", "python")
 

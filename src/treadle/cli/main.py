@@ -9,7 +9,7 @@ import typer
 
 from treadle import __version__
 
-from . import compare, definitions, house, mcp_server, reactive, runs, steer, tasks
+from . import compare, definitions, house, mcp_server, reactive, runs, serving, steer, tasks
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 
@@ -54,7 +54,7 @@ for subject in (
     mcp_server.commands,
     house.commands,
     house.secret,
-    mcp_server.commands,
+    serving.commands,
 ):
     subject.install(app)
 

@@ -7,13 +7,12 @@ what to write; this module decides how it looks.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import TreadleError
+from treadle.lang.json_text import to_json
 
 from . import stdout
 
@@ -96,25 +95,6 @@ def worst(codes: Iterable[int]) -> int:
 def error_code(error: TreadleError) -> int:
     usage = isinstance(error, Usage) or error.cls == "definition" or error.code in _USAGE_CODES
     return EXIT_USAGE if usage else EXIT_FAILED
-
-
-def to_json(value: object, *, indent: int | None = None) -> str:
-    """JSON text. Bytes, which JSON lacks, become `{"$bytes": base64}`."""
-    return json.dumps(
-        value, ensure_ascii=False, indent=indent, default=_plain, separators=None if indent else (",", ":")
-    )
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Iterable):
-        return list(value)
-    return str(value)
 
 
 class Output:

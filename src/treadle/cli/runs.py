@@ -380,7 +380,7 @@ async def journal(cli: Session, id: RunId) -> None:
 @commands(examples=["treadle trace triage-1", "treadle trace o-1 --json"])
 async def trace(cli: Session, id: RunId) -> None:
     """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
-    from .tracing import trace_of
+    from treadle.views.trace import trace_of
 
     async with cli.look(code=True) as engine:
         found = await engine.run(id)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from .output import STATUS_STYLES, Output, elapsed, exit_code, moment, to_json
+from treadle.lang.json_text import to_json
+
+from .output import STATUS_STYLES, Output, elapsed, exit_code, moment
 
 # How much is shown of what a person is asked.
 PROMPT_CHARS = 200

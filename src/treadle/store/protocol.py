@@ -174,6 +174,7 @@ class Reads(Protocol):
         workflow: str | None = None,
         reference: str | None = None,
         since_ns: int | None = None,
+        until_ns: int | None = None,
         search: str | None = None,
         parent: str | None = None,
         before_no: int | None = None,

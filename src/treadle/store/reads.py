@@ -169,6 +169,7 @@ class SqlReads:
         workflow: str | None = None,
         reference: str | None = None,
         since_ns: int | None = None,
+        until_ns: int | None = None,
         search: str | None = None,
         parent: str | None = None,
         before_no: int | None = None,
@@ -183,6 +184,8 @@ class SqlReads:
             clauses.append(("reference = ?", [reference]))
         if since_ns is not None:
             clauses.append(("started_ns >= ?", [since_ns]))
+        if until_ns is not None:
+            clauses.append(("started_ns < ?", [until_ns]))
         if parent is not None:
             clauses.append(("parent = ?", [parent]))
         if before_no is not None:

@@ -1,0 +1,98 @@
+"""The application: an engine, its routes, and what stands around every request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from treadle.engine import Engine
+
+from . import problems
+from .access import Access
+from .bundles import Bundles
+from .routes import definitions, house, runs, tasks
+from .routing import BODY_MAX, RawPaths, Route
+
+PREFIX = "/api/v1"
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+]
+
+
+@dataclass(slots=True)
+class Member:
+    """This server among those of its store."""
+
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    url: str = ""
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat().replace("+00:00", "Z"))
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "id": self.name,
+            "name": self.name,
+            "url": self.url,
+            "version": version("treadle"),
+            "started_at": self.started_at,
+            "seen_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "status": "live",
+        }
+
+
+def create_app(engine: Engine, *, body_max: int = BODY_MAX, member: Member | None = None) -> FastAPI:
+    """The HTTP API over an engine that is open."""
+    app = FastAPI(
+        title="Treadle",
+        version=version("treadle"),
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.router.route_class = Route
+    app.state.engine = engine
+    app.state.access = Access()
+    app.state.bundles = Bundles(engine)
+    app.state.body_max = body_max
+    app.state.draining = asyncio.Event()
+    app.state.streams = 0
+    app.state.member = member or Member()
+    for part in (definitions, runs, tasks, house):
+        app.include_router(part.routes, prefix=PREFIX)
+    app.include_router(house.health)
+    problems.install(app)
+    app.add_middleware(SafeHeaders)
+    app.add_middleware(RawPaths)
+    return app
+
+
+class SafeHeaders:
+    """What a browser must be told with every answer, and the id of the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        asked = dict(scope["headers"]).get(b"x-request-id", b"")
+        id = asked if 1 <= len(asked) <= 100 else secrets.token_hex(8).encode()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS, (b"x-request-id", id)]
+            await send(message)
+
+        await self._app(scope, receive, sending)

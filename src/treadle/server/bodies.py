@@ -1,0 +1,110 @@
+"""What requests may say: each body as a type. A field that is not here is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class File(Body):
+    path: str = Field(min_length=1, max_length=500)
+    text: str
+
+
+class Definitions(Body):
+    files: list[File] = Field(min_length=1, max_length=10_000)
+    validation: Literal["strict", "warn"] | None = None
+
+
+class Start(Body):
+    workflow: str | None = None
+    files: list[File] | None = None
+    main: str | None = None
+    input: Any = None
+    id: str | None = Field(default=None, min_length=1, max_length=200)
+    key: Any = None
+    reference: str | None = None
+    model: str | None = None
+    priority: int | None = Field(default=None, ge=-100, le=100)
+    dry_run: bool = False
+
+
+class Signal(Body):
+    name: str = Field(min_length=1)
+    data: Any = None
+    key: str | None = None
+    expected_version: int | None = None
+
+
+class SignalReference(Body):
+    reference: str
+    name: str = Field(min_length=1)
+    data: Any = None
+
+
+class Cancel(Body):
+    reason: str = ""
+
+
+class Retry(Body):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    from_: str | None = Field(default=None, alias="from")
+    input: Any = None
+    skip: bool | None = None
+    value: Any = None
+    fail: str | None = None
+    definition: str | None = None
+    budget: Any = None
+
+
+class Patch(Body):
+    data: dict[str, Any]
+
+
+class Fork(Body):
+    at: int | None = Field(default=None, ge=1)
+    id: str | None = Field(default=None, min_length=1, max_length=200)
+    definition: str | None = None
+
+
+class Replay(Body):
+    against: str | None = None
+
+
+class Assign(Body):
+    to: str = Field(min_length=1)
+
+
+class Comment(Body):
+    text: str
+
+
+class Complete(Body):
+    data: Any = None
+    expected_version: int | None = None
+
+
+class Nothing(Body):
+    """An empty object, or no body at all."""
+
+
+class Publish(Body):
+    event: str
+    value: Any = None
+    key: Any = None
+    submission_id: str | None = None
+
+
+class Collect(Body):
+    dry_run: bool = False
+
+
+class Apply(Body):
+    proposal: int | None = None
+    wait: bool = False

@@ -1,0 +1,93 @@
+"""Files that come over HTTP: a folder of their own, nothing outside it.
+
+They are written into a fresh folder, compiled there, and kept by the store in canonical form; the folder goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from treadle.engine import Engine
+from treadle.lang.definition import Definition
+
+from .access import ADMIN, Actor, may
+from .bodies import File
+from .problems import Refused
+
+
+class Bundles:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def deploy(self, files: Sequence[File]) -> list[Definition]:
+        """Compiles all of them and claims their versions; all or nothing."""
+        return await asyncio.to_thread(self._deploy, files)
+
+    def _deploy(self, files: Sequence[File]) -> list[Definition]:
+        found = self._load(files)  # every problem is found before anything is claimed
+        for definition in found:
+            self._engine.deploy(definition)
+        return found
+
+    async def check(self, files: Sequence[File]) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(self._check, files)
+
+    def _check(self, files: Sequence[File]) -> list[dict[str, Any]]:
+        with _unpacked(files) as folder:
+            found = [asdict(problem) for problem in self._engine.check(str(folder))]
+        for problem in found:
+            if problem.get("file"):
+                problem["file"] = str(problem["file"]).removeprefix(f"{folder}/")
+        return found
+
+    async def main(self, files: Sequence[File], main: str | None, actor: Actor) -> Definition:
+        """The workflow to start out of posted files; it brings code, so it needs who may deploy."""
+        if not may(actor.roles, ADMIN):
+            raise Refused("FORBIDDEN", "files bring code: this needs the role admin", cls="authorization")
+        found = await asyncio.to_thread(self._load, files)
+        if main is not None:
+            found = [d for d in found if main in (d.name, Path(d.file or "").name)]
+        if len(found) != 1:
+            names = ", ".join(d.name for d in found) or "none"
+            raise Refused(
+                "INPUT_INVALID", f"say which workflow is meant (main); there is {names}", where="main"
+            )
+        return found[0]
+
+    def _load(self, files: Sequence[File]) -> list[Definition]:
+        """The definitions of posted files. They belong to no folder: what they came in is gone at once."""
+        with _unpacked(files) as folder:
+            return [replace(definition, file=None) for definition in self._engine.load(str(folder))]
+
+
+@contextmanager
+def _unpacked(files: Sequence[File]) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="treadle-files-"))
+    try:
+        for file in files:
+            path = folder / _inside(file.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, "utf-8")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _inside(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
+        raise Refused("INPUT_INVALID", f"{name!r} is not a name inside the posted folder", where="files.path")
+    if path.suffix == ".py":
+        raise Refused(
+            "CODE_NOT_TAKEN",
+            f"{name}: Python is not taken over HTTP; load it with serve --app",
+            where="files.path",
+        )
+    return path

@@ -1,0 +1,73 @@
+"""Definitions: deploy, list, look at, draw, export."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from treadle.kernel.errors import UnknownWorkflow
+from treadle.server import bodies
+from treadle.server.access import ADMIN, VIEWER
+from treadle.server.paging import cursor, position
+from treadle.server.problems import Refused
+from treadle.server.routing import Document, Routes
+
+from .runs import Limit, engine_of, picture
+
+routes = Routes()
+
+
+@routes.answers("POST", "/definitions", ADMIN, status=201)
+async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = False) -> Response:
+    """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy."""
+    bundles = request.app.state.bundles
+    if dry_run:
+        problems = await bundles.check(body.files)
+        return Document({"ok": not any(p["severity"] == "error" for p in problems), "problems": problems})
+    engine = engine_of(request)
+    before = {row["digest"] for row in await engine.definitions()}
+    found = {definition.name for definition in await bundles.deploy(body.files)}
+    rows = [row for row in await engine.definitions() if row["name"] in found]
+    new = any(row["digest"] not in before for row in rows)
+    return Document({"items": rows}, 201 if new else 200)
+
+
+@routes.answers("GET", "/definitions", VIEWER)
+async def listed(
+    request: Request, limit: Limit = 100, cursor_: Annotated[str | None, Query(alias="cursor")] = None
+) -> Any:
+    """The deployed definitions."""
+    begin = position(cursor_, {}) or 0
+    rows = await engine_of(request).definitions()
+    more = cursor({}, begin + limit) if len(rows) > begin + limit else None
+    return {"items": rows[begin : begin + limit], "next": more}
+
+
+@routes.answers("GET", "/definitions/{name}", VIEWER)
+async def shown(request: Request, name: str) -> Any:
+    """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest."""
+    row = await _found(request, name)
+    return {
+        "name": row.name,
+        "version": row.version,
+        "dialect": row.dialect,
+        "digest": row.digest,
+        "path": row.path,
+        "body": row.body,
+    }
+
+
+@routes.answers("GET", "/definitions/{name}/graph", VIEWER)
+async def graph(request: Request, name: str, format: str = "json") -> Response:
+    """The picture of a definition."""
+    await _found(request, name)
+    return picture(await engine_of(request).graph(name), format)
+
+
+async def _found(request: Request, name: str) -> Any:
+    try:
+        return await engine_of(request).definition(name)
+    except UnknownWorkflow as error:
+        raise Refused("DEFINITION_NOT_FOUND", error.message) from error

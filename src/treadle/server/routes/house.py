@@ -1,0 +1,95 @@
+"""The house: health, numbers, members, reactive applications' front doors, keeping order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from treadle.kernel.errors import TreadleError
+from treadle.server import bodies
+from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
+from treadle.server.problems import Refused
+from treadle.server.routing import Document, Routes
+
+from .runs import engine_of
+
+routes = Routes()
+health = Routes()
+
+
+@health.answers("GET", "/healthz", EVERYBODY)
+async def live(request: Request) -> Any:
+    """The process answers."""
+    return {"live": True}
+
+
+@health.answers("GET", "/readyz", EVERYBODY)
+async def ready(request: Request) -> Response:
+    """Whether requests can be served, and what is missing where they cannot."""
+    state = request.app.state
+    engine = engine_of(request)
+    found: dict[str, Any] = {
+        "ready": True,
+        "store": "ok",
+        "bus": "ok",
+        "shards": {"held": 1 if engine.owns else 0, "of": 1},
+        "access": state.access.name,
+    }
+    try:
+        await engine.read(lambda reads: reads.last_run_no())
+    except TreadleError as error:
+        found |= {"ready": False, "store": error.code}
+    if state.draining.is_set():
+        found |= {"ready": False, "draining": True}
+    return Document(found, 200 if found["ready"] else 503)
+
+
+@routes.answers("GET", "/stats", VIEWER)
+async def stats(request: Request) -> Any:
+    """Runs by status."""
+    counts = await engine_of(request).read(lambda reads: reads.run_count())
+    return {"runs": counts, "streams": request.app.state.streams}
+
+
+@routes.answers("GET", "/servers", VIEWER)
+async def servers(request: Request) -> Any:
+    """The members of this store that serve."""
+    return {"items": [request.app.state.member.row()], "next": None}
+
+
+@routes.answers("POST", "/events", OPERATOR, status=202)
+async def publish(request: Request, body: bodies.Publish) -> Any:
+    """Publishes a domain event to the cells that take it."""
+    runs = await engine_of(request).publish(
+        body.event, body.value, key=body.key, submission_id=body.submission_id
+    )
+    return {"runs": list(runs)}
+
+
+@routes.answers("GET", "/cells/{workflow}", VIEWER)
+async def cells(request: Request, workflow: str) -> Any:
+    """The cells of a reactive workflow."""
+    return {"items": await engine_of(request).cells(workflow), "next": None}
+
+
+@routes.answers("GET", "/cells/{workflow}/{key}", VIEWER)
+async def cell(request: Request, workflow: str, key: str) -> Any:
+    """The run behind a key."""
+    run = await engine_of(request).cell(workflow, key)
+    if run is None:
+        raise Refused("CELL_NOT_FOUND", f"{workflow} has no cell {key!r}")
+    return await run.show()
+
+
+@routes.answers("GET", "/doctor", VIEWER)
+async def doctor(request: Request) -> Any:
+    """The health of the store and of the engine on it."""
+    return await engine_of(request).doctor()
+
+
+@routes.answers("POST", "/gc", ADMIN)
+async def collect(request: Request, body: bodies.Collect | None = None) -> Any:
+    """Removes ended runs past their retention date."""
+    return await engine_of(request).gc(dry_run=body.dry_run if body else False)

@@ -1,0 +1,273 @@
+"""Runs: start them, look at them, steer them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, get_args
+from urllib.parse import quote
+
+from fastapi import Header, Query, Request
+from starlette.responses import Response
+
+from treadle.draw.formats import render
+from treadle.engine import Engine
+from treadle.kernel.model import Status
+from treadle.lang.graph import Graph
+from treadle.runtime import document
+from treadle.server import bodies, live
+from treadle.server.access import OPERATOR, VIEWER
+from treadle.server.paging import cursor, position
+from treadle.server.problems import Refused
+from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.times import instant_ns
+
+routes = Routes()
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Seq = Annotated[int | None, Query(ge=1)]
+
+
+def engine_of(request: Request) -> Engine:
+    found: Engine = request.app.state.engine
+    return found
+
+
+def checked_id(id: str) -> str:
+    if not 1 <= len(id) <= 200 or id in (".", "..") or not id.isprintable():
+        raise Refused("INPUT_INVALID", "a run's id has 1 to 200 printable characters", where="id")
+    return id
+
+
+@routes.answers("POST", "/runs", OPERATOR, status=201)
+async def start(
+    request: Request,
+    body: bodies.Start,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Starts a run; durable when this answers. The same id with the same input is the same run."""
+    engine = engine_of(request)
+    if idempotency_key is not None and body.id not in (None, idempotency_key):
+        raise Refused("INPUT_INVALID", "the body has another id than Idempotency-Key", where="id")
+    id = idempotency_key or body.id
+    if (body.workflow is None) == (body.files is None):
+        raise Refused("INPUT_INVALID", "give either workflow or files", where="workflow")
+    workflow: Any = body.workflow
+    if body.files is not None:
+        workflow = await request.app.state.bundles.main(body.files, body.main, actor_of(request))
+    run = await engine.start(
+        workflow,
+        body.input,
+        id=None if id is None else checked_id(id),
+        key=body.key,
+        reference=body.reference,
+        model=body.model,
+        dry_run=body.dry_run,
+    )
+    headers = {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"}
+    return Document(await run.show(), 200 if run.existing else 201, headers)
+
+
+@routes.answers("GET", "/runs", VIEWER)
+async def listed(
+    request: Request,
+    status: Annotated[list[str] | None, Query()] = None,
+    workflow: str | None = None,
+    reference: str | None = None,
+    parent: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    search: str | None = None,
+    limit: Limit = 100,
+    cursor_: Annotated[str | None, Query(alias="cursor")] = None,
+) -> Any:
+    """Runs, newest first."""
+    engine = engine_of(request)
+    now_ns = engine.clock.now_ns()
+    words = [word for part in status or () for word in part.split(",") if word]
+    if unknown := [word for word in words if word not in get_args(Status)]:
+        raise Refused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="status")
+    filters: dict[str, Any] = {
+        "status": words,
+        "workflow": workflow,
+        "reference": reference,
+        "parent": parent,
+        "search": search,
+    }
+    bound = {**filters, "since": since, "until": until}
+    asked = {
+        **filters,
+        "since_ns": instant_ns(since, "since", now_ns),
+        "until_ns": instant_ns(until, "until", now_ns),
+        "before_no": position(cursor_, bound),
+        "limit": limit + 1,
+    }
+    rows = await engine.read(lambda reads: reads.runs(**asked))
+    more = cursor(bound, rows[limit - 1].no) if len(rows) > limit else None
+    return {"items": [document.list_row(row) for row in rows[:limit]], "next": more}
+
+
+@routes.answers("GET", "/runs/{id}", VIEWER)
+async def shown(request: Request, id: str, engine: bool = False) -> Any:
+    """The run document."""
+    return await (await engine_of(request).run(id)).show(engine=engine)
+
+
+@routes.answers("GET", "/runs/{id}/state", VIEWER)
+async def state(request: Request, id: str, at: Seq = None) -> Any:
+    """The state, now or as it was after a record."""
+    return await (await engine_of(request).run(id)).state(at)
+
+
+@routes.answers("GET", "/runs/{id}/journal", VIEWER)
+async def journal(
+    request: Request, id: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 1000
+) -> Any:
+    """The records of a run, in order."""
+    return await (await engine_of(request).run(id)).journal(after=after, limit=limit)
+
+
+@routes.answers("GET", "/runs/{id}/trace", VIEWER)
+async def trace(request: Request, id: str) -> Any:
+    """The way a run took."""
+    return await (await engine_of(request).run(id)).trace()
+
+
+@routes.answers("GET", "/runs/{id}/graph", VIEWER)
+async def graph(request: Request, id: str, format: str = "json") -> Response:
+    """The picture of a run with its states."""
+    engine = engine_of(request)
+    await engine.run(id)
+    return picture(await engine.graph(id), format)
+
+
+def picture(graph: Graph, format: str) -> Response:
+    if format not in ("json", "svg", "mermaid", "dot"):
+        raise Refused("INPUT_INVALID", "format is json, svg, mermaid or dot", where="format")
+    if format == "json":
+        return Document(asdict(graph))
+    media = "image/svg+xml" if format == "svg" else "text/plain; charset=utf-8"
+    return Response(render(graph, format), media_type=media)
+
+
+@routes.answers("GET", "/runs/{id}/events", VIEWER)
+async def events(
+    request: Request,
+    id: str,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 1000,
+    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+) -> Any:
+    """Events of a run: a page, or with `Accept: text/event-stream` all of them, live, until it ends."""
+    run = await engine_of(request).run(id)
+    if live.wants_stream(request):
+        return live.stream(request, live.run_events(run, after if last_event_id is None else last_event_id))
+    found = []
+    async for event in run.events(after=after, follow=False):
+        found.append(event)
+        if len(found) > limit:
+            break
+    return {"items": found[:limit], "next": found[limit - 1]["seq"] if len(found) > limit else None}
+
+
+@routes.answers("POST", "/runs/{id}/wait", VIEWER)
+async def wait(
+    request: Request, id: str, timeout: Annotated[float, Query(ge=0, le=300)] = 30, until: str | None = None
+) -> Any:
+    """The run document, once the run has ended or only people and signals can move it on."""
+    if until not in (None, "terminal"):
+        raise Refused("INPUT_INVALID", "until is terminal, or left out", where="until")
+    run = await engine_of(request).run(id)
+    return await live.settled(run, timeout, terminal=until == "terminal", draining=request.app.state.draining)
+
+
+@routes.answers("POST", "/runs/{id}/signal", OPERATOR)
+async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
+    """Wakes whoever awaits the signal; kept until somebody does."""
+    engine = engine_of(request)
+    answer = await engine.signal(
+        id,
+        body.name,
+        body.data,
+        key=body.key,
+        expected_version=body.expected_version,
+        by=actor_of(request).user,
+    )
+    return await _after(engine, id, answer)
+
+
+@routes.answers("POST", "/runs/{id}/cancel", OPERATOR)
+async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -> Any:
+    """Cancels a run and its children; one that has ended stays as it is."""
+    engine = engine_of(request)
+    answer = await engine.cancel(id, body.reason if body else "", by=actor_of(request).user)
+    return await _after(engine, id, answer)
+
+
+@routes.answers("POST", "/runs/{id}/retry", OPERATOR)
+async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> Any:
+    """Moves a stalled or failed run on."""
+    engine = engine_of(request)
+    how = {} if body is None else body.model_dump(by_alias=True, exclude_unset=True)
+    if len(how.keys() - {"value", "budget"}) > 1:
+        raise Refused(
+            "INPUT_INVALID", "give one of from, input, skip, fail, definition", where=", ".join(sorted(how))
+        )
+    return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
+
+
+@routes.answers("POST", "/runs/{id}/patch", OPERATOR)
+async def patch(request: Request, id: str, body: bodies.Patch) -> Any:
+    """Changes a run's data from outside."""
+    engine = engine_of(request)
+    return await _after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
+
+
+@routes.answers("POST", "/runs/{id}/fork", OPERATOR, status=201)
+async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Response:
+    """A new run that goes on from a run's state at a record."""
+    asked = body or bodies.Fork()
+    run = await engine_of(request).fork(
+        id,
+        at=asked.at,
+        definition=asked.definition,
+        new_id=None if asked.id is None else checked_id(asked.id),
+    )
+    return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
+
+
+@routes.answers("POST", "/runs/{id}/replay", VIEWER)
+async def replay(request: Request, id: str, body: bodies.Replay | None = None) -> Any:
+    """Decides the whole journal again; equal, or the first difference."""
+    return await engine_of(request).replay(id, against=body.against if body else None)
+
+
+@routes.answers("POST", "/signals", OPERATOR)
+async def signal_reference(request: Request, body: bodies.SignalReference) -> Any:
+    """Signals every run with a business reference that waits for it."""
+    return {"runs": list(await engine_of(request).signal_reference(body.reference, body.name, body.data))}
+
+
+@routes.answers("GET", "/diff", VIEWER)
+async def diff(request: Request, a: str, b: str) -> Any:
+    """Two runs compared."""
+    engine = engine_of(request)
+    return await (await engine.run(a)).diff(await engine.run(b))
+
+
+@routes.answers("GET", "/events/stream", VIEWER)
+async def changes(
+    request: Request,
+    workflow: str | None = None,
+    status: str | None = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Changes of runs as they happen, for lists."""
+    statuses = tuple(word for word in (status or "").split(",") if word)
+    source = live.run_changes(engine_of(request), workflow, statuses, last_event_id)
+    return live.stream(request, source)
+
+
+async def _after(engine: Engine, id: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The run document as it is now, marked where the command came too late."""
+    shown = await (await engine.run(id)).show()
+    return {**shown, "stale": True} if answer.get("stale") else shown

@@ -1,0 +1,134 @@
+"""How a route is made: its role, its strict body, its path taken apart before it is decoded.
+
+An id may hold a slash. So a path is split as it came, percent-encoded, and each segment is decoded by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treadle.lang.json_text import NotJson, from_json, to_json
+
+from .access import Actor
+from .problems import Refused
+
+Handler = Callable[..., Awaitable[Any]]
+
+BODY_MAX: Final = 16 * 1024 * 1024
+
+
+class Segment(Convertor[str]):
+    """One segment of a path as it came, decoded."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value, errors="strict")
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("segment", Segment())
+
+
+class Document(Response):
+    """A JSON answer; whatever our values hold has a form."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content).encode()
+
+
+class RawPaths:
+    """Routes see the path as it came, so that `%2F` in an id does not part it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("raw_path"):
+            scope = {**scope, "path": scope["raw_path"].partition(b"?")[0].decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+class Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        role = (self.openapi_extra or {})["x-role"]
+
+        async def judged(request: Request) -> Response:
+            request.state.actor = await request.app.state.access.judge(request, role)
+            if self.body_field is not None:
+                await _read(request)
+            return await handle(request)
+
+        return judged
+
+
+async def _read(request: Request) -> None:
+    """Reads a JSON body, bounded while it comes; what the framework asks for afterwards is there."""
+    limit: int = request.app.state.body_max
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+    kept = bytearray()
+    async for chunk in request.stream():
+        kept += chunk
+        if len(kept) > limit:
+            raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+    request._body = bytes(kept)
+    if not kept:
+        return
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused("MEDIA_TYPE", "a body is application/json")
+    try:
+        request._json = from_json(request._body)
+    except NotJson as error:
+        raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+
+
+def actor_of(request: Request) -> Actor:
+    found: Actor = request.state.actor
+    return found
+
+
+class Routes(APIRouter):
+    """A router whose routes all name their role."""
+
+    def __init__(self) -> None:
+        super().__init__(route_class=Route, default_response_class=Document)
+
+    def answers(
+        self, method: str, path: str, role: str, *, status: int = 200
+    ) -> Callable[[Handler], Handler]:
+        """Adds a route. What its function returns is the document, unless it makes an answer of its own."""
+
+        def add(handler: Handler) -> Handler:
+            @functools.wraps(handler)
+            async def answered(*positional: Any, **named: Any) -> Response:
+                found = await handler(*positional, **named)
+                return found if isinstance(found, Response) else Document(found, status)
+
+            self.add_api_route(
+                path.replace("}", ":segment}"),
+                answered,
+                methods=[method],
+                status_code=status,
+                openapi_extra={"x-role": role},
+                response_model=None,
+            )
+            return handler
+
+        return add

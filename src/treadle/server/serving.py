@@ -1,0 +1,118 @@
+"""Running a server: listen, say so, and leave in good order.
+
+SIGTERM or SIGINT drains: nothing new is taken, requests in flight are finished, waits are answered as they stand,
+streams are closed so that their readers go on elsewhere, work in hand is finished for a while. A second signal leaves
+at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+
+from treadle.engine import Engine
+from treadle.kernel.errors import Unsupported
+
+from .access import is_loopback
+from .app import Member, create_app
+from .routing import BODY_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    host: str = "127.0.0.1"
+    port: int = 8420
+    name: str | None = None
+    advertise: str | None = None
+    body_max: int = BODY_MAX
+    drain_s: float = 30
+    certificate: str | None = None
+    key: str | None = None
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signals: they are ours, and a drain is more than closing sockets."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def listening(options: Options) -> socket.socket:
+    """A socket that listens; an address that is taken is said at once."""
+    if not is_loopback(options.host):
+        raise Unsupported(
+            f"{options.host} can be reached by others, and this server has no tokens to know them by; "
+            "serve on 127.0.0.1"
+        )
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((options.host, options.port))
+    except OSError as error:
+        found.close()
+        raise Unsupported(
+            f"cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
+        ) from error
+    return found
+
+
+async def serve(engine: Engine, options: Options, ready: Callable[[str, str], None]) -> int:
+    """Serves an engine that is open until a signal comes; the exit code."""
+    sock = listening(options)
+    port = sock.getsockname()[1]
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    url = options.advertise or f"{'https' if options.certificate else 'http'}://{host}:{port}"
+    member = Member(url=url) if options.name is None else Member(name=options.name, url=url)
+    app = create_app(engine, body_max=options.body_max, member=member)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=max(1, int(options.drain_s)),
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+        server_header=False,
+    )
+    server = _Server(config, lambda: ready(url, member.name))
+    left = _on_signals(app, server)
+    await server.serve([sock])
+    if left():
+        return 1
+    await engine.worker.finish(options.drain_s)
+    return 0
+
+
+def _on_signals(app: FastAPI, server: uvicorn.Server) -> Callable[[], bool]:
+    """Drains at the first signal, leaves at the second; whether there was a second."""
+    at_once = False
+
+    def told() -> None:
+        nonlocal at_once
+        if app.state.draining.is_set():
+            at_once = True
+            server.force_exit = True
+        app.state.draining.set()
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    return lambda: at_once
