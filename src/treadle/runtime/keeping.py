@@ -19,6 +19,8 @@ from .document import row_of
 from .hot import Hot, load_state, open_work
 
 COLLECT_PER_COMMIT = 200
+# How long an answer waits for whoever asked from another process.
+REPLIES_KEPT_NS = 24 * 3_600 * 10**9
 NOBODY = 0
 
 
@@ -98,7 +100,14 @@ async def collect(
     while before != 0:
         found, before = await write(partial(_expired_some, now_ns=now_ns, before_no=before))
         expired += found
+    await write(partial(_forget_replies, now_ns=now_ns))
     return {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
+
+
+def _forget_replies(core: Core, *, now_ns: int | None) -> None:
+    """Answers that nobody came for: whoever asked is dead."""
+    now = core.clock.now_ns() if now_ns is None else now_ns
+    core.staged.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
 
 
 def _sweep(core: Core, expired: list[tuple[int, str]]) -> int:

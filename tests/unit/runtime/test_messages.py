@@ -1,0 +1,233 @@
+"""Messages between processes: what they may say, how they are read, and the answers to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle.kernel.errors import InputInvalid, NotWaiting, StoreFull, TreadleError, VersionMismatch
+from treadle.kernel.model import Cancel, Continue, Frame, Patch, Receipt, Retry, Signal, Started
+from treadle.kernel.values import digest_bytes, encode
+from treadle.runtime import keeping, tasks
+from treadle.runtime.commands import Operate, Write
+from treadle.runtime.messages import (
+    message_from_bytes,
+    message_to_bytes,
+    reply_from_bytes,
+    reply_to_bytes,
+)
+from treadle.runtime.ports import Item, NewRun, Own
+from treadle.store.protocol import Batch
+
+from .test_core import Bench, awaits, work
+
+HOUR_NS = 3_600 * 10**9
+PAYLOAD = b"a payload"
+
+COMMANDS: list[Item | Operate] = [
+    Item(
+        "r",
+        Started(definition="sha256:1", input={"a": [1, b"x"]}, seed=b"s"),
+        create=NewRun("toy", "flow", None, "sha256:1", {"k": 1}),
+        blobs={digest_bytes(PAYLOAD): PAYLOAD},
+    ),
+    Item("r", Signal(name="go", data=1, key="k"), submission=("run:r", "signal:k"), expected_version=3),
+    Item("r", Cancel(reason="enough")),
+    Item("r", Patch(data={"a": None}, by="ann")),
+    Item("r", Retry(how={"from": "x"})),
+    Item("r", Receipt(intent="i", status="error", error={"code": "X"}, signature=b"mine")),
+    Operate("r", "task", {"name": "claim", "task": "t"}),
+    Operate("", "deploy", {}),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: type(getattr(c, "event", c)).__name__)
+def test_a_command_is_the_same_on_the_other_side(command: Item | Operate) -> None:
+    found = message_from_bytes(message_to_bytes(command), "guest:1")
+    assert found.inbox == "guest:1"
+    assert message_to_bytes(found) == message_to_bytes(command)
+    assert type(found) is type(command)
+
+
+SIGNAL: dict[str, Any] = {"run": "r", "event": {"kind": "signal", "name": "go"}}
+
+WRONG: dict[str, Any] = {
+    "no mapping": [1],
+    "nothing": {},
+    "no event": {"run": "r"},
+    "a kind that is none": {"run": "r", "event": {"kind": "nonsense"}},
+    "no kind": {"run": "r", "event": {"name": "go"}},
+    "a field that is none": {"run": "r", "event": {"kind": "signal", "name": "go", "loud": True}},
+    "a field of another type": {"run": "r", "event": {"kind": "signal", "name": 5}},
+    "a key that is none": {**SIGNAL, "own": True},
+    "notes": {**SIGNAL, "notes": {"own": True}},
+    "derived": {**SIGNAL, "derived": True},
+    "a run that is no text": {**SIGNAL, "run": 5},
+    "a version that is no number": {**SIGNAL, "expected_version": "1"},
+    "a payload under a wrong name": {**SIGNAL, "blobs": {"sha256:0": b"x"}},
+    "an address to report to": {**SIGNAL, "reply": ["r", "i"]},
+    "a name of the engine's own": {"run": "r", "event": {"kind": "cancel", "by": "treadle:parent"}},
+    "what only a run tells itself": {"run": "r", "event": {"kind": "continue"}},
+    "what only a worker tells": {"run": "r", "event": {"kind": "frame", "intent": "i", "seq": 1}},
+    "an operation without a body": {"operate": {"home": "", "name": "x"}},
+    "an operation and more": {"operate": {"name": "x", "body": {}}, "own": True},
+    "an operation with more in it": {"operate": {"name": "x", "body": {}, "own": True}},
+}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
+def test_what_a_message_may_not_say_is_refused(value: Any) -> None:
+    with pytest.raises(TreadleError):
+        message_from_bytes(encode(value), "guest:1")
+
+
+def test_what_is_no_message_is_refused_answered_and_gone() -> None:
+    bench = Bench()
+    bench.start("run", [awaits()])
+    bench.settle()
+    bench.real.post([("guest:1", b"\xff\x00"), ("guest:2", encode(WRONG["notes"]))])
+    bench.core._intake.inbox_dirty = True
+    bench.settle()
+    assert bench.real.inbox(10) == []
+    replies = bench.real.replies(["guest:1", "guest:2"])
+    assert all(isinstance(reply_from_bytes(body)[1], TreadleError) for body in replies.values())
+    assert len(replies) == 2
+    assert bench.kinds("run") == ["started"]
+
+
+def test_what_the_engine_tells_a_run_by_itself_cannot_be_handed_in() -> None:
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    own = Own("run", Receipt(intent=bench.works[0].intent.id), ack=bench.ack("own"))
+    bench.core.submit(own)
+    bench.settle()
+    assert isinstance(bench.answers["own"], TreadleError)
+    assert bench.kinds("run") == ["started"]
+
+
+@pytest.mark.parametrize("event", [Continue(more=1), Frame(intent="i", seq=1)], ids=lambda e: e.kind)
+def test_messages_between_runs_are_read_by_their_own_rules(event: Any) -> None:
+    """The limits are for other processes: a run's own message may say what only the engine says."""
+    body = message_to_bytes(Item("r", event, reply=("p", "i")))
+    found = message_from_bytes(body, "end:i:1")
+    assert isinstance(found, Item)
+    assert (found.event, found.reply) == (event, ("p", "i"))
+
+
+def test_the_rows_of_0_1_0_are_read() -> None:
+    operation = encode({"run": "", "op": {"name": "task", "body": {"task": "t"}}})
+    assert message_from_bytes(operation, "guest:1") == Operate("", "task", {"task": "t"}, inbox="guest:1")
+    event = encode({"run": "r", "event": {"kind": "signal", "name": "go"}, "submission": ["run:r", "k"]})
+    found = message_from_bytes(event, "guest:2")
+    assert isinstance(found, Item)
+    assert (found.event, found.submission) == (Signal(name="go"), ("run:r", "k"))
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_the_same_on_the_other_side() -> None:
+    for error in (
+        VersionMismatch("no", details={"found": 1}),
+        NotWaiting("closed", code="TASK_CLOSED", where="here"),
+        InputInvalid("x"),
+    ):
+        value, found = reply_from_bytes(reply_to_bytes(None, error))
+        assert value is None
+        assert found is not None
+        assert type(found) is type(error)
+        assert found.to_value() == error.to_value()
+
+
+def completion(task: str, **more: Any) -> Operate:
+    actor = tasks.Actor("ann", ("admin",))
+    done = tasks.Operation(name="complete", task=task, actor=actor, data={"by": "ann"}, **more)
+    return Operate("run", "task", done.to_value())
+
+
+def asked(bench: Bench, *commands: Item | Operate) -> dict[str, Any]:
+    """Posts commands as guests do, lets the core decide, and reads their answers."""
+    keys = [f"guest:{number}" for number in range(len(commands))]
+    bench.real.post([(key, message_to_bytes(c)) for key, c in zip(keys, commands, strict=True)])
+    bench.core._intake.inbox_dirty = True
+    bench.settle()
+    assert bench.real.inbox(10) == []
+    found = bench.real.replies(keys)
+    answers = {key: reply_from_bytes(found[key]) for key in keys}
+    bench.real.forget_replies(keys)
+    return {key: error.code if error is not None else value for key, (value, error) in answers.items()}
+
+
+def test_an_answer_is_in_the_commit_that_decided_and_takes_the_message_with_it() -> None:
+    """Also where an operation (a completion) is decided by an event, and others are queued behind it."""
+    bench = Bench()
+    for run in ("run", "other"):
+        bench.start(run, [{"do": "task"}])
+    bench.settle()
+    ids = {task.run_id: task.id for task in bench.real.tasks()}
+    claim = tasks.Operation(name="claim", task=ids["other"], actor=tasks.Actor("bob", ("admin",)))
+    bench.store.batches.clear()
+    found = asked(bench, completion(ids["run"]), Operate("other", "task", claim.to_value()))
+    assert found["guest:0"]["status"] == "completed"
+    assert found["guest:1"]["assignee"] == "bob"
+    for batch in bench.store.batches:
+        assert [row[0] for row in batch.replies] == batch.inbox_done
+        if "guest:0" in batch.inbox_done:
+            assert batch.records, "the receipt is in the same commit"
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_commit_that_fails_takes_its_answers_with_it(failures: int) -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "task"}, awaits()])
+    bench.settle()
+    (task,) = bench.real.tasks()
+    bench.store.failing = [StoreFull() for _ in range(failures)]
+    found = asked(
+        bench, completion(task.id), Item("run", Signal(name="other")), Item("nobody", Signal(name="go"))
+    )
+    assert found["guest:0"]["run"] == "run"
+    assert found["guest:1"]["run"] == "run"
+    assert found["guest:2"] == "RUN_NOT_FOUND"
+    assert sorted(bench.kinds("run")) == ["receipt", "signal", "started"], "each once"
+
+
+def test_a_completion_is_answered_with_its_own_refusal() -> None:
+    bench = Bench()
+    bench.start("run", [{"do": "task"}])
+    bench.settle()
+    (task,) = bench.real.tasks()
+    assert asked(bench, completion(task.id, expected_version=9)) == {"guest:0": "VERSION_MISMATCH"}
+    assert asked(bench, completion(task.id))["guest:0"]["status"] == "completed"
+    assert asked(bench, completion(task.id))["guest:0"]["stale"]
+
+
+def test_a_caller_here_is_told_when_the_commit_of_its_refusal_fails() -> None:
+    bench = Bench()
+    claim = tasks.Operation(name="claim", task="none", actor=tasks.Actor("ann", ("admin",)))
+    bench.store.failing = [StoreFull()]
+    bench.core.submit(Operate("", "task", claim.to_value(), bench.ack("claim")))
+    bench.core.submit(Item("nobody", Signal(name="x"), ack=bench.ack("signal")))
+    bench.settle()
+    assert bench.answers["claim"].code in ("STORE_FULL", "TASK_NOT_FOUND")
+    assert isinstance(bench.answers["signal"], TreadleError)
+
+
+async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
+    bench = Bench()
+    now = bench.now_ns()
+    day = keeping.REPLIES_KEPT_NS
+    bench.real.commit(Batch(replies=[("guest:old", now - day - HOUR_NS, b"1"), ("guest:new", now, b"2")]))
+
+    async def write(change: Any) -> Any:
+        bench.answers.pop("write", None)
+        bench.core.submit(Write(change, bench.ack("write")))
+        bench.settle()
+        return bench.answers["write"]
+
+    await keeping.collect(write, now_ns=None, dry_run=True)
+    assert len(bench.real.replies(["guest:old", "guest:new"])) == 2
+    await keeping.collect(write, now_ns=None, dry_run=False)
+    assert bench.real.replies(["guest:old", "guest:new"]) == {"guest:new": b"2"}
