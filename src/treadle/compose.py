@@ -20,6 +20,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, is_reference, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
+from treadle.lang.fields import Declared, nothing_declared
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
 from treadle.runtime.messages import check_name
@@ -37,11 +38,13 @@ DIALECTS = ("playbook", "agent", "process", "reactive")
 class Dialects(Mapping[str, Dialect]):
     """The dialects of one engine, each imported on first use. Those that check which transports a
     definition calls (`knowing`) are told what this engine has, those that name skills (`finding`)
-    where such are found."""
+    where such are found, those that hold tasks to their tools' fields (`declaring`) what tools declare."""
 
-    def __init__(self, transports: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(
+        self, transports: Callable[[], Collection[str]] = tuple, declared: Declared = nothing_declared
+    ) -> None:
         self._loaded: dict[str, Dialect] = {}
-        self._transports = transports
+        self._transports, self._declared = transports, declared
 
     def __getitem__(self, name: str) -> Dialect:
         if name not in self._loaded:
@@ -50,6 +53,8 @@ class Dialects(Mapping[str, Dialect]):
             dialect = import_module(f"treadle.dialects.{name}").DIALECT
             if knowing := getattr(dialect, "knowing", None):
                 dialect = knowing(self._transports)
+            if declaring := getattr(dialect, "declaring", None):
+                dialect = declaring(self._declared)
             if finding := getattr(dialect, "finding", None):
                 dialect = finding(_finds_skill)
             self._loaded[name] = dialect

@@ -77,7 +77,7 @@ class Engine(TaskMethods):
         path = store_path(self.store_url)
         self.tools = ToolRegistry()
         self.transports = Transports(self.tools)
-        self.dialects = compose.Dialects(self.transports.names)
+        self.dialects = compose.Dialects(self.transports.names, self.tools.declared)
         self.library = Library(self.dialects)
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.

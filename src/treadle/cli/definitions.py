@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
@@ -119,6 +119,31 @@ async def definitions(cli: Session) -> None:
     async with cli.look() as engine:
         rows = await engine.definitions()
     cli.out.rows(rows, _COLUMNS, empty="nothing is deployed; deploy with: treadle deploy FILE")
+
+
+@commands(examples=["treadle schema > playbook.schema.json", "treadle schema --dialect playbook"])
+async def schema(
+    cli: Session,
+    dialect: Annotated[
+        str, typer.Option("--dialect", metavar="NAME", help="Whose files it describes.")
+    ] = "playbook",
+) -> None:
+    """Print the JSON Schema of a dialect's files, for editors that check and complete YAML."""
+    from treadle.engine import Engine
+
+    engine = Engine("memory:")
+    describes = [name for name in engine.dialects if isinstance(engine.dialects[name], Described)]
+    found: object = engine.dialects.get(dialect)
+    if not isinstance(found, Described):
+        raise Usage(f"there is no schema for {dialect!r}; there is one for {', '.join(describes)}")
+    cli.out.document(found.json_schema())
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A dialect whose files have a JSON Schema."""
+
+    def json_schema(self) -> dict[str, Any]: ...
 
 
 @commands(

@@ -36,7 +36,7 @@ class _Unavailable(Exception):
 
 
 class ArtifactTool(ToolBase):
-    """Fields: action (get | put), result_ref | ref | uri, data, compress, format, schema_hint."""
+    """Its fields are declared in `fields.ARTIFACT`; they may stand under `args` too."""
 
     kind = "artifact"
     idempotent = True

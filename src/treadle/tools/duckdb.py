@@ -41,8 +41,7 @@ _CHANGES: Final = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE_INTO", "COPY",
 
 
 class DuckDbTool(ToolBase):
-    """Fields: database, command | commands | query | queries (also *_b64) | script, params,
-    attachments, read_only, autocommit, timeout."""
+    """Its fields are declared in `fields.DUCKDB`."""
 
     kind = "duckdb"
     idempotent = False

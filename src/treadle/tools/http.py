@@ -42,9 +42,7 @@ class _TooLarge(Exception):
 
 
 class HttpTool(ToolBase):
-    """Fields: method, url (endpoint), params, headers, body | payload | json | data | form, auth
-    (credential), timeout | spec.timeout, spec.retries, verify_ssl, follow_redirects, response,
-    max_bytes, ssrf_safe, idempotency_key."""
+    """Its fields are declared in `fields.HTTP`."""
 
     kind = "http"
     idempotent = False

@@ -51,10 +51,7 @@ _KINDS: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
 
 
 class NatsTool(ToolBase):
-    """Fields: operation, url | servers | auth, bucket, key, value; subject, data, headers, stream,
-    seq; create, history, ttl; format. Operations: kv_get kv_put kv_delete kv_purge kv_keys,
-    object_get object_put object_delete object_info object_list, js_publish js_get_msg
-    js_stream_info, publish, request."""
+    """Its fields are declared in `fields.NATS`; the operations are those of `_OPERATIONS`."""
 
     kind = "nats"
     idempotent = False

@@ -42,8 +42,7 @@ _ONCE_TABLE: Final = "CREATE TABLE IF NOT EXISTS treadle_once (key text PRIMARY 
 
 
 class PostgresTool(ToolBase):
-    """Fields: auth, or db_host, db_port, db_user, db_password, db_name, db_conn_string; command |
-    commands | query | queries (also *_b64) | script; params; autocommit; once; pool; timeout."""
+    """Its fields are declared in `fields.POSTGRES`."""
 
     kind = "postgres"
     idempotent = False

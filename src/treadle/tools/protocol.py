@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from treadle.kernel.values import Value
+from treadle.lang.fields import Fields
 
 ERROR_KINDS: frozenset[str] = frozenset(
     [
@@ -103,6 +104,13 @@ class ToolCall:
     load_blob: Callable[[Mapping[str, Any]], Awaitable[Value]] = _no_store
     store_blob: Callable[..., Awaitable[dict[str, Any]]] = _no_store
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Declares(Protocol):
+    """A tool that says which fields its tasks have. One that does not is given whatever they hold."""
+
+    fields: Fields
 
 
 class Tool(Protocol):

@@ -21,8 +21,7 @@ MEMORY_MB_DEFAULT = 2048
 
 
 class PythonTool(ToolBase):
-    """Fields: code | code_b64 | script | callable; args | input; libs; deps; env; cwd; memory_mb;
-    isolated."""
+    """Its fields are declared in `fields.PYTHON`."""
 
     kind = "python"
     idempotent = False

@@ -19,9 +19,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from treadle.kernel.errors import TreadleError
+from treadle.lang.fields import Fields
 
+from .fields import BUILT_IN
 from .portable import portable
-from .protocol import Outcome, Tool, ToolCall
+from .protocol import Declares, Outcome, Tool, ToolCall
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -126,6 +128,12 @@ def exception_outcome(error: Exception) -> Outcome:
     return outcome
 
 
+def _is_ours(tool: Tool) -> bool:
+    """Whether a tool is the one that comes with Treadle, not one that was registered in its place."""
+    place = _BUILT_IN.get(tool.kind, "")
+    return f"{type(tool).__module__}:{type(tool).__name__}" == place
+
+
 def _plugins(name: str | None = None) -> list[EntryPoint]:
     # Reading the installed packages' metadata costs 20 ms of imports, which most programs never need.
     from importlib.metadata import entry_points
@@ -186,6 +194,18 @@ class ToolRegistry:
         tool = self.get(kind, config)
         judge = getattr(tool, "idempotent_for", None)
         return bool(judge(config)) if judge else tool.idempotent
+
+    def declared(self, kind: str) -> Fields | None:
+        """The fields that tasks of a kind have, if its tool says so. No built-in tool is made for it."""
+        kind = _ALIASES.get(kind, kind)
+        if (tool := self._tools.get(kind)) is None:
+            if kind in _BUILT_IN or not self._plugins or not _plugins(kind):
+                return BUILT_IN.get(kind)
+            try:
+                tool = self.get(kind)
+            except Exception:  # a plug-in that cannot be loaded says nothing of its fields
+                return None
+        return tool.fields if isinstance(tool, Declares) else BUILT_IN.get(kind) if _is_ours(tool) else None
 
     def kinds(self) -> list[str]:
         """Every kind that can be asked for, plug-ins included; nothing is imported for it."""

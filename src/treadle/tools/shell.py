@@ -26,8 +26,7 @@ _DRAIN_S: Final = 0.5
 
 
 class ShellTool(ToolBase):
-    """Fields: cmds (list or text; also cmd, command), env, cwd, stdin, timeout_seconds, shell,
-    output_limit."""
+    """Its fields are declared in `fields.SHELL`."""
 
     kind = "shell"
     idempotent = False

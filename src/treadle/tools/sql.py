@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
+
+from treadle.lang.sql import split_statements
 
 from .base import BadConfig, local_path, mapping, need, pick, unbase64
 from .portable import portable
@@ -13,51 +14,11 @@ from .protocol import ToolCall
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
-# What a semicolon may stand in without ending a statement. Comments of SQL nest.
-_PIECE: Final = re.compile(
-    r"""
-    --[^\n]*
-    | (?P<quoted> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'
-      | '(?:[^']|'')*'
-      | "(?:[^"]|"")*"
-      | (?<![\w$])(?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?P=tag) )
-    | (?P<open> /\* ) | (?P<end> ; )
-    """,
-    re.X | re.S,
-)
-_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
-
 
 @dataclass(slots=True, frozen=True)
 class Statement:
     text: str
     params: Params = None
-
-
-def split_statements(text: str) -> list[str]:
-    """The statements of a script. Semicolons in quotes, dollar quotes and comments do not count, and
-    a part that is nothing but comments is no statement."""
-    found: list[str] = []
-    start = at = 0
-    solid = False
-    while match := _PIECE.search(text, at):
-        solid = solid or bool(text[at : match.start()].strip() or match["quoted"])
-        at = _comment_end(text, match.end()) if match["open"] else match.end()
-        if match["end"]:
-            if solid:
-                found.append(text[start : match.start()].strip())
-            start, solid = at, False
-    if solid or text[at:].strip():
-        found.append(text[start:].strip())
-    return found
-
-
-def _comment_end(text: str, at: int) -> int:
-    depth = 1
-    while depth and (match := _COMMENT_EDGE.search(text, at)):
-        depth += 1 if match[0] == "/*" else -1
-        at = match.end()
-    return at if not depth else len(text)
 
 
 def read_statements(config: Mapping[str, Any], call: ToolCall) -> list[Statement]:

@@ -23,8 +23,7 @@ CHUNK_ROWS: Final = 1000
 
 
 class TransferTool(ToolBase):
-    """Fields: source {tool | type, url | query, auth, method, headers, data_path}, target {tool |
-    type, auth, table | query, key}, mapping, mode (append | replace | upsert), chunk_size, once."""
+    """Its fields are declared in `fields.TRANSFER`."""
 
     kind = "transfer"
     idempotent = False

@@ -127,6 +127,7 @@ def reject_control(reader: Reader, value: Any, path: Path, scope: str) -> None:
 
 def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     spec = dict(reader.mapping(value, "spec_invalid", path, "spec") or {})
+    reader.slips(spec, path, ("policy", "timeout", "result", "loop_mode"), "a step's spec")
     if "policy" not in spec:
         return spec
     place = (*path, "policy")
