@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,24 @@ class ToolBase(ABC):
 def timed_out(kind: str, limit_s: float, **more: Any) -> Outcome:
     message = f"not done after {limit_s:g} s; raise the time limit or split the work"
     return Outcome.failed(kind, message, code="TIMEOUT", retryable=True, **more)
+
+
+def out_of_descriptors(error: OSError) -> Outcome | None:
+    """The outcome if this is what the error says: it is the engine's trouble, and it passes."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    message = (
+        "this process has no file descriptor left; raise the limit (ulimit -n) or do less at the same time"
+    )
+    return Outcome.failed("storage_quota", message, code="NO_DESCRIPTORS", retryable=True)
+
+
+def too_large(size: int, size_max: int) -> Outcome:
+    message = (
+        f"the result takes {size:,} bytes, more than {size_max:,}; write it to a file, a table or an "
+        "artifact, and return where it is"
+    )
+    return Outcome.failed("storage_quota", message, code="RESULT_TOO_LARGE")
 
 
 def pick(config: Mapping[str, Any], *names: str) -> Any:

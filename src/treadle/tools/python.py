@@ -9,12 +9,26 @@ prints is shown as progress frames of type `output`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
-from .base import BadConfig, ToolBase, arguments, local_path, mapping, need, pick, seconds, spec, unbase64
+from .base import (
+    BadConfig,
+    ToolBase,
+    arguments,
+    local_path,
+    mapping,
+    need,
+    out_of_descriptors,
+    pick,
+    seconds,
+    spec,
+    too_large,
+    unbase64,
+)
 from .protocol import Outcome, ToolCall
-from .python_pool import ProcessDied, PythonPool, PythonRequest
+from .python_pool import RESULT_BYTES_MAX, ForeignAnswer, ProcessDied, PythonPool, PythonRequest
 from .registry import FunctionTool, ToolRegistry
 
 MEMORY_MB_DEFAULT = 2048
@@ -70,13 +84,20 @@ class PythonTool(ToolBase):
             reply = await self._pool.call(request, on_output, interpreter=interpreter, fresh=isolated)
         except ProcessDied as error:
             return _died(error, "".join(printed))
+        except ForeignAnswer as error:
+            return Outcome.failed("python", str(error), code="FOREIGN_ANSWER", details=_output(printed))
         except (TypeError, ValueError) as error:
             raise BadConfig(f"the arguments cannot be handed to Python: {error}") from error
         except OSError as error:
-            raise BadConfig(f"the interpreter {interpreter!r} cannot be started: {error}") from error
+            if (short := out_of_descriptors(error)) is not None:
+                return short
+            program = interpreter or sys.executable
+            raise BadConfig(f"the interpreter {program!r} cannot be started: {error.strerror}") from error
         if "error" not in reply:
             return Outcome(result=reply["result"])
-        return _raised(reply, "".join(printed))
+        if reply["error"] == "RESULT_TOO_LARGE":
+            return too_large(int(reply["message"]), RESULT_BYTES_MAX)
+        return _raised(reply, _output(printed))
 
     async def _in_process(self, name: str, config: dict[str, Any], call: ToolCall) -> Outcome:
         if (function := self._callables.get(name)) is None:
@@ -115,13 +136,17 @@ def _died(error: ProcessDied, printed: str) -> Outcome:
     return outcome
 
 
-def _raised(reply: dict[str, Any], printed: str) -> Outcome:
+def _output(printed: list[str]) -> dict[str, Any]:
+    return {"output": "".join(printed)[-4096:]} if printed else {}
+
+
+def _raised(reply: dict[str, Any], details: dict[str, Any]) -> Outcome:
     name = str(reply["error"])
     outcome = Outcome.failed(
         "python",
         f"{name}: {reply['message']}",
         code=name,
-        details={"output": printed[-4096:]} if printed else None,
+        details=details,
         py={"exception_type": name, "traceback": reply["traceback"]},
     )
     assert outcome.error is not None

@@ -1,12 +1,14 @@
 """The other side of the inline Python pool: runs one task after another in a process of its own.
 
-A stand-alone script (standard library only), started with any interpreter: frames of JSON, each
-with a 4-byte length, come in on stdin and go out on what was stdout; bytes travel as base64 under a
-key that is new for each call. What the code prints goes out as frames too; what C code or child
-processes print goes to stderr, whose tail the parent keeps to explain a crash.
+A stand-alone script (standard library only), started with any interpreter. A request comes in on
+stdin: the call's id of 16 bytes, a length of 4, JSON. What goes out on what was stdout begins the same
+way, so that nothing else on that pipe can be taken for the answer to a call. Bytes travel as base64
+under a key made of the id. What the code prints goes out as frames too; what C code or child processes
+print goes to stderr, whose tail the parent keeps to explain a crash.
 
-It protects the engine from the code, not the code from itself: names, environment, working folder
-and `sys.path` are fresh for each call, modules stay loaded (that is what makes it warm).
+It protects the engine from the code, not the code from itself: modules stay loaded (that is what
+makes it warm), all else is put back after each call, see `python_state`. A process that the code
+forks has no part in this: it loses both pipes when it is made, and ends with the code.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import ast
 import asyncio
 import base64
 import contextlib
+import contextvars
 import importlib
 import importlib.metadata
 import inspect
@@ -29,11 +32,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 portable: Callable[[Any], Any] = runpy.run_path(os.path.join(_HERE, "portable.py"))["portable"]
+_STATE = runpy.run_path(os.path.join(_HERE, "python_state.py"))
 
 OUTPUT_BYTES_MAX = 1024 * 1024
 OUTPUT_CHUNK = 8192
@@ -42,17 +46,62 @@ _WRAPPER = "__treadle_body__"
 
 
 class Channel:
-    """Frames out. Several threads of the code may print at once, hence the lock."""
+    """Frames out, each under the id of its call. Several threads of the code may print at once, hence
+    the lock. Only this very process may use it, not one that was forked from it."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, requests: BinaryIO, stream: BinaryIO) -> None:
+        self._requests = requests
         self._stream = stream
         self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self.call = b""
+        os.register_at_fork(after_in_child=self._detach)
 
-    def send(self, frame: dict[str, Any], tag: str = "") -> None:
-        data = json.dumps(frame, default=lambda raw: {tag: base64.b64encode(raw).decode()}).encode()
+    @property
+    def tag(self) -> str:
+        return self.call.hex()
+
+    @property
+    def is_ours(self) -> bool:
+        return os.getpid() == self._owner
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next request; None when there will be none."""
+        head = self._requests.read(20)
+        if len(head) < 20:
+            return None
+        self.call, size = head[:16], struct.unpack(">I", head[16:])[0]
+        tag = self.tag
+
+        def revive(pairs: dict[str, Any]) -> Any:
+            if tag in pairs:
+                return base64.b64decode(pairs[tag])
+            if "status_code" in pairs and "data" in pairs:
+                # The answer to a request has its body under both names, for code as for templates.
+                pairs.setdefault("body", pairs["data"])
+            return pairs
+
+        request: dict[str, Any] = json.loads(self._requests.read(size))
+        for key in ("args", "context"):
+            request[key] = json.loads(request[key], object_hook=revive)
+        return request
+
+    def encode(self, frame: dict[str, Any]) -> bytes:
+        tag = self.tag
+        return json.dumps(frame, default=lambda raw: {tag: base64.b64encode(raw).decode()}).encode()
+
+    def send(self, data: bytes) -> None:
         with self._lock:
-            self._stream.write(struct.pack(">I", len(data)) + data)
+            self._stream.write(self.call + struct.pack(">I", len(data)) + data)
             self._stream.flush()
+
+    def _detach(self) -> None:
+        """In a process that the code forked: neither requests nor answers are its business."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._requests.fileno(), inheritable=False)
+        os.dup2(nothing, self._stream.fileno(), inheritable=False)
+        os.close(nothing)
+        self._lock = threading.Lock()
 
 
 class Output(io.TextIOBase):
@@ -86,7 +135,7 @@ class Output(io.TextIOBase):
         if self._parts:
             text = "".join(self._parts).encode("utf-8", "replace").decode()
             self._parts, self._waiting, self._sent_at = [], 0, time.monotonic()
-            self._channel.send({"out": text, "stream": self._stream})
+            self._channel.send(self._channel.encode({"out": text, "stream": self._stream}))
 
 
 def execute(request: dict[str, Any]) -> Any:
@@ -199,36 +248,27 @@ def check_packages(packages: list[str]) -> None:
         raise ModuleNotFoundError(f"packages are missing: {', '.join(missing)}. Install them with: {command}")
 
 
-@contextlib.contextmanager
-def surroundings(request: dict[str, Any]) -> Iterator[None]:
-    """Environment, working folder, import path and memory limit of one call; restored after it."""
-    environment, folder, path = dict(os.environ), os.getcwd(), list(sys.path)
-    try:
-        limit_memory(request["memory_bytes"])
-        os.environ.update(request["env"])
-        if request["cwd"]:
-            os.chdir(request["cwd"])
-        sys.path[:0] = request["sys_path"]
-        # Last, so that a file beside the definition never hides a library.
-        sys.path.extend([request["cwd"]] if request["cwd"] else [])
-        check_packages(request["packages"])
-        yield
-    finally:
-        limit_memory(None)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(folder)
-        sys.path[:] = path
+def surround(request: dict[str, Any]) -> None:
+    """Environment, working folder, import path and memory limit of one call; `State` takes them back."""
+    limit_memory(request["memory_bytes"])
+    os.environ.update(request["env"])
+    if request["cwd"]:
+        os.chdir(request["cwd"])
+    sys.path[:0] = request["sys_path"]
+    # Last, so that a file beside the definition never hides a library.
+    sys.path.extend([request["cwd"]] if request["cwd"] else [])
+    check_packages(request["packages"])
 
 
-def limit_memory(size: int | None) -> None:
+def limit_memory(size: int) -> None:
     """The soft limit of the address space. Not every system has it; those do without."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        soft = hard if size is None else size if hard == resource.RLIM_INFINITY else min(size, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard)
+        )
 
 
 def own_traceback(error: BaseException, name: str) -> str:
@@ -238,24 +278,35 @@ def own_traceback(error: BaseException, name: str) -> str:
     return "".join([*head, *traceback.format_exception_only(error)])[-16_384:]
 
 
-def answer(request: dict[str, Any], channel: Channel) -> None:
+def answer(request: dict[str, Any], channel: Channel, state: Any) -> None:
     """Runs one request, sends its output and then exactly one result or error."""
     out, err = Output(channel, "stdout"), Output(channel, "stderr")
-    threads = threading.active_count()
     reply: dict[str, Any]
+    state.begin()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with surroundings(request):
-                reply = {"result": execute(request)}
+            surround(request)
+            # In a context of its own: what the code sets in context variables ends with it.
+            reply = {"result": contextvars.copy_context().run(execute, request)}
         except SystemExit as error:
             reply = {"result": None} if not error.code else failure(error, request)
         except BaseException as error:
             reply = failure(error, request)
+    if not channel.is_ours:
+        os._exit(0 if "result" in reply else 1)
+    reply["retire"] = not state.clean()
     out.flush()
     err.flush()
-    # Threads that go on would print into the next call, so such a process is not used again.
-    reply["retire"] = threading.active_count() > threads
-    channel.send(reply, request["tag"])
+    channel.send(encoded(reply, channel, request["result_bytes_max"]))
+
+
+def encoded(reply: dict[str, Any], channel: Channel, bytes_max: int) -> bytes:
+    """The reply, or why it cannot be one: it is larger than what is taken."""
+    data = channel.encode(reply)
+    if len(data) <= bytes_max:
+        return data
+    wrong = {"error": "RESULT_TOO_LARGE", "message": str(len(data)), "traceback": "", "retire": True}
+    return channel.encode(wrong)
 
 
 def failure(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
@@ -279,29 +330,17 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
-    requests = os.fdopen(os.dup(0), "rb")
-    channel = Channel(os.fdopen(os.dup(1), "wb"))
+    channel = Channel(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
     die_with_parent()
+    _STATE["adopt_orphans"]()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while len(head := requests.read(4)) == 4:
-        (size,) = struct.unpack(">I", head)
-        data = json.loads(requests.read(size))
-        tag = data["tag"]
-
-        def revive(pairs: dict[str, Any], tag: str = tag) -> Any:
-            if tag in pairs:
-                return base64.b64decode(pairs[tag])
-            if "status_code" in pairs and "data" in pairs:
-                # The answer to a request has its body under both names, for code as for templates.
-                pairs.setdefault("body", pairs["data"])
-            return pairs
-
-        for key in ("args", "context"):
-            data[key] = json.loads(data[key], object_hook=revive)
-        answer(data, channel)
+    state = _STATE["State"]()
+    while (request := channel.receive()) is not None:
+        answer(request, channel, state)
 
 
 if __name__ == "__main__":

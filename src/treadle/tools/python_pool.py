@@ -1,8 +1,11 @@
 """A warm pool of Python processes, each killable at any time.
 
 A process serves one call at a time. It is killed (with everything it started) when its call is
-cancelled or out of time, replaced when it dies, and retired after many calls or when it leaves
-threads behind. Processes get a small environment: none of the engine's secrets are in it.
+cancelled or out of time, replaced when it dies, and retired after many calls or when a call left
+something behind that cannot be put back (`python_state`). Every frame begins with the id of its call,
+which nobody can guess: what is written to the pipe by others, or for another call, ends the process
+and fails the call at hand; it is never taken for its answer. Processes get a small environment: none
+of the engine's secrets are in it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from typing import Any, Final
 from .pipes import ReadPipe
 
 CALLS_PER_PROCESS_MAX: Final = 2_000
-REPLY_BYTES_MAX: Final = 256 * 1024 * 1024
+RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
+# Above this, decoding is done on a thread: it would hold up all others on the loop.
+_LARGE_BYTES: Final = 256 * 1024
+_ID_BYTES: Final = 16
+_HEAD_BYTES: Final = _ID_BYTES + 4
 STDERR_TAIL_BYTES: Final = 4096
 _LAST_WORDS_S: Final = 1.0
 _CHILD: Final = str(Path(__file__).with_name("python_child.py"))
@@ -51,6 +58,15 @@ class ProcessDied(Exception):
         super().__init__(f"the Python process {how} in the middle of the task")
 
 
+class ForeignAnswer(Exception):
+    """Something that is no answer to this call came through the pipe of answers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the code, or a process that it started, wrote to the pipe of its answer; the process was ended"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class PythonRequest:
     """One piece of code and its surroundings, as the child wants them."""
@@ -64,7 +80,8 @@ class PythonRequest:
     sys_path: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     cwd: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: int = 2048 * 1024 * 1024
+    result_bytes_max: int = RESULT_BYTES_MAX
 
     def encode(self, tag: str) -> bytes:
         def raw(value: bytes) -> dict[str, str]:
@@ -73,7 +90,7 @@ class PythonRequest:
         body = {name: getattr(self, name) for name in self.__slots__}
         # Values of the run are texts of their own: only in them may there be bytes under the tag.
         values = {name: json.dumps(body[name], default=raw) for name in ("args", "context")}
-        return json.dumps({**body, **values, "tag": tag}).encode()
+        return json.dumps({**body, **values}).encode()
 
 
 OnOutput = Callable[[str, str], Awaitable[None]]
@@ -88,13 +105,14 @@ class PythonProcess:
         self._err = err
         self._stderr = b""
         self._drain = asyncio.create_task(self._keep_stderr_tail())
+        self._read = 0
         self.calls = 0
         self.usable = True
 
     @classmethod
     async def start(cls, interpreter: str) -> PythonProcess:
         environment = {k: v for k, v in os.environ.items() if _ENVIRONMENT.fullmatch(k)}
-        out, err = await ReadPipe.open(), await ReadPipe.open()
+        out, err = await ReadPipe.pair()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(interpreter, "-X", "utf8", "-u", "-c", _BOOT, _CHILD),
@@ -112,24 +130,24 @@ class PythonProcess:
         err.started()
         return cls(process, out, err)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since the last answer; else the process is not to be trusted."""
+        return self._out.received == self._read and self._process.returncode is None
+
     async def call(self, request: PythonRequest, on_output: OnOutput) -> dict[str, Any]:
-        """The child's reply. Raises ProcessDied; a cancelled call leaves the process unusable."""
+        """The child's reply. Raises ProcessDied, ForeignAnswer; a cancelled call leaves the process
+        unusable."""
         self.usable = False
         self.calls += 1
-        tag = secrets.token_hex(16)
-        stdin, stdout = self._process.stdin, self._out.reader
+        id = secrets.token_bytes(_ID_BYTES)
+        stdin = self._process.stdin
         assert stdin is not None
         try:
-            data = request.encode(tag)
-            stdin.write(struct.pack(">I", len(data)) + data)
+            data = request.encode(id.hex())
+            stdin.write(id + struct.pack(">I", len(data)) + data)
             await stdin.drain()
-            while True:
-                (size,) = struct.unpack(">I", await stdout.readexactly(4))
-                if size > REPLY_BYTES_MAX:
-                    raise ProcessDied(None, f"a reply of {size} bytes is larger than {REPLY_BYTES_MAX}")
-                reply = self._decode(await stdout.readexactly(size), tag)
-                if "out" not in reply:
-                    break
+            while "out" in (reply := await self._frame(id, request.result_bytes_max)):
                 await on_output(reply["stream"], reply["out"])
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             stdin.close()
@@ -139,13 +157,16 @@ class PythonProcess:
         self.usable = not reply["retire"] and self.calls < CALLS_PER_PROCESS_MAX
         return reply
 
-    @staticmethod
-    def _decode(data: bytes, tag: str) -> dict[str, Any]:
-        def revive(pairs: dict[str, Any]) -> Any:
-            return base64.b64decode(pairs[tag]) if tag in pairs else pairs
-
-        reply: dict[str, Any] = json.loads(data, object_hook=revive if tag.encode() in data else None)
-        return reply
+    async def _frame(self, id: bytes, bytes_max: int) -> dict[str, Any]:
+        head = await self._out.reader.readexactly(_HEAD_BYTES)
+        (size,) = struct.unpack(">I", head[_ID_BYTES:])
+        if not secrets.compare_digest(head[:_ID_BYTES], id) or size > bytes_max + _HEAD_BYTES:
+            raise ForeignAnswer
+        data = await self._out.reader.readexactly(size)
+        self._read += _HEAD_BYTES + size
+        if size > _LARGE_BYTES:
+            return await asyncio.to_thread(_decode, data, id.hex())
+        return _decode(data, id.hex())
 
     async def stop(self) -> None:
         """Kills the process and all it started, and waits until it is gone."""
@@ -164,6 +185,14 @@ class PythonProcess:
     async def _keep_stderr_tail(self) -> None:
         while chunk := await self._err.reader.read(65536):
             self._stderr = (self._stderr + chunk)[-STDERR_TAIL_BYTES:]
+
+
+def _decode(data: bytes, tag: str) -> dict[str, Any]:
+    def revive(pairs: dict[str, Any]) -> Any:
+        return base64.b64decode(pairs[tag]) if tag in pairs else pairs
+
+    reply: dict[str, Any] = json.loads(data, object_hook=revive if tag.encode() in data else None)
+    return reply
 
 
 class PythonPool:
@@ -188,7 +217,8 @@ class PythonPool:
         slots = self._slots.setdefault(program, asyncio.Semaphore(self._size))
         async with slots:
             idle = self._idle.setdefault(program, deque())
-            process = idle.pop() if idle and not fresh else await PythonProcess.start(program)
+            process = None if fresh else await _quiet(idle)
+            process = process or await PythonProcess.start(program)
             try:
                 return await process.call(request, on_output)
             finally:
@@ -202,3 +232,13 @@ class PythonPool:
         for idle in self._idle.values():
             while idle:
                 await idle.pop().stop()
+
+
+async def _quiet(idle: deque[PythonProcess]) -> PythonProcess | None:
+    """A warm process that is as its last call left it. One that has spoken since is ended."""
+    while idle:
+        process = idle.pop()
+        if process.is_quiet:
+            return process
+        await process.stop()
+    return None

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from .base import BadConfig, ToolBase, local_path, mapping, need, time_limit, timed_out
+from .base import BadConfig, ToolBase, local_path, mapping, need, out_of_descriptors, time_limit, timed_out
 from .pipes import ReadPipe
 from .protocol import Outcome, ToolCall
 
@@ -62,8 +62,8 @@ class ShellTool(ToolBase):
         except FileNotFoundError as error:
             return Outcome.failed("not_found", f"{error.strerror}: {error.filename}", code="NO_SUCH_FILE")
         except OSError as error:
-            return Outcome.failed(
-                "client_error", f"the command cannot be started: {error}", code="NOT_STARTED"
+            return out_of_descriptors(error) or Outcome.failed(
+                "client_error", f"the command cannot be started: {error.strerror}", code="NOT_STARTED"
             )
         return _outcome(done, started)
 
@@ -98,7 +98,7 @@ class _Runner:
     async def run(self, entry: dict[str, Any]) -> None:
         """Fills `entry` while the command runs, so that a deadline finds what there was."""
         started = time.monotonic()
-        out, err = await ReadPipe.open(), await ReadPipe.open()
+        out, err = await ReadPipe.pair()
         try:
             starting = asyncio.create_task(
                 asyncio.create_subprocess_exec(
