@@ -14,7 +14,7 @@ from typing import Any
 
 from treadle.performers.agent.models.scripted import ScriptedModel
 from treadle.tools.protocol import Outcome, ToolCall
-from treadle.tools.registry import exception_outcome
+from treadle.tools.functions import exception_outcome
 
 __all__ = ["Outcome", "ScriptedModel", "ScriptedTool"]
 

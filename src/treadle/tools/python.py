@@ -8,7 +8,6 @@ prints is shown as progress frames of type `output`.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,10 @@ from .base import (
     too_large,
     unbase64,
 )
+from .functions import FunctionTool
 from .protocol import Outcome, ToolCall
 from .python_pool import RESULT_BYTES_MAX, ForeignAnswer, ProcessDied, PythonPool, PythonRequest
-from .registry import FunctionTool, ToolRegistry
+from .registry import ToolRegistry
 
 MEMORY_MB_DEFAULT = 2048
 
@@ -105,10 +105,7 @@ class PythonTool(ToolBase):
             raise BadConfig(
                 f"no callable named {name!r} is registered (known: {known}); register it with @engine.tools.function({name!r})"
             )
-        if not function.sync:
-            return await function.run(config, call)
-        # A plain function may block, and this loop serves every other call.
-        return await asyncio.to_thread(function.invoke, config, call)
+        return await function.run(config, call)
 
     async def _code(self, config: dict[str, Any], call: ToolCall) -> str:
         if (code := pick(config, "code")) is not None:

@@ -11,9 +11,7 @@ intent open then: the tool may be there after the next start.
 from __future__ import annotations
 
 import difflib
-import inspect
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -22,11 +20,13 @@ from treadle.kernel.errors import TreadleError
 from treadle.lang.fields import Fields
 
 from .fields import BUILT_IN
-from .portable import portable
-from .protocol import Declares, Outcome, Tool, ToolCall
+from .functions import FunctionTool
+from .protocol import Declares, Tool
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+__all__ = ["FunctionTool", "ToolRegistry", "UnknownTool"]
 
 ENTRY_POINTS = "treadle.tools"
 
@@ -43,8 +43,6 @@ _BUILT_IN: Mapping[str, str] = {
 }
 _ALIASES: Mapping[str, str] = {"result": "artifact", "resolve": "artifact", "result_fetch": "artifact"}
 _EXTRAS: Mapping[str, str] = {"postgres": "postgres", "duckdb": "duckdb", "nats": "nats"}
-# Keys of a task that belong to the pipeline around the tool, never to a function's arguments.
-_TASK_KEYS = frozenset({"name", "kind", "spec", "args", "input", "idempotent", "timeout"})
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,78 +52,6 @@ class UnknownTool(TreadleError, LookupError):
 
     cls = "definition"
     code = "UNKNOWN_TOOL"
-
-
-class FunctionTool:
-    """A plain function as a tool: the task's arguments by keyword in, its return value out.
-
-    A `def` never suspends (`sync` is true), so a worker thread may drive `run` without a loop.
-    A parameter annotated or named `call` gets the `ToolCall`.
-    """
-
-    def __init__(self, kind: str, function: Callable[..., Any], *, idempotent: bool = False) -> None:
-        self.kind = kind
-        self.idempotent = idempotent
-        self.function = function
-        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-        self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
-        parameters = inspect.signature(function).parameters
-        self._names = frozenset(parameters)
-        self._open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        self._call_name = next(
-            (n for n, p in parameters.items() if p.annotation in (ToolCall, "ToolCall") or n == "call"), None
-        )
-
-    async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
-        if self.sync:
-            return self.invoke(config, call)
-        try:
-            return _outcome(await self.function(**self.arguments(config, call)))
-        except Exception as error:
-            return exception_outcome(error)
-
-    def invoke(self, config: dict[str, Any], call: ToolCall) -> Outcome:
-        """The same for a `def`, without a coroutine around it: for a thread of the caller's choice."""
-        try:
-            return _outcome(self.function(**self.arguments(config, call)))
-        except Exception as error:
-            return exception_outcome(error)
-
-    def arguments(self, config: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
-        """`args` (or `input`) over the task's own fields, so that both `args: {text: hi}` and a bare
-        `text: hi` reach a parameter `text`. Bare fields that no parameter wants are left out."""
-        given = {
-            key: value
-            for key, value in config.items()
-            if key not in _TASK_KEYS and (self._open or key in self._names)
-        }
-        for key in ("input", "args"):
-            given.update(config.get(key) or {})
-        if self._call_name is not None:
-            given.setdefault(self._call_name, call)
-        return given
-
-    async def close(self) -> None:
-        """A function holds nothing."""
-
-
-def _outcome(value: Any) -> Outcome:
-    return value if isinstance(value, Outcome) else Outcome(result=portable(value))
-
-
-def exception_outcome(error: Exception) -> Outcome:
-    """What a user's exception looks like from outside: kind `python`, its own frames only."""
-    name = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename != __file__]
-    last = traceback.format_exception_only(error)
-    text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own), *last])
-    outcome = Outcome.failed(
-        "python", f"{name}: {error}", code=name, py={"exception_type": name, "traceback": text}
-    )
-    assert outcome.error is not None
-    outcome.error["exception_type"] = name
-    return outcome
 
 
 def _is_ours(tool: Tool) -> bool:

@@ -5,147 +5,47 @@ Two lanes. Coroutines run as tasks on the engine's event loop; work that is know
 the work. Either way one intent is one `perform(job)`, its result one receipt.
 
 Promises: at most `concurrency` jobs at once in each lane; a revoked job is cancelled at once (a
-thread cannot be killed: its late receipt is stale, and counted); nothing leaves the worker before
-secrets are redacted; a value too large for the journal leaves as a reference.
+thread cannot be killed: its late receipt is stale, and counted; nor can a coroutine that will not end:
+neither takes a place any more); a lane that is full of work that does not end says so; whatever a
+performer raises becomes a receipt; nothing leaves the worker before secrets are redacted; a value too
+large for the journal leaves as a reference.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import threading
 import time
-import traceback
-from collections.abc import Callable, Coroutine, Mapping
-from queue import SimpleQueue
-from typing import Any, Protocol
-
-import msgspec
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from treadle.bus.local import LocalBus
-from treadle.kernel.brief import brief
 from treadle.kernel.errors import EngineStopped, TreadleError
-from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Receipt, make_reference
-from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
-from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
+from treadle.kernel.limits import LEASE_DURATION_MS
+from treadle.kernel.model import Receipt
+from treadle.kernel.values import Value
+from treadle.runtime.commands import Command, FrameSent
 from treadle.runtime.ports import Item, SystemClock, Work
 
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
+from .lane import STUCK_S, Lane
+from .worker_job import Vault, WorkerJob, failed
 
 log = logging.getLogger("treadle.worker")
 
-ANY = "*"
-LOOP = "loop"
-FINISH_POLL_S = 0.02
-
-
-class Vault(Protocol):
-    """Secrets, as the worker needs them."""
-
-    async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
-
-    def redact(self, value: Value) -> Value: ...
-
-
-class WorkerJob:
-    """One intent in this worker's hands; see `job.Job`."""
-
-    def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
-        self._worker = worker
-        self.work = work
-        self._threaded = threaded
-        self._frames = 0
-        self._blobs: dict[str, bytes] = {}
-        self.run = work.run
-        self.workflow = work.workflow
-        self.dialect = work.dialect
-        self.definition = work.definition
-        # A copy: what performers and tools are given is theirs to change, the run's own state is not.
-        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
-        self.options = work.options
-        self.checkpoint = work.checkpoint
-        self._loaded = work.loaded
-
-    @property
-    def idempotency_key(self) -> str:
-        return self.intent.idempotency_key or self.intent.id
-
-    def clean(self, text: str) -> str:
-        return str(self._worker.vault.redact(text))
-
-    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
-        kind, clean = self._worker.vault.redact(to_value([str(type), data if value is None else value]))
-        self._frames += 1
-        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
-
-    async def save(
-        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
-    ) -> None:
-        redact = self._worker.vault.redact
-        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), dict(self._blobs)
-        self._worker.saved(self.intent.id, body)
-        if not durable:
-            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
-            return
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
-        if self._threaded:
-            done.result()
-        else:
-            await asyncio.wrap_future(done)
-
-    async def load_blob(self, reference: Mapping[str, Any]) -> Value:
-        digest = str(reference["checksum"])
-        body = self._blobs.get(digest)
-        if body is None and self._threaded:
-            body = self._worker.fetch_blob(digest)
-        elif body is None:
-            body = await asyncio.to_thread(self._worker.fetch_blob, digest)
-        return decode_trusted(body)
-
-    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        body = encode(self._worker.vault.redact(value))
-        digest = digest_bytes(body)
-        self._blobs[digest] = body
-        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
-
-    async def load_definition(self) -> Any:
-        if self._loaded is None:
-            raise StaysOpen(f"the code of {self.workflow} is not loaded here")
-        return self._loaded
-
-    async def secret(self, name: str) -> str | dict[str, str]:
-        return await self._worker.vault.resolve(name, self.options)
-
-    def late(self) -> None:
-        self._worker.late(self.run, self.intent.id)
-
-    def finish(self, done: Done) -> Item:
-        """The receipt: redacted, and by reference where it is large."""
-        redact = self._worker.vault.redact
-        given, body = copied(done.value)
-        value = redact(given)
-        if value is not given:
-            body = encode(value)
-        if len(body) > PAYLOAD_INLINE_BYTES_MAX:
-            digest = digest_bytes(body)
-            self._blobs[digest] = body
-            value = make_reference(checksum=digest, size=len(body))
-        receipt = Receipt(
-            intent=self.intent.id,
-            status=done.status,
-            value=value,
-            error=brief(redact(to_value(done.error))) if done.error is not None else None,
-            attempts=done.attempts,
-            by=done.by,
-            events=redact(to_value(done.events)) if done.events else [],
-        )
-        if self._worker.sign is not None and self.dialect in self._worker.signing:
-            receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
-        return Item(self.run, receipt, blobs=self._blobs)
+ANY: Final = "*"
+LOOP: Final = "loop"
+FINISH_POLL_S: Final = 0.02
+# The lane of functions grows to this many threads while all of them are busy and nothing moves.
+THREADS_MAX: Final = 64
+# A lane that is full and has not moved for this long says so, and again after a while.
+STALLED_S: Final = 5.0
+STALLED_AGAIN_S: Final = 60.0
+STALLED_SHOWN_MAX: Final = 8
+# A coroutine that was cancelled and goes on all the same keeps its place for this long.
+CANCEL_S: Final = 5.0
 
 
 class Worker:
@@ -168,7 +68,6 @@ class Worker:
         self.sign: Callable[[Receipt], bytes] | None = None
         self.signing: set[str] = set()
         self._concurrency = concurrency
-        self._thread_count = threads
         self._performers: dict[tuple[str, str], tuple[Performer, Threaded | None]] = {}
         self._prepared: set[str] = set()
         # Set by the composition root: registers the performers of a dialect when its first work comes.
@@ -176,12 +75,20 @@ class Worker:
         clock = SystemClock()
         self._coroutines = LocalBus(clock)
         self._functions = LocalBus(clock)
-        self._tokens: SimpleQueue[bool] = SimpleQueue()
+        self._lane = Lane(
+            self._functions,
+            self._serve,
+            threads=threads,
+            threads_max=max(threads, min(concurrency, THREADS_MAX)),
+        )
         self._here = threading.local()
         # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
         self.turn_with: Callable[[Item], bool] = lambda item: False
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._threads: list[threading.Thread] = []
+        self._begun: dict[str, float] = {}
+        self._ended = 0
+        self._watching: asyncio.TimerHandle | None = None
+        self._said: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heart: asyncio.Task[None] | None = None
         self._stopping = False
@@ -213,6 +120,8 @@ class Worker:
         self.unknown.clear()
         self._parked.clear()
         self._loop = loop
+        self._stopping = self._leaving = False
+        self._lane.open()
         self._heart = loop.create_task(self._beat())
 
     def late(self, run: str, intent: str) -> None:
@@ -227,6 +136,7 @@ class Worker:
         """For whoever wants to leave: begins nothing new; what is in hand, and would be done again by
         the next one if it were dropped."""
         self._leaving = True
+        self._lane.take_no_more()
         return [*self._coroutines.held(), *self._functions.held()]
 
     async def finish(self, limit_s: float) -> bool:
@@ -241,28 +151,26 @@ class Worker:
     async def stop(self) -> None:
         """Stops without settling anything: what is open stays open and is done again later."""
         self._stopping = True
-        for _ in self._threads:
-            self._tokens.put(False)
+        threads = self._lane.close()
+        if self._watching is not None:
+            self._watching.cancel()
         waiting = list(self._tasks.values())
         if self._heart is not None:
             waiting.append(self._heart)
         for task in waiting:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, 1.0)
+        if waiting:
+            await asyncio.wait(waiting, timeout=CANCEL_S)
+        await asyncio.to_thread(_join, threads, 1.0)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(LEASE_DURATION_MS / 3000)
             self._coroutines.renew(LOOP)
-            for thread in self._threads:
-                if thread.is_alive():
-                    self._functions.renew(thread.name)
+            self._lane.renew()
             if self._coroutines.expire():
                 self._pump()
-            for _ in range(self._functions.expire()):
-                self._tokens.put(True)
+            self._lane.expire()
 
     def saved(self, intent: str, checkpoint: Value) -> None:
         for bus in (self._coroutines, self._functions):
@@ -278,13 +186,10 @@ class Worker:
         for work in works:
             (plain if self._is_threaded(work) else awaiting).append(work)
         if plain:
-            self._functions.put(plain)
-            if len(plain) == 1 and getattr(self._here, "turning", False):
-                plain = []  # the thread that turned the core takes it itself
-            while len(self._threads) < min(self._thread_count, self._functions.waiting):
-                self._add_thread()
-            for _ in plain:
-                self._tokens.put(True)
+            # The thread that turned the core takes a single piece of work itself.
+            self._lane.put(plain, taken=len(plain) == 1 and getattr(self._here, "turning", False))
+            if self._lane.is_short:
+                self._soon(self._watch)
         if awaiting:
             self._coroutines.put(awaiting)
             self._soon(self._pump)
@@ -292,7 +197,7 @@ class Worker:
     def revoke(self, intents: list[str]) -> None:
         for intent in intents:
             self._parked.pop(intent, None)
-            self._functions.done(intent)
+            self._lane.revoke(intent)
             self._coroutines.done(intent)
         if any(intent in self._tasks for intent in intents):
             self._soon(self._cancel, intents)
@@ -319,17 +224,30 @@ class Worker:
     def _pump(self) -> None:
         assert self._loop is not None
         room = self._concurrency - len(self._tasks)
-        if room <= 0 or self._stopping:
+        if self._stopping:
+            return
+        if room <= 0:
+            if self._coroutines.waiting:
+                self._watch()
             return
         for work in self._take(self._coroutines, LOOP, room):
             if work.intent.id in self._tasks:
                 continue
+            self._begun[work.intent.id] = time.monotonic()
             self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
 
     def _cancel(self, intents: list[str]) -> None:
+        assert self._loop is not None
         for intent in intents:
             if task := self._tasks.get(intent):
                 task.cancel()
+                self._loop.call_later(CANCEL_S, self._give_up, intent, task)
+
+    def _give_up(self, intent: str, task: asyncio.Task[None]) -> None:
+        """A coroutine that does not end when it is cancelled: its place is free all the same."""
+        if self._tasks.get(intent) is task:
+            log.warning("work that was cancelled %g s ago does not end; it is left to itself", CANCEL_S)
+            self._free(intent)
 
     async def _run(self, work: Work) -> None:
         job = WorkerJob(self, work, threaded=False)
@@ -339,52 +257,93 @@ class Worker:
             except BaseException as error:
                 if is_revoked(error):
                     raise
-                item = _failed(job, error)
+                item = failed(job, error)
             if item is not None:
                 self.submit(item)
         finally:
-            self._coroutines.done(work.intent.id)
-            self._tasks.pop(work.intent.id, None)
-            self._pump()
+            if self._tasks.get(work.intent.id) is asyncio.current_task():
+                self._coroutines.done(work.intent.id)
+                self._free(work.intent.id)
+
+    def _free(self, intent: str) -> None:
+        del self._tasks[intent], self._begun[intent]
+        self._ended += 1
+        self._pump()
 
     # --- the lane of plain functions ---
 
-    def _add_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._serve, name=f"treadle-worker-{len(self._threads)}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+    def _serve(self, work: Work) -> bool:
+        """One piece of work, on a thread of the lane. Whether the thread goes on with what follows."""
+        job = WorkerJob(self, work, threaded=True)
+        try:
+            item = _drive(self._perform(job))
+        except BaseException as error:  # whatever a tool raises must not cost the thread
+            item = failed(job, error)
+        self._functions.done(work.intent.id)
+        return item is not None and self._hand_in(item)
 
-    def _serve(self) -> None:
-        while self._tokens.get():
-            works = self._take(self._functions, threading.current_thread().name, 1)
-            while works:
-                (work,) = works
-                job = WorkerJob(self, work, threaded=True)
-                try:
-                    item = _drive(self._perform(job))
-                except BaseException as error:  # whatever a tool raises must not cost the thread
-                    item = _failed(job, error)
-                self._functions.done(work.intent.id)
-                works = self._hand_in(item) if item is not None else []
-
-    def _hand_in(self, item: Item) -> list[Work]:
+    def _hand_in(self, item: Item) -> bool:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
-        if self._stopping:
-            with contextlib.suppress(EngineStopped):  # it took longer than the engine waits
-                self.submit(item)
-            return []
-        alone = not self._functions.leased and not self._functions.waiting and not self._tasks
+        alone = (
+            not self._stopping
+            and not self._functions.leased
+            and not self._functions.waiting
+            and not self._tasks
+        )
         if alone:
             self._here.turning = True
-            turned = self.turn_with(item)
-            self._here.turning = False
-            if turned:
-                return self._take(self._functions, threading.current_thread().name, 1)
-        self.submit(item)
-        return []
+            try:
+                if self.turn_with(item):
+                    return True
+            finally:
+                self._here.turning = False
+        with contextlib.suppress(EngineStopped):  # it took longer than the engine waits
+            self.submit(item)
+        return False
+
+    # --- lanes that do not move ---
+
+    def _watch(self) -> None:
+        """On the loop: looks after a lane in which work waits, until none does."""
+        if self._watching is None and self._loop is not None and not self._stopping:
+            self._watching = self._loop.call_later(STUCK_S, self._tend, self._ended, time.monotonic())
+
+    def _tend(self, ended: int, since: float) -> None:
+        """`ended` coroutines had ended at `since`, when last one did."""
+        assert self._loop is not None
+        self._watching = None
+        if self._stopping:
+            return
+        if ended != self._ended:
+            ended, since = self._ended, time.monotonic()
+        still = self._lane.tend()
+        if still is not None and still >= STALLED_S:
+            self._tell("functions", self._lane.busy, self._functions.waiting)
+        full = len(self._tasks) >= self._concurrency and self._coroutines.waiting > 0
+        if full and time.monotonic() - since >= STALLED_S:
+            now = time.monotonic()
+            held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._coroutines.held()]
+            self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), self._coroutines.waiting)
+        if full or still is not None:
+            self._watching = self._loop.call_later(STUCK_S, self._tend, ended, since)
+
+    def _tell(self, lane: str, held: list[tuple[Work, float]], waiting: int) -> None:
+        """A lane is full of work that does not end: the log names it, and so do the events of its runs."""
+        now = time.monotonic()
+        if now - self._said.get(lane, -STALLED_AGAIN_S) < STALLED_AGAIN_S:
+            return
+        self._said[lane] = now
+        shown = held[:STALLED_SHOWN_MAX]
+        names = ", ".join(f"{w.intent.kind} {w.intent.name} of {w.run} ({for_s:.0f} s)" for w, for_s in shown)
+        log.warning(
+            "%d jobs wait: all %d places for %s are taken by work that does not end. The oldest: %s. "
+            "Give such tasks a `timeout`, or cancel their runs",
+            *(waiting, len(held), lane, names),
+        )
+        for work, for_s in shown:
+            data = {"intent": work.intent.id, "seconds": round(for_s), "waiting": waiting}
+            self.submit(FrameSent(work.run, work.intent.id, 0, "work.stalled", data))
 
     # --- both ---
 
@@ -403,7 +362,7 @@ class Worker:
         except TreadleError as error:
             return job.finish(Done(status="error", error=error.to_value()))
         except Exception as error:
-            return _failed(job, error)
+            return failed(job, error)
 
     def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
         self.unknown[job.intent.id] = why
@@ -414,23 +373,10 @@ class Worker:
         return None
 
 
-def _failed(job: WorkerJob, error: BaseException) -> Item:
-    # Not `exc_info`: a traceback may quote a secret.
-    told = job.clean("".join(traceback.format_exception(error)))
-    log.error("the performer of %s failed\n%s", job.intent.kind, told)
-    wrapped = TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED")
-    return job.finish(Done(status="error", error=wrapped.to_value()))
-
-
-def _settle(future: concurrent.futures.Future[Any]) -> Callable[[Any, TreadleError | None], None]:
-    def ack(value: Any, error: TreadleError | None) -> None:
-        if future.set_running_or_notify_cancel():
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(value)
-
-    return ack
+def _join(threads: list[threading.Thread], limit_s: float) -> None:
+    until = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _drive(work: Coroutine[Any, Any, Item | None]) -> Item | None:

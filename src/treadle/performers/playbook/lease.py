@@ -20,6 +20,7 @@ from treadle.dialects.playbook.pipeline import Pipeline, failure, worker_failure
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Done, Job, StaysOpen
+from treadle.work.raised import named
 
 from .keychain import KeychainReader
 from .pipeline import EVENTS_MAX, Saving, StepRun, Tools
@@ -129,7 +130,7 @@ class Lease(Saving):
         except TreadleError as error:
             done = _worker_failed(error)
         except Exception as error:  # as a worker does with an intent: the others go on
-            done = _worker_failed(TreadleError(f"{type(error).__name__}: {error}", code="PERFORMER_FAILED"))
+            done = _worker_failed(TreadleError(named(error), code="PERFORMER_FAILED"))
         self.live.pop(index, None)
         del self.frames[index]
         self.events += done.events

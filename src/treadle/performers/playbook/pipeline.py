@@ -38,6 +38,7 @@ from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted, encode, to_value
+from treadle.tools.functions import exception_outcome
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -386,8 +387,10 @@ def _raised(error: BaseException) -> Outcome:
             error.cls, "unknown"
         )
         return Outcome.failed(kind, error.message, code=error.code, details=error.details)
-    name = type(error).__name__
-    return Outcome.failed("unknown", f"{name}: {error}", code=name, py={"exception_type": name})
+    outcome = exception_outcome(error)
+    assert outcome.error is not None
+    outcome.error["kind"] = "unknown"
+    return outcome
 
 
 def _error_in(result: Mapping[str, Any]) -> dict[str, Any]:

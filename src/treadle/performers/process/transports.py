@@ -11,7 +11,6 @@ transport that is not registered here leaves the call open for an engine that ha
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import os
@@ -24,10 +23,12 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value, encode
+from treadle.tools.functions import aside
 from treadle.tools.portable import portable
 from treadle.tools.protocol import Outcome, ToolCall
 from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
-from treadle.work.job import Done, Job, StaysOpen
+from treadle.work.job import Done, Job, StaysOpen, is_revoked
+from treadle.work.raised import named, trace, words
 
 RESPONSE_EVENT: Final = "call.response"
 NATS_URL: Final = "nats://127.0.0.1:4222"
@@ -294,10 +295,14 @@ async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Don
     except TreadleError:
         raise
     except TimeoutError as error:
-        return Done(status="timeout", error=_timed_out(str(error) or "the function timed out"))
-    except Exception as error:
-        name = type(error).__name__
-        raise TransportFailed(f"{name}: {error}", code="PYTHON_ERROR", details={"exception": name}) from error
+        return Done(status="timeout", error=_timed_out(words(error) or "the function timed out"))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
+        if is_revoked(error):
+            raise
+        details = {"exception": type(error).__name__, "traceback": trace(error, hidden=(__file__,))}
+        raise TransportFailed(named(error), code="PYTHON_ERROR", details=details) from error
 
 
 def arguments_for(function: Callable[..., Any], payload: Value) -> dict[str, Any]:
@@ -341,7 +346,7 @@ def _imported(name: str, base: str | None) -> Callable[..., Any]:
         return result
 
     async def in_a_thread(payload: Value) -> Any:
-        return await asyncio.to_thread(result, payload)
+        return await aside(lambda: result(payload), None, name)
 
     return in_a_thread
 

@@ -31,6 +31,7 @@ from treadle.kernel.values import Value, encode, to_value
 from treadle.tools.protocol import Tool, ToolCall
 from treadle.tools.registry import ToolRegistry, UnknownTool
 from treadle.work.job import Done, Job, StaysOpen
+from treadle.work.raised import named, trace, words
 
 from . import requests
 
@@ -82,12 +83,13 @@ async def _execute(run: Callable[[Call[Any]], Awaitable[Any]], effect: Effect, c
     try:
         answer = await run(call)
     except TimeoutError as error:
-        known = TreadleError(str(error) or "timed out", cls="timeout", code="TIMEOUT")
+        known = TreadleError(words(error) or "timed out", cls="timeout", code="TIMEOUT")
         return Done(status="timeout", error=known.to_value(), by=effect.entrypoint)
     except TreadleError as error:
         return Done(status="error", error=error.to_value(), by=effect.entrypoint)
     except Exception as error:
-        known = TreadleError(f"{type(error).__name__}: {error}", cls="transport", code="EXECUTOR_FAILED")
+        details = {"traceback": trace(error, hidden=(__file__,))}
+        known = TreadleError(named(error), cls="transport", code="EXECUTOR_FAILED", details=details)
         return Done(status="error", error=known.to_value(), by=effect.entrypoint)
     return Done(value=_receipt(effect, answer), by=effect.entrypoint)
 

@@ -1,0 +1,204 @@
+"""The lane of plain functions: threads that work, and what becomes of those that hang.
+
+A thread cannot be killed and a function may take for ever, so the lane counts threads that are free,
+not threads that are there: while none is, one more is started, up to `threads` at once and then, when
+nothing has moved for a moment, slowly up to `threads_max`. A thread whose work was settled without it
+(cancelled, out of time) is given up: it leaves the lane at once, and ends when its function does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final
+
+from treadle.bus.local import LocalBus
+from treadle.runtime.ports import Work
+
+log = logging.getLogger("treadle.worker")
+
+# Beside the threads that work: functions that hang, each with a thread nobody can end.
+GIVEN_UP_MAX: Final = 256
+# How long work waits for a thread before the lane grows beyond its usual size.
+STUCK_S: Final = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One thread of the lane."""
+
+    name: str
+    work: Work | None = None
+    since_s: float = 0.0
+    given_up: bool = False
+    thread: threading.Thread = field(init=False)
+
+
+class Lane:
+    """`serve(work)` does one piece of work and says whether this thread should take the next one
+    itself; it must not raise. Any thread may call anything here."""
+
+    def __init__(
+        self, bus: LocalBus, serve: Callable[[Work], bool], *, threads: int, threads_max: int
+    ) -> None:
+        self.bus = bus
+        self.threads_max = threads_max
+        self._serve = serve
+        self._usual = threads
+        self._members: dict[str, Member] = {}
+        self._given_up: set[Member] = set()
+        self._idle = 0
+        self._made = 0
+        # How much has been finished: a lane that does not move is stuck.
+        self._finished = 0
+        self._seen = (-1, 0.0)
+        self._closed = False
+        self._leaving = False
+        self._tokens: SimpleQueue[bool] = SimpleQueue()
+        self._lock = threading.Lock()
+
+    # --- work comes ---
+
+    def put(self, works: list[Work], *, taken: bool = False) -> None:
+        """New work. With `taken`, the calling thread is about to take it itself."""
+        self.bus.put(works)
+        if not taken:
+            self.wake(len(works))
+
+    def wake(self, count: int) -> None:
+        with self._lock:
+            while self._idle < self.bus.waiting and len(self._members) < self._usual and self._add():
+                pass
+        for _ in range(count):
+            self._tokens.put(True)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether work waits that no free thread will take."""
+        return self.bus.waiting > self._idle
+
+    def tend(self) -> float | None:
+        """Lets a lane grow in which nothing moves. For how long it has not moved; None if it does."""
+        with self._lock:
+            if self.bus.waiting <= self._idle:
+                self._seen = (-1, 0.0)
+                return None
+            finished, since = self._seen
+            now = time.monotonic()
+            if finished != self._finished:
+                self._seen = (self._finished, now)
+                return 0.0
+            if now - since >= STUCK_S and self._add():
+                self._tokens.put(True)
+            return now - since
+
+    def _add(self) -> bool:
+        """Under the lock. One more thread, if there may be one."""
+        if self._closed or len(self._members) >= self.threads_max or len(self._given_up) >= GIVEN_UP_MAX:
+            return False
+        member = Member(f"treadle-worker-{self._made}")
+        member.thread = threading.Thread(target=self._live, args=(member,), name=member.name, daemon=True)
+        self._made += 1
+        self._members[member.name] = member
+        self._idle += 1
+        try:
+            member.thread.start()
+        except RuntimeError as error:  # the system has no thread left; those that are there go on
+            del self._members[member.name]
+            self._idle -= 1
+            log.warning("no further thread can be started: %s", error)
+            return False
+        return True
+
+    # --- a thread's life ---
+
+    def _live(self, member: Member) -> None:
+        try:
+            while not member.given_up and self._tokens.get():
+                with self._lock:
+                    self._idle -= 1
+                try:
+                    self._work(member)
+                finally:
+                    with self._lock:
+                        self._idle += 1
+        finally:
+            self._leave(member)
+
+    def _work(self, member: Member) -> None:
+        again = True
+        while again and not member.given_up and (work := self._take(member)) is not None:
+            member.since_s = time.monotonic()
+            member.work = work
+            try:
+                again = self._serve(work)
+            finally:
+                member.work = None
+                self._finished += 1
+
+    def _take(self, member: Member) -> Work | None:
+        works = [] if self._leaving else self.bus.take(member.name, 1)
+        return works[0] if works else None
+
+    def _leave(self, member: Member) -> None:
+        with self._lock:
+            self._members.pop(member.name, None)
+            self._given_up.discard(member)
+            self._idle -= 1
+        if not self._closed and self.bus.waiting:
+            self.wake(1)
+
+    # --- work goes ---
+
+    def revoke(self, intent: str) -> None:
+        """The intent is settled: who still works on it is given up, and need not be waited for."""
+        self.bus.done(intent)
+        with self._lock:
+            for member in list(self._members.values()):
+                if (work := member.work) is not None and work.intent.id == intent:
+                    member.given_up = True
+                    del self._members[member.name]
+                    self._given_up.add(member)
+        if self.bus.waiting:
+            self.wake(1)
+
+    def renew(self) -> None:
+        for member in list(self._members.values()):
+            if member.thread.is_alive():
+                self.bus.renew(member.name)
+
+    def expire(self) -> None:
+        if count := self.bus.expire():
+            self.wake(count)
+
+    @property
+    def busy(self) -> list[tuple[Work, float]]:
+        """What the threads have in hand, and for how many seconds, the longest first."""
+        now = time.monotonic()
+        held = [(m.work, now - m.since_s) for m in list(self._members.values()) if m.work is not None]
+        return sorted(held, key=lambda pair: -pair[1])
+
+    @property
+    def given_up(self) -> int:
+        return len(self._given_up)
+
+    def open(self) -> None:
+        self._closed = self._leaving = False
+        self._tokens = SimpleQueue()
+
+    def take_no_more(self) -> None:
+        self._leaving = True
+
+    def close(self) -> list[threading.Thread]:
+        """Tells every thread to end after what it has in hand; those that will."""
+        with self._lock:
+            self._closed = True
+            members, self._members = list(self._members.values()), {}
+        for member in members:
+            member.given_up = True
+            self._tokens.put(False)
+        return [member.thread for member in members]

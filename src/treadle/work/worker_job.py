@@ -1,0 +1,183 @@
+"""One intent in the hands of the worker inside the engine's process, until it is a receipt.
+
+Whatever becomes of it, there is a receipt: redacted, by reference where it is large, and written down
+also where what was raised cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from treadle.kernel.brief import brief
+from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import Receipt, make_reference
+from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
+from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.ports import Item, Work
+
+from .job import Done, StaysOpen
+from .raised import named, plain, trace
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+log = logging.getLogger("treadle.worker")
+
+
+class Vault(Protocol):
+    """Secrets, as the worker needs them."""
+
+    async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
+
+    def redact(self, value: Value) -> Value: ...
+
+
+class WorkerJob:
+    """One intent in this worker's hands; see `job.Job`."""
+
+    def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
+        self._worker = worker
+        self.work = work
+        self._threaded = threaded
+        self._frames = 0
+        self._blobs: dict[str, bytes] = {}
+        self.run = work.run
+        self.workflow = work.workflow
+        self.dialect = work.dialect
+        self.definition = work.definition
+        # A copy: what performers and tools are given is theirs to change, the run's own state is not.
+        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
+        self.options = work.options
+        self.checkpoint = work.checkpoint
+        self._loaded = work.loaded
+
+    @property
+    def idempotency_key(self) -> str:
+        return self.intent.idempotency_key or self.intent.id
+
+    def clean(self, text: str) -> str:
+        return str(self._worker.vault.redact(text))
+
+    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
+        kind, clean = self._worker.vault.redact(to_value([str(type), data if value is None else value]))
+        self._frames += 1
+        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
+
+    async def save(
+        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
+    ) -> None:
+        redact = self._worker.vault.redact
+        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), dict(self._blobs)
+        self._worker.saved(self.intent.id, body)
+        if not durable:
+            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
+            return
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
+        if self._threaded:
+            done.result()
+        else:
+            await asyncio.wrap_future(done)
+
+    async def load_blob(self, reference: Mapping[str, Any]) -> Value:
+        digest = str(reference["checksum"])
+        body = self._blobs.get(digest)
+        if body is None and self._threaded:
+            body = self._worker.fetch_blob(digest)
+        elif body is None:
+            body = await asyncio.to_thread(self._worker.fetch_blob, digest)
+        return decode_trusted(body)
+
+    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        body = encode(self._worker.vault.redact(value))
+        digest = digest_bytes(body)
+        self._blobs[digest] = body
+        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+
+    async def load_definition(self) -> Any:
+        if self._loaded is None:
+            raise StaysOpen(f"the code of {self.workflow} is not loaded here")
+        return self._loaded
+
+    async def secret(self, name: str) -> str | dict[str, str]:
+        return await self._worker.vault.resolve(name, self.options)
+
+    def late(self) -> None:
+        self._worker.late(self.run, self.intent.id)
+
+    def finish(self, done: Done) -> Item:
+        """The receipt: redacted, and by reference where it is large."""
+        redact = self._worker.vault.redact
+        given, body = copied(done.value)
+        value = redact(given)
+        if value is not given:
+            body = encode(value)
+        if len(body) > PAYLOAD_INLINE_BYTES_MAX:
+            digest = digest_bytes(body)
+            self._blobs[digest] = body
+            value = make_reference(checksum=digest, size=len(body))
+        receipt = Receipt(
+            intent=self.intent.id,
+            status=done.status,
+            value=value,
+            error=brief(redact(_writable(done.error))) if done.error is not None else None,
+            attempts=done.attempts,
+            by=done.by,
+            events=redact(to_value(done.events)) if done.events else [],
+        )
+        if self._worker.sign is not None and self.dialect in self._worker.signing:
+            receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
+        return Item(self.run, receipt, blobs=self._blobs)
+
+
+def failed(job: WorkerJob, error: BaseException) -> Item:
+    """The receipt for what a performer raised. It must be possible to write one, whatever that was."""
+    try:
+        # Not `exc_info`: a traceback may quote a secret.
+        told = job.clean(trace(error))
+        log.error("the performer of %s failed\n%s", job.intent.kind, told)
+        wrapped = TreadleError(named(error), code="PERFORMER_FAILED", details={"traceback": told})
+        return job.finish(Done(status="error", error=wrapped.to_value()))
+    except BaseException as second:
+        message = f"{type(error).__name__}, and then {type(second).__name__} while that was written down"
+        bare = TreadleError(message, code="PERFORMER_FAILED")
+        return Item(job.run, Receipt(intent=job.intent.id, status="error", error=bare.to_value()))
+
+
+def _writable(error: dict[str, Any]) -> Value:
+    """An error that can be recorded, whatever texts it quotes."""
+    try:
+        return to_value(error)
+    except ValueRefused:
+        return _escaped(error)
+
+
+def _escaped(value: object) -> Value:
+    if isinstance(value, dict):
+        return {plain(str(key)): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    if isinstance(value, str):
+        return plain(value)
+    try:
+        return to_value(value)
+    except ValueRefused:
+        return plain(f"({type(value).__name__})")
+
+
+def _settle(future: concurrent.futures.Future[Any]) -> Callable[[Any, TreadleError | None], None]:
+    def ack(value: Any, error: TreadleError | None) -> None:
+        if future.set_running_or_notify_cancel():
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+    return ack
