@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from treadle.performers.agent.models.scripted import ScriptedModel
-from treadle.tools.protocol import Outcome, ToolCall
 from treadle.tools.functions import exception_outcome
+from treadle.tools.protocol import Outcome, ToolCall
 
 __all__ = ["Outcome", "ScriptedModel", "ScriptedTool"]
 

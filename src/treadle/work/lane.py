@@ -186,10 +186,6 @@ class Lane:
     def given_up(self) -> int:
         return len(self._given_up)
 
-    def open(self) -> None:
-        self._closed = self._leaving = False
-        self._tokens = SimpleQueue()
-
     def take_no_more(self) -> None:
         self._leaving = True
 

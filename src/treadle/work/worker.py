@@ -72,15 +72,8 @@ class Worker:
         self._prepared: set[str] = set()
         # Set by the composition root: registers the performers of a dialect when its first work comes.
         self.prepare: Callable[[str], None] = lambda dialect: None
-        clock = SystemClock()
-        self._coroutines = LocalBus(clock)
-        self._functions = LocalBus(clock)
-        self._lane = Lane(
-            self._functions,
-            self._serve,
-            threads=threads,
-            threads_max=max(threads, min(concurrency, THREADS_MAX)),
-        )
+        self._threads = threads
+        self._make_lanes()
         self._here = threading.local()
         # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
         self.turn_with: Callable[[Item], bool] = lambda item: False
@@ -120,9 +113,22 @@ class Worker:
         self.unknown.clear()
         self._parked.clear()
         self._loop = loop
+        # An engine may be opened again: what was open then is handed out again by its recovery.
         self._stopping = self._leaving = False
-        self._lane.open()
+        self._make_lanes()
+        self.unknown.clear()
+        self._parked.clear()
         self._heart = loop.create_task(self._beat())
+
+    def _make_lanes(self) -> None:
+        clock = SystemClock()
+        self._coroutines, self._functions = LocalBus(clock), LocalBus(clock)
+        self._lane = Lane(
+            self._functions,
+            self._serve,
+            threads=self._threads,
+            threads_max=max(self._threads, min(self._concurrency, THREADS_MAX)),
+        )
 
     def late(self, run: str, intent: str) -> None:
         """Of an intent that nobody holds any more: it is settled, so this receipt is stale."""
