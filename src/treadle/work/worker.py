@@ -105,13 +105,6 @@ class Worker:
     # --- life ---
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        # An engine may be opened again: what was open then is handed out again by its recovery.
-        self._stopping = self._leaving = False
-        clock = SystemClock()
-        self._coroutines, self._functions = LocalBus(clock), LocalBus(clock)
-        self._tokens, self._threads = SimpleQueue(), []
-        self.unknown.clear()
-        self._parked.clear()
         self._loop = loop
         # An engine may be opened again: what was open then is handed out again by its recovery.
         self._stopping = self._leaving = False
