@@ -107,6 +107,7 @@ class Engine(TaskMethods):
         self.worker.prepare = lambda dialect: compose.register_performers(self, dialect)
 
     async def __aenter__(self) -> Engine:
+        self.library.stored.clear()
         await self._bridge.start()
         try:
             for deploy in self._deploying:
@@ -274,7 +275,7 @@ class Engine(TaskMethods):
         create = NewRun(row.dialect, row.name, row.version, row.digest, key)
         if not self.owns and row.digest in self.library.known:
             # The owner is another process: it has to know what was compiled here.
-            await self.operate("learn", deploys.row_value(self.library.known[row.digest]))
+            await self.operate("learn", deploys.family_value(self.library.family(row.digest)))
         answer = await self.submit(run, event, create=create, blobs=blobs)
         return Run(self, run, existing=bool(answer.get("existing")))
 

@@ -5,10 +5,11 @@ Everything that compiles is imported when it is needed: `treadle --help` needs n
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import DefinitionCorrupt, TreadleError
 
 from .output import Output, Usage
 
@@ -78,8 +79,13 @@ async def attach_known(engine: Engine, out: Output) -> None:
     from treadle.store.protocol import Reads
 
     def ask(reads: Reads) -> list[str]:
-        rows = (reads.definition(version.digest) for version in reads.versions())
-        return [row.file for row in rows if row is not None and row.dialect == "reactive" and row.file]
+        found = []
+        for version in reads.versions():
+            with suppress(DefinitionCorrupt):  # `treadle definitions` says so
+                row = reads.definition(version.digest)
+                if row is not None and row.dialect == "reactive" and row.file:
+                    found.append(row.file)
+        return found
 
     async with Engine(engine.store_url, readonly=True) as onlooker:
         files = await onlooker.read(ask)

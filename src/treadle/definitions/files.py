@@ -98,9 +98,9 @@ def load_python(path: Path, name: str | None) -> list[Any]:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except DefinitionError:
+    except (DefinitionError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # also `sys.exit()`, which would end the whole process
         message = f"{path} cannot be imported: {type(error).__name__}: {error}"
         raise DefinitionError(message, code="PYTHON_IMPORT", where=str(path)) from error
     finally:

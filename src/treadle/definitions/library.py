@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
-from treadle.runtime.registry import Loaded, LoadedCache, Registry
+from treadle.runtime.registry import Family, Loaded, LoadedCache, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
+from .children import file_beside, literal_names
 from .files import (
     SUFFIXES,
     compile_text,
@@ -35,6 +37,9 @@ class Library:
         self._dialects = dialects
         # Compiled here, perhaps not in the store yet: written with the first run that needs them.
         self.known: dict[str, DefinitionRow] = {}
+        # What each definition means by the names of files beside it, by its digest.
+        self.pins: dict[str, dict[str, str]] = {}
+        self.stored: set[str] = set()
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
@@ -53,7 +58,30 @@ class Library:
         for definition in found:
             self._verify(definition)
             self._learn(definition)
+            if definition is not target or definition.digest not in self.pins:
+                self._pin(definition, {})
         return found
+
+    def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:
+        """Compiles the children that a definition names by file, and theirs."""
+        pins: dict[str, str] = {}
+        for name in literal_names(definition):
+            path = None if definition.file is None else file_beside(name, definition.file)
+            if path is None:
+                continue
+            if path not in seen:
+                try:
+                    (child,) = self._load_path(str(path), strict=False)
+                except DefinitionError as error:
+                    if error.code == "UNKNOWN_SHAPE":
+                        continue  # some other file that happens to have this name
+                    raise
+                seen[path] = self._learn(child).digest
+                self._pin(child, seen)
+            pins[name] = seen[path]
+        if self.pins.get(definition.digest, {}) != pins:
+            self.stored.discard(definition.digest)
+        self.pins[definition.digest] = pins
 
     def _verify(self, definition: Definition) -> None:
         """What only the engine can check, of definitions that were not compiled here."""
@@ -99,7 +127,18 @@ class Library:
         return row
 
     def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
-        return deploys.of(definition, self._dialects[definition.dialect], validation)
+        deploy = deploys.of(definition, self._dialects[definition.dialect], validation)
+        return replace(deploy, family=self.family(definition.digest))
+
+    def family(self, digest: str) -> Family:
+        """A definition that was compiled here, with all that it names by file."""
+        rows: dict[str, DefinitionRow] = {}
+        queue = [digest]
+        while queue:
+            if (found := queue.pop()) not in rows and found in self.known:
+                rows[found] = self.known[found]
+                queue += self.pins.get(found, {}).values()
+        return Family(list(rows.values()), {d: p for d in rows if (p := self.pins.get(d))})
 
     def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
         """For `validation=warn`: what compiles, and what does not. The latter have their text for a
@@ -130,8 +169,10 @@ class Library:
         """Definitions by digest and name over one connection, with what is known here on top."""
         registry = Registry(self.machine_of, reads, self._loaded)
         registry.pending = self.known
+        registry.pins = self.pins
+        registry.family = self.family
+        registry.stored = self.stored
         registry.renamed = self._forget_names
-        registry.find_file = self._find_file
         registry.check_input = self._check_input
         return registry
 
@@ -171,16 +212,6 @@ class Library:
             machine = self.machine_of(row.dialect)
             found = self._loaded.add(row.digest, Loaded(row, machine, machine.load(row.body)))
         return found.definition
-
-    def _find_file(self, workflow: str, base: str | None) -> DefinitionRow | None:
-        """A child named by file, relative to its caller's file."""
-        if base is None or workflow.startswith("sha256:"):
-            return None
-        for suffix in ("", *SUFFIXES):
-            path = Path(base) / (workflow + suffix)
-            if path.is_file():
-                return self._learn(self._load_path(str(path), strict=False)[0])
-        return None
 
     def _check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)

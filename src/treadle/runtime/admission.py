@@ -335,8 +335,6 @@ def _write_row(core: Core, hot: Hot, step: Step) -> None:
         row.parent, row.parent_intent = state.parent, state.parent_intent
         row.continued_from, row.started_ns = state.continued_from, state.started_ns
         batch.runs_new[row.no] = row
-        pending = core.registry.pending.get(state.definition)
-        if pending is not None and state.definition not in core.registry.stored:
-            batch.definitions.append(pending)
+        core.registry.unwritten(state.definition).write(batch, step.at_ns)
     elif row.no not in batch.runs_new:
         batch.runs_changed[row.no] = row

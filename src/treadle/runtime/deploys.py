@@ -12,7 +12,7 @@ from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .core import Core
-from .registry import latest
+from .registry import Family, latest
 
 UNVERSIONED = "0"
 
@@ -25,6 +25,8 @@ class Deploy:
     reasons: list[str]
     children: list[str]
     strict: bool
+    # The definition again, with all that it names by file.
+    family: Family
 
     def to_value(self) -> dict[str, Any]:
         return {
@@ -32,11 +34,14 @@ class Deploy:
             "reasons": self.reasons,
             "children": self.children,
             "strict": self.strict,
+            "family": family_value(self.family),
         }
 
     @staticmethod
     def from_value(value: dict[str, Any]) -> Deploy:
-        return Deploy(DefinitionRow(**value["row"]), value["reasons"], value["children"], value["strict"])
+        row = DefinitionRow(**value["row"])
+        family = family_of(value.get("family") or {"rows": [value["row"]]})
+        return Deploy(row, value["reasons"], value["children"], value["strict"], family)
 
 
 def row_of(definition: Definition) -> DefinitionRow:
@@ -55,7 +60,9 @@ def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
     """What deploying a definition asks for. A dialect may name the workflows it needs."""
     children = getattr(dialect, "children", None)
     loaded = dialect.machine.load(definition.body) if children else None
-    return Deploy(row_of(definition), [], list(children(loaded)) if children else [], validation == "strict")
+    row = row_of(definition)
+    named = list(children(loaded)) if children else []
+    return Deploy(row, [], named, validation == "strict", Family([row], {}))
 
 
 def row_value(row: DefinitionRow) -> dict[str, Any]:
@@ -63,11 +70,20 @@ def row_value(row: DefinitionRow) -> dict[str, Any]:
     return value
 
 
+def family_value(family: Family) -> dict[str, Any]:
+    return {"rows": [row_value(row) for row in family.rows], "pins": family.pins}
+
+
+def family_of(value: dict[str, Any]) -> Family:
+    return Family([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
+
+
 def learn(core: Core, value: dict[str, Any]) -> dict[str, Any]:
-    """Writes a definition that another process compiled; it claims no name and no version."""
-    row = DefinitionRow(**value)
-    core.staged.batch.definitions.append(msgspec.structs.replace(row, created_ns=core.clock.now_ns()))
-    return {"digest": row.digest}
+    """Writes definitions that another process compiled; they claim no name and no version."""
+    family = family_of(value if "rows" in value else {"rows": [value]})
+    family.write(core.staged.batch, core.clock.now_ns())
+    core.registry.pins.update(family.pins)
+    return {"digest": family.rows[0].digest}
 
 
 def unavailable(definition: Definition) -> Deploy:
@@ -75,7 +91,8 @@ def unavailable(definition: Definition) -> Deploy:
     why it cannot run, until something valid takes its place."""
     errors = [problem for problem in definition.warnings if problem.severity == "error"]
     reasons = [f"{problem.path or problem.line}: {problem.message}" for problem in errors]
-    return Deploy(row_of(definition), reasons, [], strict=False)
+    row = row_of(definition)
+    return Deploy(row, reasons, [], strict=False, family=Family([row], {}))
 
 
 def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
@@ -83,7 +100,8 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     a taken version is refused. A definition without a version gets the next number by itself."""
     row, now = deploy.row, core.clock.now_ns()
     taken = core.store.versions(row.name)
-    missing = [name for name in deploy.children if not _known(core, name, row)]
+    pinned = deploy.family.pins.get(row.digest, {})
+    missing = [name for name in deploy.children if name not in pinned and not _known(core, name, row)]
     reasons = [*deploy.reasons, *(f"the workflow {name} is not deployed" for name in missing)]
     if missing and deploy.strict:
         raise DefinitionError(
@@ -105,7 +123,8 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     else:
         version = str(1 + max((int(v.version) for v in taken if v.version.isdigit()), default=0))
     status = "unavailable" if reasons else "available"
-    core.staged.batch.definitions.append(msgspec.structs.replace(row, created_ns=now))
+    deploy.family.write(core.staged.batch, now)
+    core.registry.pins.update(deploy.family.pins)
     core.staged.batch.versions.append(
         VersionRow(
             name=row.name,

@@ -199,7 +199,7 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
                 f"runs are nested deeper than {RUN_DEPTH_MAX}", cls="user", code="RUN_TOO_DEEP"
             )
         options = {**state.options, **(params.get("options") or {})}
-        row = core.registry.find(str(params["workflow"]), base=options.get("base"))
+        row = core.registry.find(str(params["workflow"]), caller=state.definition)
         input = _prepared(core, row, params.get("input"), options)
     except PASSING:
         raise

@@ -17,10 +17,12 @@ import msgspec
 
 from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
-from treadle.kernel.values import Value
-from treadle.store.protocol import DefinitionRow, Reads, VersionRow
+from treadle.kernel.values import Value, encode
+from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
+# Documents that say what a definition means by the names of files beside it.
+CHILDREN = "children"
 
 
 class LoadedCache:
@@ -67,6 +69,19 @@ def version_key(version: str) -> tuple[Any, ...]:
     return (numbers, (1,) if not pre else (0, pre))
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Definitions that belong together: one, and all that it names by file. `pins` are those names, by
+    the digest of who uses them."""
+
+    rows: list[DefinitionRow]
+    pins: dict[str, dict[str, str]]
+
+    def write(self, batch: Batch, now_ns: int) -> None:
+        batch.definitions += [msgspec.structs.replace(row, created_ns=now_ns) for row in self.rows]
+        batch.documents += [(CHILDREN, digest, now_ns, encode(pins)) for digest, pins in self.pins.items()]
+
+
 class Registry:
     def __init__(
         self, machine_of: Callable[[str], Machine], reads: Reads, cache: LoadedCache | None = None
@@ -81,8 +96,11 @@ class Registry:
         self.renamed: Callable[[Sequence[VersionRow]], None] = lambda versions: None
         # A definition that stands in for every other: to see how a journal would go under it.
         self.instead: str | None = None
-        # Set by the composition root: a workflow named by file, and a dialect's check of inputs.
-        self.find_file: Callable[[str, str | None], DefinitionRow | None] = lambda workflow, base: None
+        # What definitions mean by names of files beside them, as it was when they were loaded; and a
+        # definition with all that it names so.
+        self.pins: dict[str, dict[str, str]] = {}
+        self.family: Callable[[str], Family] = lambda digest: Family([], {})
+        # Set by the composition root: a dialect's check of inputs.
         self.check_input: Callable[[Loaded, Value, dict[str, Any]], Value] = lambda loaded, input, options: (
             input
         )
@@ -97,9 +115,19 @@ class Registry:
         machine = self._machine_of(row.dialect)
         return self._loaded.add(digest, Loaded(row, machine, machine.load(row.body)))
 
-    def find(self, workflow: str, *, base: str | None = None) -> DefinitionRow:
-        """A child's definition: a file beside its caller, else what is deployed under the name."""
-        return self.find_file(workflow, base) or self.resolve(workflow)
+    def find(self, workflow: str, *, caller: str) -> DefinitionRow:
+        """A child's definition: the file that its caller's definition named, as it was when that was
+        loaded; else what is deployed under the name. No file is looked for."""
+        pins = self.pins.get(caller) or self._reads.document(CHILDREN, caller) or {}
+        if digest := pins.get(workflow):
+            return self.load(digest).row
+        return self.resolve(workflow)
+
+    def unwritten(self, digest: str) -> Family:
+        """What has to be written with the first run of a definition that was compiled here."""
+        if digest not in self.pending or digest in self.stored:
+            return Family([], {})
+        return self.family(digest)
 
     def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
         return self.check_input(self.load(row.digest), input, options)
@@ -126,7 +154,7 @@ class Registry:
                 raise DefinitionError(
                     f"{workflow} is deployed but unavailable: {reasons}", code="WORKFLOW_UNAVAILABLE"
                 )
-            raise UnknownWorkflow(f"no workflow {workflow!r} is deployed; deploy it, or name a file")
+            raise UnknownWorkflow(f"no workflow {workflow!r:.80} is deployed; deploy it first")
         chosen = latest(usable)
         row = self.load(chosen.digest).row
         # A definition that names no version was given one when it was deployed; its runs say which.
