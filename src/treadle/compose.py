@@ -17,7 +17,7 @@ import msgspec
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import Event, event_value, is_reference, make_reference
+from treadle.kernel.model import Event, event_value, make_reference
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.fields import Declared, nothing_declared
@@ -252,10 +252,10 @@ def _as_far_as(value: object) -> object:
 
 
 def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
-    """An input for the journal: itself, or a reference and the payload behind it if it is large (or
-    looks like a reference, which would be taken for one of ours) and the machine takes that."""
+    """An input for the journal: itself, or a reference and the payload behind it if it is large and the
+    machine takes that."""
     body = encode(value) if machine.large_input else b""
-    if not body or (len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value)):
+    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
         return value, {}
     checksum = digest_bytes(body)
     # People see what is behind a reference that its dialect keeps for itself.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported, ValueRefused
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status
+from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status, disarmed
 from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
@@ -254,7 +254,7 @@ class Engine(TaskMethods):
             row, model=model, secrets=secrets, offline=offline, dry_run=dry_run, templates=templates
         )
         loaded = self.library.loaded(row)
-        given = compose.checked_input(self.dialects[row.dialect], loaded, input, options)
+        given = disarmed(compose.checked_input(self.dialects[row.dialect], loaded, input, options))
         scripted = model is not None and model.partition(":")[0] == "scripted"
         if model and (scripted or (row.dialect == "agent" and self.owns)):
             # A script may be wrong for the agents that another dialect calls, too.

@@ -7,14 +7,14 @@ Events are what a run is told; they are journaled verbatim, so each has one cano
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from .errors import BlobMissing
-from .values import Value
+from .values import Value, encode
 
 Status = Literal["running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled", "partial"})
@@ -266,16 +266,55 @@ class Context:
         return self.blobs(str(reference["checksum"]))
 
 
+# A mapping with this key is data, whatever else it looks like.
+INERT: Final = "$inert"
+# How what looks like a reference, or like a manifest of references, looks in canonical bytes.
+_LIKENESS: Final = (b"sha256:", b"hmanifest")
+
+
 def is_reference(value: Value) -> bool:
     """Whether a value is a reference of ours, standing in for a payload in the blob store. A user's
-    storage tool returns references of the same form to its own store: these are plain values."""
+    storage tool returns references of the same form to its own store: these are plain values. What came
+    from outside and looks like one of ours was marked as data when it came in (`disarmed`)."""
     return (
         isinstance(value, dict)
+        and INERT not in value
         and value.get("store") == "blob"
         and isinstance(checksum := value.get("checksum"), str)
         and checksum == value.get("key")
         and checksum.startswith("sha256:")
     )
+
+
+def is_manifest(value: Value) -> bool:
+    """Whether a value stands in for a list whose parts are stored one by one."""
+    return (
+        isinstance(value, dict)
+        and value.get("kind") == "manifest"
+        and value.get("strategy") == "concat"
+        and isinstance(value.get("parts"), list)
+        and INERT not in value
+    )
+
+
+def disarmed(value: Value, *, ours: Container[str] = ()) -> Value:
+    """A value from outside, in which nothing will be taken for a reference: whatever looks like one gets
+    a mark that it is data. `ours` are checksums that whoever gave the value was given by the engine."""
+    body = encode(value)
+    return _disarmed(value, ours) if any(mark in body for mark in _LIKENESS) else value
+
+
+def _disarmed(value: Value, ours: Container[str]) -> Value:
+    if isinstance(value, list):
+        return [_disarmed(item, ours) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if is_reference(value):
+        if value["checksum"] in ours:
+            return value
+    elif not is_manifest(value):
+        return {key: _disarmed(item, ours) for key, item in value.items()}
+    return {**{key: _disarmed(item, ours) for key, item in value.items()}, INERT: True}
 
 
 def addressed(reference: Mapping[str, Any], payload: Value) -> Value:

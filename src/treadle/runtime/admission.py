@@ -42,7 +42,7 @@ from treadle.store.protocol import RunRow
 from . import effects
 from .hot import Hot, join_ids
 from .narrative import TOLD_HERE, events_of
-from .payloads import handed_over, input_digest, lightened
+from .payloads import disarming, handed_over, input_digest, lightened
 from .ports import Item, NewRun, Own
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def admit(core: Core, item: Item) -> bool:
     settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
     # They stay for as long as this run does, also when the run that made them is gone.
     core.staged.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
+    event = disarming(event, settled)
     if hot.machine.large_data:
         event, blobs = lightened(event, settled, hot.machine.dialect)
         core.stage_blobs(hot, blobs)

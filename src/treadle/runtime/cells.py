@@ -23,7 +23,7 @@ from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Domain, Patch, Started, make_reference
+from treadle.kernel.model import Domain, Patch, Started, is_reference, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
@@ -102,10 +102,11 @@ def items(app: App, schema: str, value: Value, *, submission: str | None, key: V
 
 
 def _by_reference(item: Item) -> Item:
-    """A large value is moved to the blobs, and a reference stands in its place."""
+    """A large value is moved to the blobs, and a reference stands in its place; so is one that would be
+    taken for a reference."""
     assert isinstance(item.event, Domain)
     body = encode(item.event.value)
-    if len(body) > PAYLOAD_INLINE_BYTES_MAX:
+    if len(body) > PAYLOAD_INLINE_BYTES_MAX or is_reference(item.event.value):
         digest, schema = digest_bytes(body), item.event.schema
         reference = make_reference(checksum=digest, size=len(body), schema_hint=schema)
         item.event = Domain(schema=schema, value=reference, submission=item.event.submission)

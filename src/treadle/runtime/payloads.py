@@ -24,6 +24,7 @@ from treadle.kernel.model import (
     Signal,
     Started,
     addressed,
+    disarmed,
     is_reference,
     make_reference,
 )
@@ -35,15 +36,33 @@ HIDDEN: Final = frozenset({"agent", "process"})
 _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
 
 
+def disarming(event: Event, intent: OpenIntent | None) -> Event:
+    """An event with everything that people sent in marked as data where it looks like a reference. What
+    starts a run is marked before its payload is stored (`Engine.start`); what workers and children give
+    holds references of ours, and was marked where it came from."""
+    changed: dict[str, Any] = {}
+    match event:
+        case Signal():
+            changed["data"] = disarmed(event.data)
+        case Receipt() if intent is not None and intent.kind == "task":
+            changed["value"] = disarmed(event.value)
+        case Patch():
+            changed["data"] = disarmed(event.data)
+        case Retry():
+            changed["how"] = disarmed(event.how)
+        case _:
+            return event
+    return msgspec.structs.replace(event, **changed)
+
+
 def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event, dict[str, bytes]]:
     """An event from outside without what is too large for the journal, and the payloads themselves.
-    What looks like a reference goes too: it would be taken for one of ours. `intent` is what a
-    receipt settles; what workers and children give is by reference already."""
+    `intent` is what a receipt settles; what workers and children give is by reference already."""
     blobs: dict[str, bytes] = {}
 
     def light(value: Value) -> Value:
         body = encode(value)
-        if len(body) <= PAYLOAD_INLINE_BYTES_MAX and not is_reference(value):
+        if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
             return value
         checksum = digest_bytes(body)
         blobs[checksum] = body

@@ -11,7 +11,9 @@ from typing import Any, Final
 from jinja2 import Environment, Undefined, pass_environment
 from jinja2.filters import do_round, make_attrgetter
 
-from .bounds import CHARS_PER_TURN, Budget, Misuse, budget, check_size, searched
+from treadle.kernel.model import disarmed
+
+from .bounds import CHARS_PER_TURN, ITEMS_PER_TURN, Budget, Misuse, budget, check_size, searched
 from .edition import is_first
 from .handles import bare
 from .operations import binary
@@ -108,8 +110,10 @@ def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
                 args = (*args[:at], *[_written(arg) for arg in args[at:]])
                 kwargs = {key: _written(arg) for key, arg in kwargs.items()}
             elif comparing and len(args) > at and isinstance(args[at], Sized):
-                # Each item is compared about as often as halving takes to find its place.
-                purse.spend(purse.extent.turns(args[at]) * len(args[at]).bit_length())
+                # Each item is compared about as often as halving takes to find its place; texts mostly
+                # differ early.
+                items, chars = purse.extent.of(args[at])
+                purse.spend(items * len(args[at]).bit_length() // ITEMS_PER_TURN + chars // CHARS_PER_TURN)
         purse.spend(1 + _turns(args[at] if len(args) > at else None))
         made = original(*args, **kwargs)
         if isinstance(made, str):
@@ -235,7 +239,8 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _from_json(value: Any) -> Any:
-    return json.loads(bare(value))
+    # Text is data, whatever it looks like.
+    return json.loads(bare(value)) if is_first() else disarmed(plain(json.loads(bare(value))))
 
 
 def check_widths(widths: Iterable[str]) -> None:

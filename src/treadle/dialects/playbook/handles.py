@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from treadle.kernel.model import is_reference
+from treadle.kernel.model import addressed, is_manifest, is_reference
 from treadle.kernel.values import Value
 
 Loader = Callable[[Mapping[str, Any]], Value]
@@ -51,15 +51,7 @@ loader: ContextVar[Loader] = ContextVar("treadle_playbook_loader", default=_noth
 
 def is_stored(value: Value) -> bool:
     """Whether a value stands in for a payload: a reference, or a manifest of several."""
-    return type(value) is dict and (is_reference(value) or _is_manifest(value))
-
-
-def _is_manifest(value: dict[str, Value]) -> bool:
-    return (
-        value.get("kind") == "manifest"
-        and value.get("strategy") == "concat"
-        and type(value.get("parts")) is list
-    )
+    return type(value) is dict and (is_reference(value) or is_manifest(value))
 
 
 def payload_of(value: Value) -> Value:
@@ -72,10 +64,7 @@ def payload_of(value: Value) -> Value:
             # A part is a chunk of items, or (in a long loop) again a manifest of chunks.
             out.extend(payload_of(payload_of(part)))
         return out
-    found = loader.get()(value)
-    for name in value.get("path") or ():
-        found = found[name]
-    return found
+    return addressed(value, loader.get()(value))
 
 
 class Handle:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.dialects.agent.context import entry, evals_of, wants_chunk
-from treadle.kernel.model import is_reference
+from treadle.kernel.model import disarmed, is_reference
 from treadle.kernel.values import Value, digest, encode
 from treadle.work.job import Job
 
@@ -65,7 +65,8 @@ class Payloads:
         return reference
 
     async def slim(self, job: Job, value: Value, limit: int) -> Value:
-        """The value itself if it is small, else a reference to it."""
+        """What a user, a model or a tool gave: the value itself if it is small, else a reference to it."""
+        value = disarmed(value)
         body = encode(value)
         if len(body) <= limit and b"hchecksum" not in body:
             return value

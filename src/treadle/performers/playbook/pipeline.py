@@ -36,7 +36,7 @@ from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
-from treadle.kernel.model import is_reference
+from treadle.kernel.model import INERT, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, decode_trusted, encode, to_value
 from treadle.tools.functions import exception_outcome
 from treadle.tools.protocol import Outcome, Tool, ToolCall
@@ -265,6 +265,13 @@ class StepRun:
         repeatable = self.tools.is_idempotent(task.kind, config)
         outside = not getattr(tool, "sync", False)
         await self.saving.before(pipe, durable=not repeatable, outside=outside)
+        ours: set[str] = set()
+
+        async def store_blob(value: Value, **how: Any) -> dict[str, Any]:
+            reference: dict[str, Any] = await job.store_blob(value, **how)
+            ours.add(str(reference["checksum"]))
+            return reference
+
         call = ToolCall(
             run=job.run,
             idempotency_key=task_key(self.first, task.name, action.entry, action.item),
@@ -274,7 +281,7 @@ class StepRun:
             progress=job.progress,
             secret=self.keychain.secret,
             load_blob=lambda reference: self._load(pipe, reference),
-            store_blob=job.store_blob,
+            store_blob=store_blob,
             options=job.options,
         )
         started = time.monotonic()
@@ -290,7 +297,10 @@ class StepRun:
                 raise
             outcome = _raised(error)
         self.saving.dirty = True
-        envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
+        # What a tool gives is data, but for references to what it stored here itself.
+        envelope: dict[str, Any] = disarmed(
+            _envelope(outcome, task, action.attempt, time.monotonic() - started), ours=ours
+        )
         if (wrong := envelope.get("error")) is not None:
             envelope["error"] = brief(wrong, clean=job.clean)
         return envelope
@@ -300,12 +310,9 @@ class StepRun:
         found: Mapping[str, Any] | None = reference
         if "checksum" not in reference:
             found = find_reference([self.params, pipe.frame], str(reference["ref"]))
-        if found is None:
-            raise KeyError(str(reference["ref"]))
-        value = await self.job.load_blob(found)
-        for name in found.get("path") or ():
-            value = value[name]
-        return value
+        if found is None or INERT in found:
+            raise KeyError(str(reference.get("ref") or reference.get("checksum")))
+        return addressed(found, await self.job.load_blob(found))
 
     async def _slept(self, seconds: float) -> bool:
         """Waits here if it is short and there is an event loop to wait in."""

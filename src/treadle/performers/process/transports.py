@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import OpenIntent, addressed, is_reference
+from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.tools.functions import aside
 from treadle.tools.portable import portable
@@ -101,6 +101,8 @@ class Transports:
 
     async def __call__(self, job: Job) -> Done:
         done = await self._send(job)
+        # Whatever came back from outside is data, whatever it looks like.
+        done.value, done.error = disarmed(done.value), disarmed(done.error)
         if done.status == "ok" and len(encode(done.value)) > PAYLOAD_INLINE_BYTES_MAX:
             # Marked as ours: people who look at the run see the value, not where it is kept.
             done.value = await job.store_blob(done.value, schema_hint="process")

@@ -27,6 +27,7 @@ from treadle.dialects.reactive.shapes import (
     Variant,
 )
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value, encode, to_value
 from treadle.tools.protocol import Tool, ToolCall
 from treadle.tools.registry import ToolRegistry, UnknownTool
@@ -61,7 +62,7 @@ class EffectPerformer:
         tool, call = self._tool(kind, job)
         outcome = await tool.run(dict(job.intent.params["params"]), call)
         if outcome.status == "ok":
-            return Done(value=outcome.result, by=f"tool:{kind}")
+            return Done(value=disarmed(outcome.result), by=f"tool:{kind}")
         return await requests.failed(outcome, job, by=f"tool:{kind}")
 
     def _tool(self, kind: str, job: Job) -> tuple[Tool, ToolCall]:
@@ -106,7 +107,7 @@ async def _get(job: Job) -> Done:
         found = await job.load_blob({"checksum": wanted["blob_ref"]})
     except TreadleError as error:
         return Done(status="error", error=error.to_value(), by="sys")
-    return Done(value=found, by="sys")
+    return Done(value=disarmed(found), by="sys")
 
 
 async def _call(job: Job, bound: Bound, effect: Effect) -> Call[Any]:
