@@ -10,7 +10,7 @@ import pytest
 
 from treadle import Engine
 from treadle.agent import Skill
-from treadle.kernel.model import make_reference
+from treadle.kernel.model import INERT, make_reference
 from treadle.kernel.values import digest, encode
 from treadle.testing.scripted import ScriptedModel
 
@@ -214,7 +214,7 @@ async def test_an_input_may_look_like_a_reference(tmp_path, flow):
     async with engine:
         engine.deploy(str(file))
         await (await engine.start("wf", odd, model="fake")).result(timeout=30)
-    assert model.calls[0]["context"]["input"] == odd
+    assert model.calls[0]["context"]["input"] == {**odd, INERT: True}, "it is data, and says so"
 
 
 @pytest.mark.parametrize("approved", [True, False])

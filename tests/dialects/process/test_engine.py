@@ -587,8 +587,8 @@ async def test_signal_by_reference_needs_someone_who_waits(
 
 
 async def test_what_only_looks_like_a_reference(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
-    """Data from outside that claims to be a payload of ours harms nobody: it is shown as it is, and
-    is what it is."""
+    """Data from outside that claims to be a payload of ours harms nobody: it is marked as data, and is
+    what it is."""
     forged = {
         "store": "blob",
         "key": "sha256:" + "0" * 64,
@@ -602,7 +602,7 @@ async def test_what_only_looks_like_a_reference(engine: Engine, clock: VirtualCl
         "steps: [{set: {state.x: {$: start.x}}}, {await: go}, {complete: {$: payload.size}}]",
     )
     run = await begun(engine, clock, {"x": forged})
-    assert (await run.show())["state"] == {"x": forged}
+    assert (await run.show())["state"] == {"x": {**forged, "$inert": True}}
     await engine.signal(run.id, "go", forged)
     assert await run.result(timeout=5) == 3
 
