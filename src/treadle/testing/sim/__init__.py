@@ -10,9 +10,12 @@ weather clears, and everything must come to its right end (liveness).
     python -m treadle.testing.sim 17            one seed, with what happened in it
     python -m treadle.testing.sim --seeds 1000  many; a failure prints the seed and the command for it
 
+Guests are processes too: they leave rows for the owner, look for the rows that answer them, and die at any
+point of that. When all is quiet the store is collected, in the old weather again, until nothing is left.
+
 Checked after every commit (`checks.py`): journals are chained and gapless, an intent is opened and
-settled once, timers do not fire early, nothing acknowledged is lost. At each dispatch and answer:
-it is durable already. At the end: every journal replays equal, from its start and from every
+settled once, timers do not fire early, nothing acknowledged is lost, no message is answered and still
+there. At each dispatch and answer: it is durable already. At the end: every journal replays equal, from its start and from every
 snapshot; children report once; messages arrive once; every run ends as its workload says.
 
 Any dialect can be simulated. Write a `Workload` (`workload.py`): its machines, its definitions, an
@@ -24,7 +27,7 @@ the runs ended right. Then `simulate(seed, MyWorkload)`; `drill.py` is the examp
 
 from __future__ import annotations
 
-from .workload import Action, Workload
+from .workload import Action, Fork, Workload
 from .world import Outcome, SimulationFailed, World, simulate
 
-__all__ = ["Action", "Outcome", "SimulationFailed", "Workload", "World", "simulate"]
+__all__ = ["Action", "Fork", "Outcome", "SimulationFailed", "Workload", "World", "simulate"]

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime import admission
+from treadle.runtime.commands import HANDED_ON, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.intake import Intake
+from treadle.runtime.messages import GUEST
+from treadle.runtime.ports import Item
 from treadle.store import sql
 
 from .disk import Disk
@@ -95,12 +99,45 @@ def skipped_fsync() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def answer_before_its_commit() -> Iterator[None]:
+    """A guest is told as soon as its message is read; what it asked for is decided afterwards."""
+    take = Core.take
+
+    def hasty(core: Core, command: Item | Operate) -> None:
+        if command.inbox is not None and command.inbox.startswith(GUEST):
+            home = command.home if isinstance(command, Operate) else command.run
+            core.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
+            command = replace(command, inbox=None)
+        take(core, command)
+
+    with patch.object(Core, "take", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def message_done_before_its_event() -> Iterator[None]:
+    """An operation's message goes with its own commit, its event comes later: what 0.1.0 did."""
+
+    def split(core: Core, operate: Operate, item: Item) -> object:
+        item.ack = operate.ack
+        if operate.inbox is not None:
+            core.dispose(operate.inbox, {"run": item.run, "seq": 1, "status": "running"}, None)
+        core.post(item)
+        return HANDED_ON
+
+    with patch.object(Core, "hand_on", split):
+        yield
+
+
 CANARIES: tuple[Canary, ...] = (
     append_ignores_expected_sequence,
     dispatch_before_commit,
     lost_recovery,
     double_settle,
     skipped_fsync,
+    answer_before_its_commit,
+    message_done_before_its_event,
 )
 
 

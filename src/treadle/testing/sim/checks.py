@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.model import DETACHED_KINDS, TERMINAL, event_value
+from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, event_value
 from treadle.kernel.run import GENESIS
 from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import BlobCache, load_state
@@ -47,10 +47,18 @@ class Journals:
         self.settled: dict[str, tuple[str, dict[str, Any]]] = {}
         self.saves: set[str] = set()
         self.clock_max_ns = 0
+        # Whether the journals were checked to their end, and are being collected.
+        self.closed = False
 
     # --- after every commit ---
 
     def advance(self) -> None:
+        if self.closed:
+            return
+        twice = self._disk.live.execute(
+            "SELECT r.key FROM replies r JOIN inbox i ON i.key = r.key LIMIT 1"
+        ).fetchone()
+        assert twice is None, f"{twice and twice[0]} is answered, and waits to be decided"
         rows = self._disk.live.execute(
             "SELECT j.rowid, r.id, j.run, j.seq, j.opens, j.closes, j.digest, j.body FROM journal j "
             "JOIN runs r ON r.no = j.run WHERE j.rowid > ? ORDER BY j.rowid",
@@ -98,6 +106,26 @@ class Journals:
         fired = opened["kind"] == "timer" or record["event"].get("status") == "timeout"
         assert not (fired and early), f"{where}: fired before its time"
 
+    # --- at each answer ---
+
+    def assert_recorded(self, run: str, seq: int, event: Event) -> None:
+        """Whoever was told that an event is there, at this place: it is."""
+        life = self._life(run)
+        records = life.records if life is not None else []
+        there = len(records) >= seq and _is_about(records[seq - 1], event.kind, event_value(event))
+        assert there, f"{run}: acknowledged as record {seq}, which is another one, or not there"
+
+    def assert_settled(self, intent: str, value: Any) -> None:
+        run, record = self.settled.get(intent, ("", None))
+        assert record is not None, f"{intent} is acknowledged, and not settled"
+        assert record["event"].get("value") == value, f"{run}: {intent} was settled by another"
+
+    def assert_there(self, run: str) -> None:
+        assert self._life(run) is not None, f"{run} is acknowledged, and not there"
+
+    def _life(self, run: str) -> Life | None:
+        return next((life for life in self.lives.values() if life.id == run), None)
+
     def saved(self, saved: CheckpointSaved) -> None:
         """A worker was told that its checkpoint is durable."""
         self.saves.add(saved.intent)
@@ -113,6 +141,8 @@ class Journals:
 
     def assert_recovered(self) -> None:
         """After a restart: every commit that was acknowledged is still there."""
+        if self.closed:
+            return
         row = self._disk.live.execute(
             "SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1"
         ).fetchone()
@@ -130,6 +160,26 @@ class Journals:
         self._check_children()
         self._check_deliveries()
         self._check_performed(world)
+        for task, person in world.people.told:
+            self.assert_settled(task, {"by": person})
+
+    def check_collected(self, world: World) -> None:
+        """What is left are the runs that never end, and what belongs to them."""
+        rows = {no: world.store.run_by_no(no) for no in self.lives}
+        past = [row.id for row in rows.values() if row is not None and row.retain_ns is not None]
+        assert not past, f"{past} are past their date, and still there"
+        for table in ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs"):
+            query = f"SELECT count(*) FROM {table} WHERE run > 0 AND run NOT IN (SELECT no FROM runs)"
+            assert self._count(query) == 0, f"{table} has rows of runs that are gone"
+        loose = "SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)"
+        assert self._count(loose) == 0, "payloads that nobody refers to are still there"
+        for no, life in self.lives.items():
+            assert rows[no] is not None or life.status in TERMINAL, f"{life.id} is gone, and has not ended"
+            if rows[no] is not None:
+                assert [r.seq for r in world.store.journal(no)] == [r["seq"] for r in life.records], life.id
+
+    def _count(self, query: str) -> int:
+        return int(self._disk.live.execute(query).fetchone()[0])
 
     def _check_replay(self, world: World) -> None:
         store = world.store

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
+from treadle.runtime import keeping
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate, Write
+from treadle.runtime.core import Core
 from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.sql import SqlStore
 
-from .disk import SimDialect
+from .disk import Died, SimDialect
 from .process import MS, SimProcess
-from .workload import Action
+from .workload import Action, Fork, Forking
 
 if TYPE_CHECKING:
     from .world import World
 
 PATIENCE_NS = 3_000 * MS
+# Later than any run is kept.
+FAR_NS = 2**62
+# Whom an answer is told.
+Told = Callable[[Any, TreadleError | None], None]
 
 
 class Network:
@@ -74,12 +81,76 @@ class Asked:
         return self.attempts.count(outcome)
 
 
+class Guest:
+    """A process beside the owner: it leaves messages and looks for their answers, on a connection of its
+    own. It dies at any point of that; another one, with the same eyes, may find what it had asked for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._fuse: int | None = None
+        self.store = SqlStore(SimDialect(world.disk, self._point), None)
+        self._seen: dict[str, bytes] = {}
+
+    def _point(self) -> None:
+        if self._fuse is not None:
+            self._fuse -= 1
+            if self._fuse < 0:
+                raise Died("guest")
+
+    def _lives(self, do: Callable[[], Any]) -> bool:
+        """Whether it is still alive after that."""
+        if self._world.chance(self._world.faults.crash):
+            self._fuse = self._world.rng.randrange(5)
+        try:
+            do()
+        except Died:
+            self._world.disk.drop_transaction()
+            self._world.deaths += 1
+            return False
+        finally:
+            self._fuse = None
+        return True
+
+    def ask(self, key: str, command: Item | Operate, told: Told) -> None:
+        """Posts a command; calls back with its answer, if it lives to see one. PASSING: nothing was sent."""
+        if self._lives(lambda: self.store.post([(key, message_to_bytes(command))])):
+            self._look(key, told)
+
+    def _look(self, key: str, told: Told) -> None:
+        found: dict[str, bytes] = {}
+
+        def look() -> None:
+            with suppress(*PASSING):
+                found.update(self.store.replies([key]))
+
+        if not self._lives(look):
+            return
+        if key not in found:
+            self._world.after(50 * MS, lambda: self._look(key, told))
+            return
+        assert self._seen.setdefault(key, found[key]) == found[key], f"{key} is answered twice"
+        told(*reply_from_bytes(found[key]))
+        if self._world.chance(self._world.faults.duplicated):
+            self._world.after(50 * MS, lambda: self._look(key, told))
+        elif not self._lives(lambda: self._forget(key)):
+            # Whoever takes its place finds the answer again, or that it is gone.
+            self._world.after(50 * MS, lambda: self._look_once(key))
+
+    def _forget(self, key: str) -> None:
+        with suppress(*PASSING):
+            self.store.forget_replies([key])
+
+    def _look_once(self, key: str) -> None:
+        body = self._world.store.replies([key]).get(key)
+        assert body in (None, self._seen[key]), f"{key} is answered twice"
+
+
 class Clients:
     def __init__(self, world: World) -> None:
         self._world = world
         self.asked = [Asked(action) for action in world.workload.actions(world.rng)]
         self._by_name = {asked.action.name: asked for asked in self.asked}
-        self._guest = SqlStore(SimDialect(world.disk, lambda: None), None)
+        self._guest = Guest(world)
         self._left = len(self.asked)
 
     @property
@@ -129,6 +200,9 @@ class Clients:
         if error is None:
             plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
             asked.attempts[number] = "ok" if plain else "stale"
+            if plain:
+                action = asked.action
+                self._world.journals.assert_recorded(action.run, value["seq"], action.event)
         else:
             asked.attempts[number] = "refused"
         if not isinstance(error, PASSING):
@@ -142,28 +216,12 @@ class Clients:
     def _post(self, asked: Asked) -> None:
         """Through another process: a row for the owner, and a row for the answer."""
         number = len(asked.attempts)
-        key = f"{GUEST}{asked.action.name}:{number}"
         asked.attempts.append("sent")
         try:
-            self._guest.post([(key, message_to_bytes(asked.action.item()))])
+            key = f"{GUEST}{asked.action.name}:{number}"
+            self._guest.ask(key, asked.action.item(), partial(self._answered, asked, number))
         except PASSING:
             asked.attempts[number] = "refused"
-            return
-        self._watch(asked, number, key)
-
-    def _watch(self, asked: Asked, number: int, key: str) -> None:
-        """Looks for the answer until it is there; some askers die before they have it, or before they
-        have taken it away."""
-        world = self._world
-        if world.chance(world.faults.crash):
-            return
-        body = world.store.replies([key]).get(key)
-        if body is None:
-            world.after(50 * MS, lambda: self._watch(asked, number, key))
-            return
-        self._answered(asked, number, *reply_from_bytes(body))
-        if not world.chance(world.faults.crash):
-            world.store.forget_replies([key])
 
 
 class People:
@@ -172,6 +230,10 @@ class People:
     def __init__(self, world: World) -> None:
         self._world = world
         self._busy: dict[str, int] = {}
+        self._guest = Guest(world)
+        self._number = 0
+        # (task, person) of completions that were acknowledged as the one that counts.
+        self.told: list[tuple[str, str]] = []
 
     def begin(self) -> None:
         self._world.after(100 * MS, self._look)
@@ -187,8 +249,104 @@ class People:
         world.after(1_000 * MS, self._look)
 
     def _complete(self, id: str, person: str) -> None:
-        owner = self._world.reach()
-        if owner is None:
-            return
+        world = self._world
         operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
-        owner.core.submit(Operate(id, "task", operation.to_value(), lambda value, error: None))
+        command = Operate(id, "task", operation.to_value(), partial(self._answered, id, person))
+        if world.chance(world.faults.guest):
+            self._number += 1
+            with suppress(*PASSING):
+                self._guest.ask(f"{GUEST}task:{self._number}", command, partial(self._answered, id, person))
+        elif (owner := world.reach()) is not None:
+            owner.core.submit(command)
+
+    def _answered(self, id: str, person: str, value: Any, error: TreadleError | None) -> None:
+        assert not self._world.disk.live.in_transaction, f"{id} is answered before its commit"
+        if error is None and not value.get("stale"):
+            self._world.journals.assert_settled(id, {"by": person})
+            self.told.append((id, person))
+
+
+class Keeper:
+    """Forks runs while all goes on; collects the store when all is quiet. It asks the owner itself."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.left = 0
+        self.forked: list[Fork] = []
+        self.collected = False
+
+    def begin(self) -> None:
+        workload = self._world.workload
+        for fork in workload.forks() if isinstance(workload, Forking) else ():
+            self.left += 1
+            self._world.after(fork.at_ms * MS, partial(self._fork, fork, Once()))
+
+    def _fork(self, fork: Fork, once: Once) -> None:
+        if once.done:
+            return
+        world = self._world
+        world.after(PATIENCE_NS, lambda: self._fork(fork, once))
+
+        def told(value: Any, error: TreadleError | None) -> None:
+            if isinstance(error, PASSING) or once.done:
+                return
+            once.done = True
+            self.left -= 1
+            if error is None or error.code == "RUN_EXISTS":
+                world.journals.assert_there(fork.new_id)
+                self.forked.append(fork)
+
+        def change(core: Core) -> Any:
+            return keeping.fork(core, fork.run, at=None, definition=None, new_id=fork.new_id)
+
+        if (owner := world.reach()) is not None:
+            owner.core.submit(Write(change, told))
+
+    def collect(self) -> None:
+        """From the beginning, until it comes to the end in one life of the owner."""
+        if self.collected or (owner := self._world.reach()) is None:
+            if not self.collected:
+                self._world.after(PATIENCE_NS, self.collect)
+            return
+        once = Once()
+        work = keeping.collect(_ask_for, now_ns=FAR_NS, dry_run=False)
+        self._drive(owner, work, None, once)
+        self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
+
+    def _again(self, once: Once) -> None:
+        if not once.done:
+            once.done = True
+            self.collect()
+
+    def _drive(self, owner: SimProcess, work: Coroutine[Any, Any, Any], value: Any, once: Once) -> None:
+        """One step of the collection: what it asks for is a change on the core."""
+        try:
+            change = work.send(value)
+        except StopIteration:
+            self.collected = once.done = True
+            return
+
+        def told(value: Any, error: TreadleError | None) -> None:
+            if not once.done and error is None:
+                self._world.after(MS, lambda: None if once.done else self._drive(owner, work, value, once))
+
+        owner.core.submit(Write(change, told))
+
+
+@dataclass(slots=True)
+class Once:
+    """Whether something was answered, among all who ask for it."""
+
+    done: bool = False
+
+
+class _Asking:
+    def __init__(self, change: Callable[[Core], Any]) -> None:
+        self._change = change
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self._change)
+
+
+def _ask_for(change: Callable[[Core], Any]) -> Awaitable[Any]:
+    return _Asking(change)

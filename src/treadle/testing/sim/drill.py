@@ -1,7 +1,7 @@
 """The simulator's own workload: a small dialect that does everything a machine can ask for.
 
 A run's input is its program: lanes that advance side by side, each a list of operations. What a
-program must come to is known beforehand (`expected`), whatever the weather was.
+program must come to is known beforehand (`oracle.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from treadle.kernel.model import (
     Frame,
     Intent,
     OpenIntent,
+    Patch,
     Receipt,
     Rejected,
+    Retry,
     Signal,
     Started,
     is_reference,
@@ -33,16 +35,15 @@ from treadle.lang.definition import Definition
 from treadle.runtime.ports import NewRun
 from treadle.work.job import Done, Performer
 
+from .oracle import BLOB_CHARS, Op, check_result, possible_ends
 from .process import SimJob
-from .workload import Action
+from .workload import Action, Fork
 
 if TYPE_CHECKING:
     from .world import World
 
 MS = 1_000_000
 SLICE = 2
-BLOB_CHARS = 70_000
-Op = dict[str, Any]
 
 
 class DrillMachine(Machine):
@@ -92,6 +93,10 @@ class DrillMachine(Machine):
             case Receipt() | Rejected() | Signal():
                 assert ctx.intent is not None
                 turn.settle(ctx.intent, event)
+            case Patch():
+                state["patches"] = [*state.get("patches", ()), event.data]
+            case Retry() if ctx.status == "failed":
+                turn.retry()
             case _:
                 raise TreadleError(f"a drill takes no {event.kind}", cls="user", code="DRILL_REFUSES")
         return turn.decide()
@@ -135,6 +140,15 @@ class _Turn:
         key = f"{self.ctx.run}/{lane}/{pc}/{part}" if kind == "work" else None
         ref = f"{lane}.{pc}.{part}.{tries}"
         self.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due, idempotency_key=key))
+
+    def retry(self) -> None:
+        """After a failure nothing is open: what failed is passed over, the rest is entered again."""
+        for lane in range(len(self.state["lanes"])):
+            op = self.op(lane)
+            if op is not None and op["do"] in ("fail", "crash"):
+                self._leave(lane, "skipped")
+            else:
+                self.enter(lane)
 
     def enter(self, lane: int) -> None:
         """Starts the lane's operation; those that need nobody are passed at once."""
@@ -302,6 +316,8 @@ class Drill:
         self._rng = rng
         self._programs: dict[str, Any] = {}
         self._cancelled: set[str] = set()
+        self._retried: set[str] = set()
+        self._forks: list[Fork] = []
         self._signals = 0
 
     def endless(self, workflow: str) -> bool:
@@ -325,7 +341,30 @@ class Drill:
                 cancel = Cancel(reason="enough")
                 late = at_ms + rng.randrange(5_000)
                 found.append(Action(f"cancel {run}", late, run, cancel, after=f"start {run}"))
+            found += self._steering(run, program, at_ms, rng)
         return found
+
+    def _steering(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
+        """Patches; and for runs that wait for nobody's signal, retries and forks."""
+        found: list[Action] = []
+        for number in range(rng.choice((0, 0, 1, 2))):
+            when = at_ms + rng.randrange(8_000)
+            event = Patch(data={"token": f"{run}/{number}"})
+            found.append(Action(f"patch {run} {number}", when, run, event, after=f"start {run}"))
+        if any(op["do"] == "signal" and "ms" not in op for lane in program["lanes"] for op in lane):
+            return found
+        if possible_ends(program) != {"completed"}:
+            self._retried.add(run)
+            for number in range(2):
+                when = at_ms + rng.randrange(30_000)
+                again = Retry(how={"number": number})
+                found.append(Action(f"retry {run} {number}", when, run, again, after=f"start {run}"))
+        elif rng.random() < 0.3:
+            self._forks.append(Fork(at_ms + rng.randrange(8_000), run, f"{run}-fork"))
+        return found
+
+    def forks(self) -> list[Fork]:
+        return self._forks
 
     def _signal_actions(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
         found = []
@@ -354,7 +393,7 @@ class Drill:
             kinds += ["child", "start"]
         if depth == 0:
             kinds += ["signal", "signal", "signal_late", "child", "orphan", "blob"]
-        if rng.random() < 0.02:
+        if rng.random() < 0.03:
             return {"do": rng.choice(("fail", "crash"))}
         kind = rng.choice(kinds)
         match kind:
@@ -387,72 +426,15 @@ class Drill:
 
     def check(self, world: World) -> None:
         by_id = {life.id: life for life in world.journals.lives.values()}
-        for run, program in self._programs.items():
+        forked = {fork.new_id: self._programs[fork.run] for fork in world.keeper.forked}
+        cancelled = self._cancelled | {f"{run}-fork" for run in self._cancelled}
+        for run, program in {**self._programs, **forked}.items():
             last = by_id[run].records[-1]
             allowed = possible_ends(program)
-            if run in self._cancelled:
+            if run in cancelled:
                 allowed = allowed | {"cancelled"}
+            if run in self._retried:
+                allowed = allowed | {"completed"}
             assert last["status"] in allowed, f"{run} is {last['status']}: {last.get('error')}"
             if last["status"] == "completed":
                 check_result(program, last["result"], run)
-
-
-def possible_ends(program: Any) -> set[str]:
-    """Only a drill that says so may fail; whether it gets that far depends on who gives up whom."""
-    dropped = {op["lane"] for lane in program["lanes"] for op in lane if op["do"] == "drop"}
-    failing = {
-        number
-        for number, lane in enumerate(program["lanes"])
-        if any(op["do"] in ("fail", "crash") for op in lane)
-    }
-    if not failing:
-        return {"completed"}
-    return {"completed", "failed"} if failing <= dropped else {"failed"}
-
-
-def check_result(program: Any, result: Any, where: str) -> None:
-    for number, (ops, out) in enumerate(zip(program["lanes"], result, strict=True)):
-        given_up = bool(out) and out[-1] == "given up"
-        assert given_up or len(out) == len(ops), f"{where}: lane {number} gave {out}"
-        for op, value in zip(ops, out, strict=False):
-            if value == "given up":
-                break
-            check_output(op, value, f"{where}: lane {number}, {op['do']}")
-
-
-def check_output(op: Op, value: Any, where: str) -> None:
-    expected: Any
-    match op["do"]:
-        case "many":
-            expected = op["count"]
-        case "blob":
-            expected = BLOB_CHARS
-        case "timer" | "start":
-            expected = op["do"]
-        case "late":
-            expected = ["timeout", "TIMEOUT"]
-        case "invalid":
-            expected = "rejected"
-        case "deliver":
-            expected = "sent"
-        case "drop":
-            expected = "dropped"
-        case "task":
-            assert value in ({"by": "ann"}, {"by": "bob"}), f"{where} gave {value}"
-            return
-        case "signal" if "ms" in op:
-            expected = ["timeout", "TIMEOUT"]
-        case "signal":
-            assert "token" in value, f"{where} gave {value}"
-            return
-        case "child" if op.get("workflow") == "nowhere":
-            expected = ["error", "UNKNOWN_WORKFLOW"]
-        case "child":
-            if isinstance(value, list) and value[:1] == ["error"]:
-                assert possible_ends(op["program"]) != {"completed"}, f"{where} gave {value}"
-                return
-            check_result(op["program"], value, where)
-            return
-        case _:
-            expected = op["value"]
-    assert value == expected, f"{where} gave {value}, not {expected}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event
@@ -38,6 +38,15 @@ class Action:
         return Item(self.run, self.event, create=self.create, submission=self.submission)
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A run that somebody wants to go on from another one."""
+
+    at_ms: int
+    run: str
+    new_id: str
+
+
 class Workload(Protocol):
     """A dialect's part in a simulation. Made new for each seed."""
 
@@ -55,4 +64,13 @@ class Workload(Protocol):
 
     def check(self, world: World) -> None:
         """Called when all is quiet: asserts that every run ended as it should."""
+        ...
+
+
+@runtime_checkable
+class Forking(Protocol):
+    """A workload some of whose runs are forked."""
+
+    def forks(self) -> list[Fork]:
+        """Which, and when; asked after the actions."""
         ...

@@ -19,7 +19,7 @@ from treadle.store.protocol import Batch, VersionRow
 from treadle.store.sql import SqlStore
 
 from .checks import Journals
-from .clients import Clients, Network, People
+from .clients import Clients, Keeper, Network, People
 from .disk import Died, Disk, SimDialect
 from .faults import CALM, Faults, Limits
 from .process import MS, SimProcess
@@ -28,6 +28,7 @@ from .workload import Workload
 EPOCH_NS = 1_800_000_000 * 10**9
 SAFETY_EVENTS_MAX = 3_000
 LIVENESS_EVENTS_MAX = 60_000
+COLLECT_EVENTS_MAX = 100
 SECOND = 1_000 * MS
 
 
@@ -81,6 +82,7 @@ class World:
         self.network = Network(self)
         self.clients = Clients(self)
         self.people = People(self)
+        self.keeper = Keeper(self)
         self._deploy()
 
     # --- time and chance ---
@@ -107,13 +109,31 @@ class World:
         self.disk.faults = self.faults
         self.clients.begin()
         self.people.begin()
-        self._go(SAFETY_EVENTS_MAX, lambda: self.clients.idle and self._quiet())
+        self.keeper.begin()
+        weather = self.faults
+        self._go(SAFETY_EVENTS_MAX, self._done)
         self._heal()
-        if not self._go(LIVENESS_EVENTS_MAX, lambda: self.clients.idle and self._quiet()):
+        if not self._go(LIVENESS_EVENTS_MAX, self._done):
             raise AssertionError(f"nothing moves any more: {self._pending()}")
         self.journals.check(self)
         self.workload.check(self)
-        return self._outcome()
+        outcome = self._outcome()
+        self._collect(weather)
+        return outcome
+
+    def _done(self) -> bool:
+        return self.clients.idle and self.keeper.left == 0 and self._quiet()
+
+    def _collect(self, weather: Faults) -> None:
+        """The old weather again, while the store is collected; then it clears, and it must come to an end."""
+        self.journals.closed = True
+        self.faults = self.disk.faults = weather
+        self.keeper.collect()
+        self._go(COLLECT_EVENTS_MAX, lambda: self.keeper.collected)
+        self._heal()
+        if not self._go(LIVENESS_EVENTS_MAX, lambda: self.keeper.collected):
+            raise AssertionError("the store is never collected to its end")
+        self.journals.check_collected(self)
 
     def _go(self, events_max: int, until: Callable[[], bool]) -> bool:
         for count in range(events_max):
