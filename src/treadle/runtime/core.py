@@ -26,7 +26,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.history import snapshot
-from treadle.kernel.limits import HOT_RUNS_MAX
+from treadle.kernel.limits import BATCH_RECORDS_MAX, HOT_RUNS_MAX
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, encode
@@ -61,6 +61,7 @@ class Core:
         clock: Clock,
         entropy: Callable[[int], bytes],
         hot_max: int = HOT_RUNS_MAX,
+        batch_records: int = BATCH_RECORDS_MAX,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -68,6 +69,8 @@ class Core:
         self.entropy = entropy
         self.blobs = BlobCache(store)
         self.hot = HotRuns(store, registry, self.blobs, limit=hot_max)
+        # How many records a commit takes; with one, a process may be cut between any two.
+        self._batch_records = batch_records
         self.staged = Staged(1)
         # Set by the composition root: performs operations that are no events of a run (tasks, deploys).
         self.operations: Callable[[Core, Operate], Any] = _no_operations
@@ -226,7 +229,8 @@ class Core:
     @property
     def _closed(self) -> bool:
         """Whether the batch at hand takes no more."""
-        return self.staged.full or (self._apart > 0 and self.staged.holds > 0)
+        full = self.staged.full or len(self.staged.batch.records) >= self._batch_records
+        return full or (self._apart > 0 and self.staged.holds > 0)
 
     # --- commit ---
 

@@ -1,0 +1,53 @@
+"""Whether a world's records, decided again, give what is there: from their beginning, and from every snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treadle.kernel.errors import ReplayDiffers
+from treadle.kernel.history import replay, restore, snapshot_of
+from treadle.kernel.run import RunState
+from treadle.runtime.hot import BlobCache, fresh_state, load_state
+from treadle.store.protocol import RunRow
+
+from .host import Host
+
+
+def rows_of(host: Host) -> list[RunRow]:
+    """All runs, oldest first."""
+    found: list[RunRow] = []
+    before: int | None = None
+    while page := host.store.runs(before_no=before, limit=1_000):
+        found += page
+        before = page[-1].no
+    return found[::-1]
+
+
+def state_from(host: Host, row: RunRow, cut_seq: int) -> RunState:
+    """A run as its records make it, from the last snapshot that is not after `cut_seq` (0: from none)."""
+    cut = host.store.snapshot(row.no, until_seq=cut_seq) if cut_seq else None
+    records = host.store.journal(row.no, after_seq=cut[0] if cut else 0)
+    if cut is not None:
+        state = restore(cut[1])
+    else:
+        state = fresh_state(row)
+        state.move(records[0].record()["event"]["definition"])
+    definition = lambda digest: host.registry.load(digest).definition  # noqa: E731
+    replay(state, host.machine, definition, records, blobs=BlobCache(host.store))
+    return state
+
+
+def differences(host: Host) -> Iterator[tuple[str, int]]:
+    """Runs that come out otherwise, and the record from which they do."""
+    for row in rows_of(host):
+        now = snapshot_of(load_state(row, host.store, host.registry, BlobCache(host.store)))
+        for cut in (0, *host.store.snapshot_seqs(row.no)):
+            try:
+                got = state_from(host, row, cut)
+            except ReplayDiffers:
+                yield row.id, cut
+                continue
+            if snapshot_of(got) != now or {*got.open} != {
+                id for id, run in host.store.open.items() if run == row.no
+            }:
+                yield row.id, cut
