@@ -7,7 +7,7 @@ fast, and a missing extra only matters to those who use it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,13 @@ from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.fields import Declared, nothing_declared
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys
+from treadle.runtime import deploys, tasks
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
 from treadle.store.protocol import DefinitionRow
 
 if TYPE_CHECKING:
+    from treadle.runtime.commands import Operate
     from treadle.runtime.core import Core
 
     from .engine import Engine
@@ -119,6 +120,27 @@ def register(engine: Engine, plugin: Any) -> None:
 def attach(dialect: Dialect, definition: Definition) -> None:
     """Hands live code to the machine that needs it (a reactive application)."""
     dialect.machine.attach(definition.code)  # type: ignore[attr-defined]
+
+
+class EngineOperations:
+    """What an engine's core can be asked for besides events."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        match asked.name:
+            case "deploy":
+                return perform_deploy(self._engine, core, asked.body)
+            case "learn":
+                return deploys.learn(core, asked.body)
+            case "task":
+                return tasks.perform(core, asked)
+            case _:
+                return self._engine.applications.operate(core, asked)
+
+    def pinned(self, core: Core) -> Iterable[str]:
+        return self._engine.applications.pinned(core)
 
 
 def perform_deploy(engine: Engine, core: Core, body: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping, tasks
-from treadle.runtime.commands import Command, Operate
+from treadle.runtime.commands import Command
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
@@ -93,7 +93,7 @@ class Engine(TaskMethods):
             clock=self.clock,
             hot_runs=compose.positive(*compose.cache_size(hot_runs)),
             registry_of=self.library.registry,
-            operations=self._operate,
+            operations=compose.EngineOperations(self),
             readonly=readonly,
         )
         self.worker = Worker(
@@ -169,17 +169,6 @@ class Engine(TaskMethods):
         """Performs a named operation where the store is owned, here or in another process. `home` is the
         run at which it is decided, if there is one."""
         return await self._bridge.operate(name, body, home=home)
-
-    def _operate(self, core: Core, asked: Operate) -> Any:
-        match asked.name:
-            case "deploy":
-                return compose.perform_deploy(self, core, asked.body)
-            case "learn":
-                return deploys.learn(core, asked.body)
-            case "task":
-                return tasks.perform(core, asked)
-            case _:
-                return self.applications.operate(core, asked)
 
     # --- definitions ---
 

@@ -6,7 +6,9 @@ outside are declared effects, performed by executors once the step is durable. S
 
 from __future__ import annotations
 
-from treadle.dialects.reactive import testing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.effects import (
     BlobStored,
@@ -29,6 +31,16 @@ from treadle.dialects.reactive.secret import Secret
 from treadle.dialects.reactive.step import Context, Frame, Output, Receipt, Rejected, delete
 from treadle.dialects.reactive.types import Nat, schema
 from treadle.dialects.reactive.workflow import Workflow, workflow
+
+if TYPE_CHECKING:
+    from treadle.testing import reactive as testing
+
+
+def __getattr__(name: str) -> Any:
+    """`rx.testing` holds a whole core; only those who test load it."""
+    if name != "testing":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("treadle.testing.reactive")
 
 
 def secret(name: str, *, version: int = 1) -> Secret:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,13 +24,14 @@ from treadle.kernel.model import Reset
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.runs import Run
-from treadle.runtime import cells, deploys, document
+from treadle.runtime import deploys, document
 from treadle.runtime.commands import Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
-from treadle.runtime.staging import answer_of
 from treadle.store.protocol import DefinitionRow, Reads
+
+from . import cells
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -80,22 +81,21 @@ class Applications:
             canonical = app.event(schema, raw)[1]
             if submission_id is not None and not self._engine.owns:
                 # The owner would pass over what it has answered; the answer is in the store.
-                known = await self._engine.read(partial(_answered, app=name, submission=submission_id))
+                known = await self._engine.read(partial(cells.answered, app=name, submission=submission_id))
                 if known is not None:
                     reached += [run for run in cells.runs_of(known) if run != name]
                     continue
             made = cells.items(app, schema, canonical, submission=submission_id, key=key)
-            reached += await self._deliver(app, schema, canonical, submission_id, made)
+            reached += await self._deliver(app, made, submission_id)
         return reached
 
-    async def _deliver(
-        self, app: App, schema: str, value: Value, submission: str | None, made: list[Item]
-    ) -> list[str]:
+    async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
         """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each.
         The answer is the runs, or the first refusal, once all have decided."""
         if len(made) > 1 and self._engine.owns:
-            asked = {"app": app.name, "schema": schema, "value": value, "submission": submission}
-            found: list[str] = await self._engine.ask(partial(self._publish_here, asked))
+            found: list[str] = await self._engine.ask(
+                lambda ack: Write(lambda core: cells.post(core, app, made, submission, ack), ack)
+            )
             return found
         asking = (self._engine.ask(partial(_with_ack, item)) for item in made)
         answers: list[dict[str, Any]] = []
@@ -107,9 +107,6 @@ class Applications:
             return list(answers[0]["runs"])
         runs = [answer.get("run", item.run) for item, answer in zip(made, answers, strict=True)]
         return [run for run in runs if run != app.name]
-
-    def _publish_here(self, asked: dict[str, Any], ack: Ack) -> Write:
-        return Write(lambda core: cells.post(core, self._app_on(core.store, asked["app"]), asked, ack), ack)
 
     def _taking(self, schema: str) -> list[str]:
         """The applications that know a schema."""
@@ -259,6 +256,10 @@ class Applications:
 
     # --- on the core thread -----------------------------------------------------------------------
 
+    def pinned(self, core: Core) -> Iterator[str]:
+        """What the snapshots of applications hold on to."""
+        return cells.pinned(core)
+
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""
         for version in reads.versions(row.name):
@@ -313,10 +314,6 @@ def _application(found: list[Definition]) -> App:
             f"one application is applied at a time, and here are {names}; name it FILE.py:ATTR"
         )
     return apps[0]
-
-
-def _answered(reads: Reads, *, app: str, submission: str) -> Value:
-    return answer_of(reads.submission, f"app:{app}", submission)
 
 
 def _typed(event: Any, value: Any) -> tuple[str, Any]:

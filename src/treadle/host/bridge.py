@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
-from treadle.runtime.commands import Command, Operate, Write
+from treadle.runtime.commands import Command, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, News, Work
@@ -37,7 +37,6 @@ from .thread import CoreThread
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
-Operations = Callable[[Core, Operate], Any]
 
 # A CPU-busy tool on another thread holds the interpreter for this long before the core gets it:
 # the default of 5 ms would be added to every commit.
@@ -209,9 +208,9 @@ class Bridge:
             self,
             clock=self._clock,
             entropy=os.urandom,
+            operations=self._operations,
             hot_max=self._hot_runs,
         )
-        core.operations = self._operations
         signer = node_signer(self.path)
         core.verify = signer.verify
         if self.worker is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def perform(core: Core, write: Change) -> None:
     try:
-        value = core.operations(core, write) if isinstance(write, Operate) else write.change(core)
+        value = core.operations.perform(core, write) if isinstance(write, Operate) else write.change(core)
     except PASSING:
         core.write_later(write)
         raise

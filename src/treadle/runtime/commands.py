@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 
 from .ports import Ack, Item
@@ -53,6 +54,29 @@ class Write(NamedTuple):
 
     change: Callable[[Core], Any]
     ack: Ack | None
+
+
+class Operations(Protocol):
+    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
+    it: it is handed in by whoever composes it."""
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
+        ...
+
+    def pinned(self, core: Core) -> Iterable[str]:
+        """Payloads that stay although no run holds them."""
+        ...
+
+
+class NoOperations:
+    """A core to which only events come."""
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
+
+    def pinned(self, core: Core) -> Iterable[str]:
+        return ()
 
 
 # What a change returns when an event it posted answers in its place.

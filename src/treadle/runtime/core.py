@@ -32,7 +32,7 @@ from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Store
 
-from . import admission, changes, effects, isolation, progress
+from . import admission, changes, commands, effects, isolation, progress
 from .commands import HANDED_ON, Change, CheckpointSaved, Command, FrameSent, Operate, Progress, Write
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
@@ -60,6 +60,7 @@ class Core:
         *,
         clock: Clock,
         entropy: Callable[[int], bytes],
+        operations: commands.Operations,
         hot_max: int = HOT_RUNS_MAX,
         batch_records: int = BATCH_RECORDS_MAX,
     ) -> None:
@@ -72,8 +73,7 @@ class Core:
         # How many records a commit takes; with one, a process may be cut between any two.
         self._batch_records = batch_records
         self.staged = Staged(1)
-        # Set by the composition root: performs operations that are no events of a run (tasks, deploys).
-        self.operations: Callable[[Core, Operate], Any] = _no_operations
+        self.operations = operations
         # Set by the composition root: whether a receipt bears the node's signature.
         self.verify: Callable[[Receipt], bool] | None = None
         self.next_run_no = store.last_run_no() + 1
@@ -498,7 +498,3 @@ class Core:
         """Takes in a run that was made by other means than an event: a fork."""
         self.hot.add(hot)
         admission.record(self, hot, step, Own(hot.state.id, None), forked=True)
-
-
-def _no_operations(core: Core, asked: Operate) -> Any:
-    raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")

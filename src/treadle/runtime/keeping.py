@@ -111,9 +111,7 @@ def _forget_replies(core: Core, *, now_ns: int | None) -> None:
 
 
 def _sweep(core: Core, expired: list[tuple[int, str]]) -> int:
-    from .cells import pinned  # only here are reactive applications of interest to everybody
-
-    removed = core.store.sweep(keep=pinned(core), expired=expired)
+    removed = core.store.sweep(keep=core.operations.pinned(core), expired=expired)
     for _, digest in expired:
         core.blobs.forget(digest)
     return removed

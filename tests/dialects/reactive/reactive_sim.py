@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from treadle.apps import cells
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.kernel.machine import Machine
 from treadle.performers.reactive.effects import EffectPerformer
-from treadle.runtime import cells
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.registry import Registry, machines_of
 from treadle.testing.sim import Action, SimulationFailed, World, simulate

@@ -12,11 +12,26 @@ from hypothesis import strategies as st
 from reactive_shop import ChargeReceipt, OrderCancelled, OrderCreated, app, order
 
 from treadle import reactive as rx
-from treadle.dialects.reactive.cells import Cells
-from treadle.dialects.reactive.disk import Disk
+from treadle.apps import cells as apps
 from treadle.dialects.reactive.index import EMPTY, LEAF_ENTRIES_MAX, CellIndex, Entry
 from treadle.kernel.errors import BlobCorrupt, BlobMissing
 from treadle.kernel.values import decode, digest_bytes, encode
+
+
+class Disk:
+    """Blobs in a dictionary."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def get(self, digest: str) -> bytes:
+        if digest not in self.blobs:
+            raise BlobMissing(f"the blob {digest} is gone")
+        return self.blobs[digest]
+
+    def put(self, body: bytes) -> str:
+        self.blobs[digest_bytes(body)] = body
+        return digest_bytes(body)
 
 
 def entry(n: int, state: int = 0) -> Entry:
@@ -85,76 +100,89 @@ def test_a_damaged_node_is_found():
         index.find(root, entry(1).key)
 
 
-# --- layers --------------------------------------------------------------------------------------------
+# --- layers: what changed since the snapshot, what is in memory, what the index holds ------------------------
 
 
-def test_reads_go_through_delta_hot_and_base_and_writes_stay_in_the_delta():
-    disk = Disk()
-    cells = Cells(disk, cache=2)
+@rx.schema("t/Put@1")
+@dataclass(frozen=True)
+class Put:
+    k: int
+    body: bytes | None
+
+
+@rx.schema("t/Held@1")
+@dataclass(frozen=True)
+class Held:
+    body: bytes
+
+
+@rx.workflow("t/held@1", state=Held, events=[Put], key="k", effects=[])
+def held(state, event, ctx):
+    return rx.Output(None if event.body is None else Held(event.body))
+
+
+def blobs_of(world: rx.testing.World) -> int:
+    (count,) = world._host.store._connection.execute("SELECT count(*) FROM blobs").fetchone()
+    return int(count)
+
+
+def test_writes_stay_out_of_the_index_until_a_snapshot_and_reads_find_the_newest():
+    world = rx.testing.World(rx.App("x", [held]), cell_cache=2)
     for n in range(5):
-        cells.write(encode(n), encode([n]), at_ns=n)
-    assert disk.blobs == {}, "a write touches only the delta"
-    root = cells.materialise()
-    assert cells.dirty_count == 0
-    assert cells.hot_count == 2, "bounded"
-    assert [decode(cells.read(encode(n)) or b"\xf6") for n in range(5)] == [[n] for n in range(5)]
-    cells.write(encode(1), None, at_ns=9)
-    cells.write(encode(2), encode("new"), at_ns=9)
-    assert cells.read(encode(1)) is None
-    assert decode(cells.read(encode(2)) or b"") == "new"
-    assert cells.root == root
-    assert sorted(decode(e.key) for e in cells.entries()) == [0, 2, 3, 4]
-    again = Cells(disk, root=root)
-    assert decode(again.read(encode(1)) or b"") == [1], "the old root still holds the old content"
-    assert cells.preview() == cells.materialise()
+        world.send(Put(n, b"old"))
+    assert blobs_of(world) == 0, "a write touches the journal, not the index"
+    before = world.snapshot()
+    assert before.roots["t/held@1"] != EMPTY
+    world.send(Put(1, None))
+    world.send(Put(2, b"new"))
+    assert world.snapshots()[-1] == before, "and the root of the snapshot stays"
+    assert [(c.key, world.state(held, c.key).body) for c in world.cells(held)] == [
+        (0, b"old"),
+        (2, b"new"),
+        (3, b"old"),
+        (4, b"old"),
+    ]
+    after = world.snapshot()
+    assert world.compare(before, after) == {"t/held@1": [1, 2]}
+    index = CellIndex(apps.StoreBlobs(world._host.core))
+    assert index.count(before.roots["t/held@1"]) == 5, "the old root still holds the old content"
 
 
-def test_spilling_changes_residency_only():
-    def fill(cells: Cells) -> tuple[list[Any], str]:
+def test_what_is_not_in_memory_is_read_all_the_same():
+    """Nothing is in memory alone: states leave it at any time, whatever their size."""
+
+    def fill(cache: int) -> tuple[Any, ...]:
         rng = random.Random(7)
-        for n in range(200):
-            cells.write(encode(n % 60), rng.randbytes(rng.randrange(1, 400)), at_ns=n)
-            if n % 9 == 0:
-                cells.write(encode(n % 60), None, at_ns=n)
-        rows = sorted((e.key, e.state, e.size, e.last_active_ns, cells.read(e.key)) for e in cells.entries())
-        return rows, cells.materialise()
+        world = rx.testing.World(rx.App("x", [held]), cell_cache=cache)
+        for n in range(60):
+            world.send(Put(n % 20, None if n % 9 == 0 else rng.randbytes(rng.choice((10, 400, 70_000)))))
+            assert len(world._host.core.hot) <= cache
+        return world.cells(held), [world.state(held, n) for n in range(20)], world.snapshot().roots
 
-    disk = Disk()
-    spilling = Cells(disk, spill_state=300, spill_delta=2000)
-    roomy = Cells(Disk())
-    expected = fill(roomy)
-    assert fill(spilling) == expected
-    assert len(disk.blobs) > 0
-    cells = Cells(Disk(), spill_delta=1000)
-    for n in range(100):
-        cells.write(encode(n), bytes(50), at_ns=n)
-        assert cells.resident_bytes <= 1000
-    assert len(list(cells.entries())) == 100
+    assert fill(3) == fill(4096)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("wdrms"), st.integers(0, 30)), max_size=120))
-def test_the_layers_behave_like_one_dict(actions):
-    disk, model = Disk(), {}
-    cells = Cells(disk, cache=3, spill_state=40, spill_delta=100)
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("wdrmo"), st.integers(0, 9)), max_size=40))
+def test_cells_behave_like_one_dict(actions):
+    world, model = rx.testing.World(rx.App("x", [held]), cell_cache=3), {}
     for at, (action, n) in enumerate(actions):
-        key = encode(n)
         match action:
             case "w":
-                model[key] = encode([at] * (n + 1))
-                cells.write(key, model[key], at_ns=at)
+                model[n] = bytes([at]) * (n + 1)
+                world.send(Put(n, model[n]))
             case "d":
-                model.pop(key, None)
-                cells.write(key, None, at_ns=at)
+                model.pop(n, None)
+                world.send(Put(n, None))
             case "r":
-                assert cells.read(key) == model.get(key)
+                found = world.state(held, n)
+                assert (found and found.body) == model.get(n)
             case "m":
-                cells.materialise()
-            case "s":
-                root = cells.materialise()
-                cells = Cells(disk, root=root, cache=3, spill_state=40, spill_delta=100)
-        assert cells.hot_count <= 3
-    assert {e.key: cells.read(e.key) for e in cells.entries()} == model
+                world.snapshot()
+            case "o":
+                world = world.reopen()
+        assert len(world._host.core.hot) <= 3
+    assert {c.key: world.state(held, c.key).body for c in world.cells(held)} == model
 
 
 # --- the world's cells -----------------------------------------------------------------------------------
@@ -231,7 +259,7 @@ def test_a_small_cache_changes_nothing_but_residency():
             world.send(OrderCreated(f"o-{n % 20}", n))
             if n % 10 == 0:
                 world.snapshot()
-        assert all(cells.hot_count <= cache for cells in world._owner._cells.values())
+        assert len(world._host.core.hot) <= cache
         return world.cells(order), world.snapshot().roots, world.open()
 
     assert run(1) == run(4096)
@@ -245,14 +273,14 @@ def test_collection_keeps_what_the_kept_snapshots_reach_and_nothing_else():
         world.error(world.open()[0])
         roots.append(world.snapshot())
     kept = world.snapshot()
-    blobs = len(world._owner.disk.blobs)
+    blobs = blobs_of(world)
     removed = world.gc(keep=1)
     assert removed > 0
-    assert len(world._owner.disk.blobs) == blobs - removed
+    assert blobs_of(world) == blobs - removed
     assert world.gc(keep=1) == 0
     assert world.reopen(at=kept).cells(order) == world.cells(order)
     with pytest.raises(BlobMissing):
-        list(CellIndex(world._owner.disk).entries(roots[1].roots["com.acme/order@1"]))
+        list(CellIndex(apps.StoreBlobs(world._host.core)).entries(roots[1].roots["com.acme/order@1"]))
 
 
 def test_records_carry_the_workflow_and_the_key():

@@ -29,10 +29,10 @@ from reactive_shop import (
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.apps.cells import StoreBlobs
 from treadle.dialects.reactive.index import CellIndex
 from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
 from treadle.kernel.values import decode
-from treadle.runtime.cells import StoreBlobs
 
 
 @pytest.fixture(autouse=True)

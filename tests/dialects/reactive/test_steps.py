@@ -163,7 +163,7 @@ def test_params_in_different_shapes_give_equal_intents():
     for params in shapes:
         world, _ = world_of(lambda s, e: rx.Output(Box(), effects=[work(shapes[e.n], ref="r")]))
         world.send(Go("k", shapes.index(params)))
-        found.append(world._owner.tables.open[world.open()[0].id])
+        found.append(world._host.intent(world.open()[0].id)[1])
     assert found[0].id == found[1].id == found[2].id
     assert encode(found[0].params) == encode(found[1].params) == encode(found[2].params)
 

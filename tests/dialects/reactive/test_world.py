@@ -159,8 +159,10 @@ def test_replay_restores_all_five_parts_of_an_instance(world):
 
 def test_a_changed_byte_of_the_journal_refuses_to_open(world):
     world.send(OrderCreated("a", 1))
-    log = world._owner.disk.log
-    log[-1] = log[-1].replace(b"waiting", b"running")
+    connection = world._host.store._connection
+    (body,) = connection.execute("SELECT body FROM journal ORDER BY rowid DESC LIMIT 1").fetchone()
+    changed = body.replace(b"waiting", b"running")
+    assert connection.execute("UPDATE journal SET body = ? WHERE body = ?", (changed, body)).rowcount == 1
     with pytest.raises(TreadleError, match="digest"):
         world.reopen()
 
@@ -301,7 +303,7 @@ def test_after_an_apply_no_cell_needs_the_old_code_to_load(world):
     old = world.manifest_digest
     world.apply(app_v2())
     world.send(OrderCreated("a", 2))
-    del world._owner.apps[old]
+    del world._host.apps[old]
     again = world.reopen()
     assert again.state(order_v2, "a") == world.state(order_v2, "a")
     with pytest.raises(TreadleError) as caught:

@@ -22,7 +22,7 @@ from treadle.kernel.errors import (
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import intake, staging, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate, Write
+from treadle.runtime.commands import CheckpointSaved, FrameSent, NoOperations, Operate, Write
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.messages import message_to_bytes
@@ -55,6 +55,11 @@ class FailingStore:
         self.batches.append(batch)
 
 
+class TaskOperations(NoOperations):
+    def perform(self, core: Core, asked: Operate) -> Any:
+        return tasks.perform(core, asked)
+
+
 class Bench:
     """A core with everything around it in the test's hands; also its clock and its port."""
 
@@ -74,8 +79,15 @@ class Bench:
             self.real.commit(Batch(definitions=[row_of(DRILL)], versions=[version]))
         registry = Registry(machines_of({"drill": machine or DrillMachine()}), self.real)
         entropy = random.Random(1).randbytes
-        self.core = Core(self.store, registry, self, clock=self, entropy=entropy, hot_max=hot_max)  # type: ignore[arg-type]
-        self.core.operations = tasks.perform
+        self.core = Core(
+            self.store,  # type: ignore[arg-type]
+            registry,
+            self,
+            clock=self,
+            entropy=entropy,
+            operations=TaskOperations(),
+            hot_max=hot_max,
+        )
 
     def reborn(self, **more: Any) -> Bench:
         """The same database after a crash."""

@@ -1,8 +1,9 @@
 """Reactive workflows: keyed, event-driven state machines with declared effects.
 
 `shapes` and `types` make values canonical; `effects`, `step` and `workflow` are what authors write with;
-`app` and `routing` put workflows together; `decide` and `machine` run them; `index` and `cells` hold the
-states of very many of them; `world` tests them without an engine. Authors use `treadle.reactive`.
+`app`, `family`, `manifest` and `routing` put workflows together; `decide` and `machine` run them; `index` holds
+the states of very many of them. What is done with applications on a store is in `treadle.apps`, what tests
+them in `treadle.testing.reactive`. Authors use `treadle.reactive`.
 """
 
 from __future__ import annotations

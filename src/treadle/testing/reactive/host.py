@@ -9,17 +9,19 @@ that only remembers answers. One record is one commit, so that a world can be cu
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha512
 from typing import Any
 
+from treadle.apps import cells as apps
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.decide import Bound
+from treadle.dialects.reactive.index import EMPTY, CellIndex
 from treadle.dialects.reactive.machine import ReactiveMachine
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import Write
+from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.hot import Hot, split_ids
 from treadle.runtime.ports import Ack, Item, News, Work
@@ -28,8 +30,12 @@ from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
 
-# Documents of a world's own: its seed and clock, frames that were only shown.
+from .views import Snapshot
+
+# Documents of a world's own: its seed and clock, its snapshots, frames that were only shown.
 WORLD = "world"
+# How the keys of messages begin that are left for the core.
+_LEFT = "left:"
 
 
 class Memory(SqliteDialect):
@@ -90,7 +96,7 @@ class WorldStore(SqlStore):
         self._memory.posts += 1
 
     def image(self) -> bytes:
-        return self._connection.serialize()
+        return bytes(self._connection.serialize())
 
 
 class Host:
@@ -100,7 +106,8 @@ class Host:
         self.store = WorldStore(image)
         self.store.own()
         kept: Any = self.store.document(WORLD, "clock")
-        self._seed, self._now_ns = (seed, now_ns) if kept is None else (kept["seed"], kept["now_ns"])
+        clock: dict[str, int] = {"seed": seed, "now_ns": now_ns} if kept is None else kept
+        self._seed, self._now_ns = clock["seed"], clock["now_ns"]
         self.machine = ReactiveMachine()
         self.registry = Registry(machines_of({DIALECT_NAME: self.machine}), self.store)
         self._known: dict[str, DefinitionRow] = {}
@@ -114,6 +121,7 @@ class Host:
             self,
             clock=self,
             entropy=self.entropy,
+            operations=self,
             hot_max=cell_cache,
             batch_records=1,
         )
@@ -124,8 +132,9 @@ class Host:
         self.apps[app.digest] = app
         self.machine.attach(app)
         for made in app.definitions():
-            about = {"dialect": made.dialect, "name": made.name, "version": made.version}
-            self._known[made.digest] = DefinitionRow(digest=made.digest, body=made.body, **about)
+            self._known[made.digest] = DefinitionRow(
+                digest=made.digest, dialect=made.dialect, name=made.name, version=made.version, body=made.body
+            )
 
     # --- a core without threads ----------------------------------------------------------------------
 
@@ -179,17 +188,101 @@ class Host:
 
     def change(self, change: Callable[[Core, Ack], Any]) -> Any:
         """Makes a change on the core; its value, or its error raised."""
+        return self._answer_to(lambda ack: Write(lambda core: change(core, ack), ack))
+
+    def _answer_to(self, command: Callable[[Ack], Command]) -> Any:
         answers: list[tuple[Any, TreadleError | None]] = []
-
-        def ack(value: Any, error: TreadleError | None) -> None:
-            answers.append((value, error))
-
-        self.core.submit(Write(lambda core: change(core, ack), ack))
+        self.core.submit(command(lambda value, error: answers.append((value, error))))
         self.run()
         value, error = answers[0]
         if error is not None:
             raise error
         return value
+
+    def operate(self, name: str, body: dict[str, Any]) -> Any:
+        """Performs an operation; its value, or its error raised."""
+        return self._answer_to(lambda ack: Operate(body["app"], name, body, ack))
+
+    def publish(self, app: App, items: list[Item], submission: str | None) -> None:
+        """Delivers an event to all who subscribe; the first refusal is raised once all have decided."""
+        if len(items) == 1:
+            _, error = self.ask(items[0])
+            if error is not None:
+                raise error
+            return
+        self.change(lambda core, ack: apps.post(core, app, items, submission, ack))
+
+    def leave(self, messages: list[bytes]) -> None:
+        """Leaves messages for the core, to be read when it runs."""
+        there = [key for key, _ in self.store.inbox(1_000_000) if key.startswith(_LEFT)]
+        first = int(there[-1].removeprefix(_LEFT)) + 1 if there else 0
+        self.store.leave([(f"{_LEFT}{first + n:09}", body) for n, body in enumerate(messages)])
+
+    # --- operations: as an engine performs them ------------------------------------------------------
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        current = apps.active_app(core.store, core.registry, self.machine, asked.home)
+        match asked.name:
+            case "apply":
+                return apps.apply(core, current, self.app_of(asked.body["manifest"]), asked)
+            case "govern":
+                return apps.govern(core, current, asked.body["data"], asked)
+            case _:
+                raise KernelBug(f"a world asks for no {asked.name}")
+
+    def pinned(self, core: Core) -> Iterator[str]:
+        return apps.pinned(core)
+
+    def app_of(self, manifest: str) -> App:
+        if manifest not in self.apps:
+            raise UnknownWorkflow(f"the application at {manifest} is not here", code="CODE_MISSING")
+        return self.apps[manifest]
+
+    # --- snapshots -----------------------------------------------------------------------------------
+
+    def snapshot(self, app: App) -> Snapshot:
+        """Roots of the cells as an engine takes them, and a cut of every run."""
+
+        def take(core: Core, ack: Ack) -> dict[str, Any]:
+            taken = apps.snapshot(core, app)
+            seqs: dict[str, int] = {}
+            for row in apps.rows_of(core.store, None):
+                hot = core.hot.get(row.id)
+                assert hot is not None
+                seqs[row.id] = hot.state.seq
+                if hot.state.tail_records:
+                    core.stage_snapshot(hot)
+            return {"roots": taken["roots"], "manifest": app.digest, "seqs": seqs}
+
+        made = self.change(take)
+        number = len(self.snapshots())
+        self.keep(f"snapshot {number:06}", {**made, "number": number})
+        self.core.hot.evict()
+        return Snapshot(made["roots"], number, made["manifest"])
+
+    def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(cut["roots"], cut["number"], cut["manifest"]) for cut in self.cuts()]
+
+    def cuts(self) -> list[dict[str, Any]]:
+        """What is kept of each snapshot: also which record each run had come to."""
+        return [body for name, body in sorted(self.store.documents(WORLD)) if name.startswith("snapshot ")]
+
+    def collect(self, keep: int) -> int:
+        index = CellIndex(apps.StoreBlobs(self.core))
+        kept = {
+            blob
+            for cut in self.cuts()[-keep:]
+            for root in cut["roots"].values()
+            for blob in _reached(index, root)
+        }
+        return int(self.change(lambda core, ack: core.store.sweep(keep=kept)))
+
+    def last_shown(self, intent: str) -> int:
+        """The number of the last frame of a workflow that takes no frames."""
+        return int(self.store.document(WORLD, f"frame {intent}") or 0)
+
+    def keep_shown(self, intent: str, seq: int) -> None:
+        self.keep(f"frame {intent}", seq)
 
     def keep(self, name: str, body: Value) -> None:
         """Writes a document of the world's own."""
@@ -226,3 +319,7 @@ class Host:
     def records(self, row: RunRow) -> list[tuple[dict[str, Any], str]]:
         """A run's records with their digests."""
         return [(decode_trusted(s.body), "sha256:" + s.digest.hex()) for s in self.store.journal(row.no)]
+
+
+def _reached(index: CellIndex, root: str) -> Iterator[str]:
+    return index.reachable(root) if root != EMPTY else iter(())

@@ -37,6 +37,16 @@ def state_from(host: Host, row: RunRow, cut_seq: int) -> RunState:
     return state
 
 
+def open_all(host: Host, cut: dict[str, int] | None) -> None:
+    """Loads every run from its last snapshot, or from that of a cut, and the records after it. What is decided
+    otherwise now is refused."""
+    for row in rows_of(host):
+        if cut is None:
+            load_state(row, host.store, host.registry, BlobCache(host.store))
+        else:
+            state_from(host, row, cut.get(row.id, 0))
+
+
 def differences(host: Host) -> Iterator[tuple[str, int]]:
     """Runs that come out otherwise, and the record from which they do."""
     for row in rows_of(host):

@@ -17,7 +17,7 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.runtime import deploys, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
+from treadle.runtime.commands import CheckpointSaved, FrameSent, NoOperations, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
@@ -132,9 +132,14 @@ class SimProcess:
         self.epoch = store.own()
         registry = Registry(machines_of(world.workload.machines), store)
         self.core = Core(
-            store, registry, self, clock=self, entropy=world.entropy, hot_max=world.limits.hot_runs
+            store,
+            registry,
+            self,
+            clock=self,
+            entropy=world.entropy,
+            operations=SimOperations(),
+            hot_max=world.limits.hot_runs,
         )
-        self.core.operations = _operate
 
     def point(self) -> None:
         """Somewhere in the middle of things: a place to die."""
@@ -249,7 +254,10 @@ class SimProcess:
         self.world.network.send(saved._replace(ack=ack))
 
 
-def _operate(core: Core, asked: Operate) -> Any:
-    if asked.name == "task":
-        return tasks.perform(core, asked)
-    return deploys.perform(core, deploys.Deploy.from_value(asked.body))
+class SimOperations(NoOperations):
+    """Tasks and deploys; applications are driven through a `World` of their own."""
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        if asked.name == "task":
+            return tasks.perform(core, asked)
+        return deploys.perform(core, deploys.Deploy.from_value(asked.body))

@@ -26,14 +26,14 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, is_reference, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
+from treadle.runtime import deploys
+from treadle.runtime.commands import HANDED_ON, Operate
+from treadle.runtime.core import Core
+from treadle.runtime.hot import BlobCache, load_state, open_work
+from treadle.runtime.ports import Ack, Item, NewRun
+from treadle.runtime.registry import Registry
+from treadle.runtime.staging import answer_of
 from treadle.store.protocol import Reads, RunRow
-
-from . import deploys
-from .commands import HANDED_ON, Operate
-from .core import Core
-from .hot import BlobCache, load_state, open_work
-from .ports import Ack, Item, NewRun
-from .registry import Registry
 
 PAGE = 1_000
 SNAPSHOTS = "cells"
@@ -114,11 +114,9 @@ def _by_reference(item: Item) -> Item:
     return item
 
 
-def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
+def post(core: Core, app: App, made: list[Item], submission: str | None, ack: Ack | None) -> Any:
     """Publishes to several cells, on the core thread. They are accepted together: each delivery is
     decided in this commit, or waits in the inbox with it."""
-    submission = asked.get("submission")
-    made = items(app, asked["schema"], asked["value"], submission=submission)
     runs = [item.run for item in made]
     if submission is not None:
         scope = (f"app:{app.name}", submission)
@@ -132,6 +130,11 @@ def post(core: Core, app: App, asked: dict[str, Any], ack: Ack | None) -> Any:
         item.message = f"publish:{submission or core.entropy(16).hex()}:{number}"
         core.post(item)
     return HANDED_ON
+
+
+def answered(reads: Reads, app: str, submission: str) -> Value:
+    """The durable answer of a submission id; None if it has none."""
+    return answer_of(reads.submission, f"app:{app}", submission)
 
 
 def runs_of(answer: dict[str, Any]) -> list[str]:
