@@ -25,7 +25,7 @@ from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, document, keeping, tasks
+from treadle.runtime import deploys, document, keeping
 from treadle.runtime.commands import Command
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
