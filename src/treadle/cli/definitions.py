@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from treadle.kernel.errors import DefinitionError
+from treadle.kernel.errors import DefinitionError, TreadleError
 
 from .command import DEFINE, Commands, Session
 from .output import EXIT_OK, EXIT_USAGE, Usage
@@ -85,6 +85,8 @@ async def deploy(
     ] = None,
 ) -> None:
     """Put definitions into the store under name@version."""
+    from treadle.definitions.library import together
+
     mode = validation or "strict"
     if mode not in ("strict", "warn"):
         raise Usage(f"--validation is strict or warn, not {mode!r}")
@@ -93,11 +95,18 @@ async def deploy(
     digests: set[str] = set()
     # All are compiled before the store is opened: one bad file, and nothing is written.
     engine = await cli.prepare(work=False, validation=mode)
+    refused: list[TreadleError] = []
     for file in files:
-        for definition in engine.deploy(file, strict=strict):
-            digests.add(definition.digest)
-            if not cli.out.as_json:
-                cli.out.problems([asdict(problem) for problem in definition.warnings])
+        try:
+            found = engine.deploy(file, strict=strict)
+        except DefinitionError as error:
+            refused.append(error)
+            continue
+        digests.update(definition.digest for definition in found)
+        if not cli.out.as_json:
+            cli.out.problems([asdict(problem) for definition in found for problem in definition.warnings])
+    if refused:
+        raise together(refused)
     async with engine:
         rows = [row for row in await engine.definitions() if row["digest"] in digests]
     cli.out.rows(rows, _COLUMNS, empty="nothing to deploy")

@@ -6,6 +6,7 @@ Everything that compiles is imported when it is needed: `treadle --help` needs n
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,36 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
         names = ", ".join(definition.name for definition in found) or "none"
         raise Usage(f"{target} holds {len(found)} workflows ({names}); choose one with {path}:NAME")
     return found[0]
+
+
+# Warnings about what this very run will not do as it was meant; the others are for `treadle check`.
+_ABOUT_A_RUN = frozenset(
+    (
+        "name_unknown",
+        "name_out_of_scope",
+        "workload_key_unknown",
+        "field_unknown",
+        "field_misplaced",
+        "retry_misplaced",
+        "code_template",
+        "kind_unknown",
+    )
+)
+
+
+def warn(out: Output, definition: Definition, given: Any, target: str) -> None:
+    """Says of a file that is about to run what its author should know. What the input brings is known."""
+    brought = [repr(key) for key in given] if isinstance(given, dict) else []
+    shown = [
+        problem
+        for problem in definition.warnings
+        if problem.code in _ABOUT_A_RUN and not any(name in problem.message for name in brought)
+    ]
+    if shown and not out.as_json:
+        out.problems([asdict(problem) for problem in shown])
+        others = len(definition.warnings) - len(shown)
+        if others > 0:
+            out.note(f"[dim]{others} more: treadle check {target}[/]")
 
 
 def application(target: str) -> Any:

@@ -11,7 +11,7 @@ import typer
 from . import completing, inputs
 from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .driving import drive
-from .loading import is_file, one
+from .loading import is_file, one, warn
 from .output import Usage, worst
 from .view import describe, event_line, outcome, spending
 
@@ -116,8 +116,10 @@ async def run(
         cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
     engine = await cli.prepare(app)
     workflow = one(engine, target, strict=strict)
-    if dry_run and not isinstance(workflow, str):
-        _rehearses(workflow.dialect)
+    if not isinstance(workflow, str):
+        warn(cli.out, workflow, data, target)
+        if dry_run:
+            _rehearses(workflow.dialect)
     if key is not None and id is None:
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()

@@ -12,6 +12,8 @@ from .output import STATUS_STYLES, Output, elapsed, exit_code, moment
 
 # How much is shown of what a person is asked.
 PROMPT_CHARS = 200
+# What workers do: a run that is left with it waits for a tool or a package, not for a person.
+_WORK = frozenset({"step", "call", "node", "effect"})
 
 
 def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) -> int:
@@ -46,6 +48,9 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     if error := document.get("error"):
         yield f"  [red]{escape(error_line(error))}[/]"
     yield from waits(document)
+    if status == "running" and any(wait.get("kind") in _WORK for wait in document.get("waiting_for") or ()):
+        id = escape(document["id"])
+        yield f"  [dim]nobody here can do it; when what is missing is there:[/] treadle resume {id}   [dim]or give it up:[/] treadle cancel {id}"
     if status == "failed":
         yield f"  [dim]look:[/] treadle show {escape(document['id'])}   [dim]again:[/] treadle retry {escape(document['id'])}"
     if status == "stalled":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,23 @@ class Library:
             file = str(path.resolve())
             origin = f"{file}:{name}" if name else file
             return [d for value in load_python(path, name) for d in definitions_of(value, file=origin)]
-        found = []
+        found: list[Definition] = []
+        refused: list[TreadleError] = []
         for file_path in files_in(target):
-            text = read_text(file_path)
-            definition, problems = compile_text(text, self._dialects, file=str(file_path), strict=strict)
-            problems.raise_errors()
-            assert definition is not None, "without errors there is a definition"
-            found.append(definition)
+            try:
+                found.append(self._load_file(file_path, strict=strict))
+            except TreadleError as error:
+                refused.append(error)
+        if refused:
+            raise together(refused)
         return found
+
+    def _load_file(self, path: Path, *, strict: bool) -> Definition:
+        text = read_text(path)
+        definition, problems = compile_text(text, self._dialects, file=str(path), strict=strict)
+        problems.raise_errors()
+        assert definition is not None, "without errors there is a definition"
+        return definition
 
     def check(self, target: str, *, strict: bool = False) -> list[Problem]:
         """Every problem of a file or folder, errors and warnings."""
@@ -228,4 +237,20 @@ def _explained(error: UnknownWorkflow, workflow: str) -> UnknownWorkflow:
     return UnknownWorkflow(
         f"no workflow {workflow!r} is deployed; it is a file: engine.deploy({workflow!r}) and start it by its "
         f"name, or start what the file holds: engine.start(engine.load({workflow!r})[0])"
+    )
+
+
+def together(refused: list[TreadleError]) -> TreadleError:
+    """All that is wrong with the files of a folder, as one error."""
+    first, *others = refused
+    if not others:
+        return first
+    listed: list[dict[str, Any]] = []
+    for error in refused:
+        listed += error.details.get("problems") or [asdict(as_problem(error, error.where or ""))]
+    return DefinitionError(
+        f"{len(refused)} files are refused, the first because: {first.message}",
+        code=first.code,
+        where=first.where,
+        details={"problems": listed},
     )

@@ -19,6 +19,8 @@ import yaml
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
 
+from .yaml_errors import explain
+
 Path = tuple[str | int, ...]
 
 TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -122,13 +124,12 @@ def _yaml(text: str, document: Document) -> _Builder:
         _check_depth(text, file)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        message = " ".join(str(part) for part in (error.context, error.problem) if part)
-        raise _bad(f"not valid YAML: {message}", file, line, column, "YAML_SYNTAX") from error
+        found = explain(error, text)
+        message = f"not valid YAML: {found.message}"
+        raise _bad(message, file, found.line, found.column, "YAML_SYNTAX", found.hint) from error
     except (yaml.YAMLError, UnicodeError) as error:
         if (odd := _NOT_PRINTABLE.search(text)) is None:
-            raise _bad(f"not valid YAML: {error}", file, 1, 1, "YAML_SYNTAX") from error
+            raise _bad("not valid YAML: the text cannot be read", file, 1, 1, "YAML_SYNTAX") from error
         line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
         message = f"the character U+{ord(odd[0]):04X} cannot stand in YAML"
         raise _bad(f"not valid YAML: {message}", file, line, column, "YAML_SYNTAX") from error
@@ -316,13 +317,15 @@ _HINTS = {
 }
 
 
-def _problem(message: str, file: str | None, line: int, column: int, code: str) -> dict[str, Any]:
+def _problem(
+    message: str, file: str | None, line: int, column: int, code: str, hint: str = ""
+) -> dict[str, Any]:
     return {
         "severity": "error",
         "code": code,
         "rule": "YAML 1.2 core",
         "message": message,
-        "hint": _HINTS.get(code, ""),
+        "hint": hint or _HINTS.get(code, ""),
         "file": file,
         "line": line,
         "column": column,
@@ -330,8 +333,10 @@ def _problem(message: str, file: str | None, line: int, column: int, code: str) 
     }
 
 
-def _bad(message: str, file: str | None, line: int, column: int, code: str) -> DefinitionError:
-    problem = _problem(message, file, line, column, code)
+def _bad(
+    message: str, file: str | None, line: int, column: int, code: str, hint: str = ""
+) -> DefinitionError:
+    problem = _problem(message, file, line, column, code, hint)
     return DefinitionError(
         message, code=code, where=f"{file or '<text>'}:{line}", details={"problems": [problem]}
     )

@@ -1,4 +1,4 @@
-"""`python`: inline code in a process of its own, or a registered callable in this one.
+"""`python`: inline code in a process of its own, or a function in this one.
 
 The code's arguments are variables, and the mappings `input_data`, `args` and `context`. Its result
 is what a top-level `return` gives, else the variable `result`, else what `main(...)` returns. It
@@ -8,6 +8,7 @@ prints is shown as progress frames of type `output`.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from .base import (
     unbase64,
 )
 from .functions import FunctionTool
+from .importing import imported
 from .protocol import Outcome, ToolCall
 from .python_pool import RESULT_BYTES_MAX, ForeignAnswer, ProcessDied, PythonPool, PythonRequest
 from .registry import ToolRegistry
@@ -100,10 +102,13 @@ class PythonTool(ToolBase):
         return _raised(reply, _output(printed))
 
     async def _in_process(self, name: str, config: dict[str, Any], call: ToolCall) -> Outcome:
-        if (function := self._callables.get(name)) is None:
+        function = self._callables.get(name)
+        if function is None and ":" in name:
+            function = await asyncio.to_thread(imported, name, call.base)
+        if function is None:
             known = ", ".join(sorted(self._callables)) or "none"
             raise BadConfig(
-                f"no callable named {name!r} is registered (known: {known}); register it with @engine.tools.function({name!r})"
+                f"no callable named {name!r} is registered (known: {known}); register it with @engine.tools.function({name!r}), or write module:function"
             )
         return await function.run(config, call)
 

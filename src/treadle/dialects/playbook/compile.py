@@ -14,6 +14,7 @@ from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
 from .code import read_code
+from .inputs import check_schema
 from .reading import Reader, kind_of
 from .steps import check_failure, read_step, reject_control
 from .tasks import read_task_body
@@ -90,6 +91,7 @@ def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
     name = body["metadata"].get("name")
     if name is not None and (not isinstance(name, str) or not name):
         reader.error("metadata_invalid", ("metadata", "name"), f"metadata.name must be text, not {name!r}")
+    check_schema(reader, body["metadata"])
     if keychain := _read_keychain(reader, root.get("keychain")):
         body["keychain"] = keychain
     if workbook := _read_workbook(reader, root.get("workbook")):

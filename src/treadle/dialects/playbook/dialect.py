@@ -13,6 +13,7 @@ from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
+from . import inputs
 from .analysis import analyse
 from .compile import compile_playbook
 from .fields import check_fields
@@ -59,10 +60,11 @@ class PlaybookDialect:
 
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
         if input is None:
-            return {}
+            input = {}
         if not isinstance(input, dict):
             message = "a playbook's input is a mapping that is merged over its workload"
             raise InputInvalid(message, details={"errors": [{"path": "$", "message": message}]})
+        inputs.check_input(definition, input)
         return input
 
     def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:

@@ -9,6 +9,7 @@ it, so that later analysis can still name the line.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -92,7 +93,7 @@ class Reader:
                 "template_syntax",
                 path,
                 f"{error.message}: {value.strip()[:120]}",
-                hint="templates are Jinja2",
+                hint=_template_hint(value),
             )
             return None
 
@@ -119,6 +120,12 @@ class Reader:
                 rule="004 §4",
             )
         return value
+
+
+def _template_hint(text: str) -> str:
+    if _FOREIGN.search(text):
+        return "braces that are not for Treadle (docker, Go, Helm) stand between {% raw %} and {% endraw %}"
+    return "templates are Jinja2; text with braces of its own stands between {% raw %} and {% endraw %}"
 
 
 def kind_of(value: Any) -> str:
@@ -159,6 +166,8 @@ def reject_legacy(reader: Reader, value: dict[str, Any], path: Path, what: str) 
             )
 
 
+# `{{.Names}}`, `{{ range . }}`, `{{json .}}`, `{{ $x }}`: templates of Go.
+_FOREIGN: Final = re.compile(r"\{\{-?\s*(?:[.$]|(?:range|with|json|printf|toYaml|include|end)\b)")
 CONDITIONS: Final = ("cond", "if", "condition", "unless")
 LEGACY: dict[str, tuple[str, str]] = {
     "eval": (

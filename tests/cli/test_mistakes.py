@@ -1,0 +1,146 @@
+"""Mistakes that authors of playbooks make: each message names the place, the cause and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli
+
+Write = Callable[[str, str], Path]
+
+YAML = {
+    "a tab": ("workflow:\n\t- step: a\n", 2, "a tab is used to indent this line", "spaces only"),
+    "indentation": (
+        "workflow:\n  - step: a\n   tool: {kind: noop}\n",
+        3,
+        "the indentation of this line does not fit",
+        "one column",
+    ),
+    "deeper": ("a:\n  b: 1\n    c: 2\n", 3, "indented deeper than the line before", "the same indentation"),
+    "a colon": ("workflow:\n  - step: a: b\n", 2, "a colon inside a value", "quote the whole value"),
+    "a quote": ('workflow:\n  - step: "a\n    tool: x\n', 2, "a quote that is opened here", "close it"),
+    "a bracket": ("workflow: [{step: a}\n", 1, "a [ that is opened here is never closed", "close it with ]"),
+    "a comma": ("workflow: {step: a b: c}\n", 1, "a comma or the end of the {", "separate items with commas"),
+    "no colon": ("a: 1\nb\nc: 2\n", 2, "a key without its colon", "key: value"),
+    "a backtick": ("a: `x`\n", 1, "a value cannot begin with '`'", "quote it"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "cause", "remedy"), YAML.values(), ids=YAML)
+def test_yaml_that_is_none_is_explained_in_our_words(
+    cli: Cli, write: Write, text: str, line: int, cause: str, remedy: str
+) -> None:
+    write("flow.yaml", text)
+    (problem,) = cli("check", "flow.yaml", "--json", code=2).json["problems"]
+    assert (problem["file"], problem["line"]) == ("flow.yaml", line)
+    assert cause in problem["message"]
+    assert remedy in problem["hint"]
+
+
+def test_braces_of_other_programs_are_pointed_to_raw(cli: Cli, write: Write) -> None:
+    write(
+        "flow.yaml",
+        "workflow: [{step: a, tool: {kind: shell, command: \"docker ps --format '{{.Names}}'\"}}]\n",
+    )
+    (problem,) = cli("check", "flow.yaml", "--json", code=2).json["problems"]
+    assert problem["code"] == "template_syntax"
+    assert "{% raw %}" in problem["hint"]
+
+
+def test_one_mistake_is_told_once(cli: Cli, write: Write) -> None:
+    write(
+        "flow.yaml",
+        "workflow: [{step: a, tool: {kind: noop}, next: {arcs: [{step: a, when: '{{ 1 + }}'}]}}]\n",
+    )
+    assert len(cli("check", "flow.yaml", "--json", code=2).json["problems"]) == 1
+
+
+def test_a_wrong_variable_is_warned_of_by_run_too(cli: Cli, write: Write) -> None:
+    write(
+        "flow.yaml",
+        'workload: {known: 1}\nworkflow: [{step: a, tool: {kind: noop, result: "{{ workload.knwon }}{{ given }}"}}]\n',
+    )
+    answer = cli("run", "flow.yaml", "-i", "given=1", code=0)
+    assert "workload has no default for 'knwon'" in answer.err
+    assert "given" not in answer.err
+
+
+def test_a_run_without_its_tool_says_why_it_stays_open_and_how_to_go_on(cli: Cli, write: Write) -> None:
+    write("flow.yaml", "workflow: [{step: a, tool: {kind: pyton, code: x}}]\n")
+    answer = cli("run", "flow.yaml", "--id", "r1", code=3)
+    assert "did you mean python?" in answer.err
+    assert "treadle resume r1" in answer.err
+    assert "treadle cancel r1" in answer.err
+
+
+SCHEMA = """
+metadata:
+  name: report
+  input_schema:
+    type: object
+    required: [day, count, made]
+    properties: {day: {type: string}, count: {type: integer}}
+workload: {count: 3, made: "{{ workload.day }}"}
+workflow: [{step: a, tool: {kind: noop, result: "{{ workload.made }} {{ workload.count }}"}}]
+"""
+
+
+def test_an_input_of_the_wrong_type_is_refused_before_the_run(cli: Cli, write: Write) -> None:
+    write("flow.yaml", SCHEMA)
+    assert cli("run", "flow.yaml", "-i", "day=2026-11-15", "--json", code=0).json["result"] == "2026-11-15 3"
+    error = cli("run", "flow.yaml", "-i", "count=many", "--json", code=2).error
+    assert error["code"] == "INPUT_INVALID"
+    assert {item["path"] for item in error["details"]["errors"]} == {"$", "$.count"}
+    assert len(cli("list", "--json", code=0).json) == 1
+
+
+def test_a_schema_that_is_none_is_refused_at_check(cli: Cli, write: Write) -> None:
+    write("flow.yaml", SCHEMA.replace("type: object", "type: objekt"))
+    (problem,) = cli("check", "flow.yaml", "--json", code=2).json["problems"]
+    assert problem["code"] == "input_schema_invalid"
+    assert problem["line"] == 5
+
+
+def test_deploy_tells_of_every_bad_file_and_deploys_none(cli: Cli, write: Write, folder: Path) -> None:
+    (folder / "flows").mkdir()
+    write("flows/a.yaml", "workflow: []\n")
+    write("flows/b.yaml", "workflow: [{step: b, tool: {kind: noop}}]\n")
+    write("flows/c.yaml", "workflow:\n\t- x\n")
+    write("d.yaml", "nothing: 1\n")
+    error = cli("deploy", "flows", "d.yaml", "--json", code=2).error
+    files = [problem["file"] for problem in error["details"]["problems"]]
+    assert files == ["flows/a.yaml", "flows/c.yaml", "d.yaml"]
+    assert cli("definitions", "--json", code=0).json == []
+
+
+def test_a_function_of_a_module_beside_the_playbook_is_called(cli: Cli, write: Write) -> None:
+    write("mistakes_helper.py", "def double(x: int) -> int:\n    return 2 * x\n")
+    write(
+        "flow.yaml",
+        "workflow: [{step: a, tool: {kind: python, callable: 'mistakes_helper:double', args: {x: 4}}}]\n",
+    )
+    assert cli("run", "flow.yaml", "--id", "r1", "--json", code=0).json["result"] == 8
+    assert cli("replay", "r1", "--json", code=0).json["equal"]
+    write("flow.yaml", "workflow: [{step: a, tool: {kind: python, callable: 'mistakes_helper:treble'}}]\n")
+    error = cli("run", "flow.yaml", "--json", code=1).json["error"]
+    assert "has no function 'treble'" in error["message"]
+
+
+def test_a_field_that_tasks_read_of_a_plain_secret_fails_before_the_first_step(
+    cli: Cli, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_SECRET_OPENAI", "sk-1234567890")
+    text = """
+        keychain: [{name: openai, kind: secrets%s}]
+        workflow: [{step: a, tool: {kind: shell, command: "echo ${KEY:+is there}", env: {KEY: "{{ keychain.openai.api_key }}"}}}]
+        """
+    write("bad.yaml", text % "")
+    document = cli("run", "bad.yaml", "--json", code=1).json
+    assert document["error"]["class"] == "authorization"
+    assert "reads its field 'api_key', but the secret is one text" in document["error"]["message"]
+    assert document["state"]["steps"] == {}
+    write("good.yaml", text % ", provider: gcp, map: {api_key: projects/1/secrets/x}")
+    assert cli("run", "good.yaml", "--json", code=0).json["result"]["stdout"] == "is there\n"
