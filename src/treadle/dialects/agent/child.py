@@ -1,4 +1,4 @@
-"""A node that runs another workflow: the input it is given.
+"""Paths into the context: in the input of another workflow, in what an approver is shown.
 
 `{{ path }}` stands for a value of the context (`{{ input.day }}`, `{{ gather.items }}`). A text
 that is nothing but one of them becomes the value itself; inside longer text it is written out.
@@ -32,11 +32,16 @@ def render(value: Value, lookup: Lookup) -> Value:
         return value
     whole = _PLACE.fullmatch(value.strip())
     if whole is not None:
-        return _at(whole[1], lookup)
-    return _PLACE.sub(lambda place: js_text(_at(place[1], lookup)), value)
+        return value_at(whole[1], lookup)
+    return render_text(value, lookup)
 
 
-def _at(path: str, lookup: Lookup) -> Value:
+def render_text(text: str, lookup: Lookup) -> str:
+    """A text with every `{{ path }}` in it written out."""
+    return _PLACE.sub(lambda place: js_text(value_at(place[1], lookup)), text)
+
+
+def value_at(path: str, lookup: Lookup) -> Value:
     first, *rest = path.split(".")
     value = lookup(first)
     for name in rest:

@@ -99,6 +99,17 @@ class Flow:
         if len(messages) > WARNINGS_MAX:
             self.emit("node:warning", node=node, message=f"and {len(messages) - WARNINGS_MAX} more")
 
+    def content(self, path: str) -> str:
+        """The text of a Source, by its field path."""
+        source = self.load(self.state["sources"]).get(path)
+        return str(source["content"]) if source else ""
+
+    def seen(self, branch: Branch, name: str) -> Value:
+        """What a path in the workflow may start from: the input, the approval, a node's data."""
+        if name == "approval":
+            return self.load((branch["visit"] or {}).get("approval"))
+        return self.load(self.state["input"]) if name == "input" else self.lookup(branch, name)
+
     def lookup(self, branch: Branch, node: str) -> Value:
         """What this branch sees of a node: its own, or what was there when it was forked."""
         here: Branch | None = branch
@@ -112,10 +123,18 @@ class Flow:
     def over_budget(self, branch: Branch) -> tuple[str | None, bool]:
         """Why nothing more may be asked for this visit, or None; and whether that ends the run: the
         workflow's cap does, the node's own fails that node only."""
-        over = exceeded(self.workflow.budget, self.state["usage"])
+        over = exceeded(self._raised(None) or self.workflow.budget, self.state["usage"])
         if over is not None:
             return over, True
-        return exceeded(self.node(branch).budget, branch["visit"]["usage"]), False
+        node = self.node(branch)
+        return exceeded(self._raised(node.id) or node.budget, branch["visit"]["usage"]), False
+
+    def _raised(self, node: str | None) -> Budget | None:
+        """What a person set instead of the workflow's or a node's budget, when they sent the run on."""
+        raised = self.state.get("budget") or {}
+        found = raised if node is None else (raised.get("nodes") or {}).get(node) or {}
+        caps = Budget(found.get("usd"), found.get("tokens"))
+        return None if caps == Budget() else caps
 
     def charge(self, branch: Branch | None, usage: Value) -> None:
         """Counts what an answer cost, for the run and for the visit that asked."""

@@ -242,7 +242,7 @@ def interrupted(flow: Flow, branch: Branch) -> list[list[Any]]:
         return []
     if visit["stage"] == "route":
         return [[branch["id"], "route", visit["node"]]]
-    if visit["stage"] in ("approve", "merge") or flow.node(branch).child is not None:
+    if visit["stage"] in ("approve", "merge") or not flow.node(branch).by_model:
         return [[branch["id"], "enter", visit["node"]]]
     under_way = next((intent for intent in flow.ctx.open.values() if intent.ref == branch["id"]), None)
     if visit["stage"] == "call" and under_way is not None:

@@ -21,9 +21,10 @@ WARNINGS_MAX: Final = 20
 TURN_CALLS_MAX: Final = 128
 NODE_CALLS_BYTES_MAX: Final = 512 * 1024
 
-# What is handed on as it is: a child's input, the text a person is asked, what they note.
+# What is handed on as it is: a child's input, the text a person is asked, each value they are shown, what they note.
 CHILD_INPUT_BYTES_MAX: Final = 256 * 1024
 PROMPT_CHARS_MAX: Final = 64 * 1024
+SHOWN_BYTES_MAX: Final = 16 * 1024
 NOTE_CHARS_MAX: Final = 4_000
 
 # A node's data up to this size is changed by the machine; above, a performer does it.

@@ -13,7 +13,8 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Receipt, Retry, Started
 from treadle.kernel.values import Value
 
-from . import ending, judging, leaving, visiting
+from . import ending, judging, leaving, returned, visiting
+from .budgets import raise_budget
 from .context import item_of
 from .flow import Branch, Flow, new_state
 from .model import Workflow, load
@@ -149,10 +150,12 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
             _after_pause(flow, branch, stage)
         case "model", _:
             visiting.on_turn(flow, branch, receipt)
+        case "call", "function":
+            returned.on_function(flow, branch, receipt)
         case "call", _:
             visiting.on_call(flow, branch, receipt)
         case "child", _:
-            visiting.on_child(flow, branch, receipt)
+            returned.on_child(flow, branch, receipt)
         case "route", _:
             leaving.on_route(flow, branch, receipt)
         case "source", _:
@@ -174,6 +177,8 @@ def _after_pause(flow: Flow, branch: Branch, stage: str) -> None:
     match stage:
         case "turn":
             visiting.turn(flow, branch)
+        case "pause":
+            visiting.begin(flow, branch)
         case "route":
             leaving.route_again(flow, branch, branch["visit"]["node"])
         case _:
@@ -192,6 +197,8 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
     flow.state["skills"] = value["skills"]
     flow.state["long"] = value.get("long") or {}
     flow.state["warnings"] = value.get("warnings") or {}
+    if value.get("absent"):
+        flow.state["absent"] = value["absent"]
     flow.emit("sources:resolved", sources=value["sources"])
     flow.ready.append(["0", "enter", flow.workflow.entry])
 
@@ -203,7 +210,9 @@ def _retry(flow: Flow, event: Retry) -> None:
     state, how = flow.state, event.how
     if flow.ctx.status != "failed":
         raise Unsupported("only a failed run can be retried")
-    if unknown := sorted(set(how) - {"from", "skip", "fail"}):
+    if "budget" in how:
+        raise_budget(flow, how["budget"])
+    if unknown := sorted(set(how) - {"from", "skip", "fail", "budget"}):
         raise Unsupported(
             f"an agent run cannot be retried with {', '.join(unknown)}: its input stays as it is"
         )

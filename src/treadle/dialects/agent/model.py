@@ -87,6 +87,8 @@ class Retry:
     max: int
     text: str | None = None
     reflect: str | None = None
+    # How long a function waits before it is called again.
+    delay_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Approve:
     roles: tuple[str, ...]
     fail: bool
     timeout_ns: int | None
+    # Paths into the context whose values the approver is shown.
+    show: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,17 @@ class Node:
     budget: Budget | None = None
     approve: Approve | None = None
     child: dict[str, Any] | None = None
+    # `module:function`, or the name of a registered one.
+    function: str | None = None
+    timeout_ns: int | None = None
+    skills_optional: bool = False
     in_doubt: str = "ask"
     validator: Any = None
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a model works at it, and not another workflow or a function."""
+        return self.child is None and self.function is None
 
     @property
     def declared(self) -> tuple[str, ...]:
@@ -158,6 +171,15 @@ class Workflow:
         for edge in self.edges:
             found.setdefault(edge.source, []).append(edge)
         return {node: tuple(edges) for node, edges in found.items()}
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a run of it may ask a model anything."""
+        return (
+            any(node.by_model for node in self.nodes.values())
+            or any(edge.when is not None for edge in self.edges)
+            or any(e.kind == "judge" for node in self.nodes.values() for e in node.evaluators)
+        )
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -228,7 +250,10 @@ def _node(id: str, spec: dict[str, Any]) -> Node:
         retry=_retry(spec.get("retry")),
         budget=_budget(spec.get("budget")),
         approve=_approve(spec.get("approve")),
-        child=spec.get("run"),
+        child=run if isinstance(run := spec.get("run"), dict) else None,
+        function=run if isinstance(run, str) else None,
+        timeout_ns=_duration(spec.get("timeout")),
+        skills_optional=bool(spec.get("skills_optional")),
         in_doubt=spec.get("in_doubt", "ask"),
         validator=validator(output) if output is not None else None,
     )
@@ -294,6 +319,8 @@ def _requires(spec: dict[str, Any] | None) -> Requires | None:
 def _retry(spec: dict[str, Any] | None) -> Retry | None:
     if spec is None:
         return None
+    if "delay" in spec:
+        return Retry(spec["max"], delay_ns=parse_duration(spec["delay"]))
     match spec.get("instruction"):
         case str() as text:
             return Retry(spec["max"], text=text)
@@ -312,9 +339,13 @@ def _budget(spec: dict[str, Any] | None) -> Budget | None:
 def _approve(spec: dict[str, Any] | None) -> Approve | None:
     if spec is None:
         return None
-    timeout = spec.get("timeout")
     return Approve(
         roles=tuple(spec["roles"]),
         fail=spec.get("on_deny") == "fail",
-        timeout_ns=None if timeout is None else parse_duration(timeout),
+        timeout_ns=_duration(spec.get("timeout")),
+        show=tuple(spec.get("show") or ()),
     )
+
+
+def _duration(written: Any) -> int | None:
+    return None if written is None else parse_duration(written)

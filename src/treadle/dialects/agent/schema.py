@@ -108,6 +108,7 @@ _EVALUATOR: Final = {
 _RETRY: Final = _closed(
     {
         "max": COUNT_1,
+        "delay": {"type": ["string", "number"]},
         "instruction": {
             "oneOf": [
                 TEXT,
@@ -127,6 +128,7 @@ _APPROVE: Final = _closed(
         "roles": TEXTS_1,
         "prompt": _SOURCE,
         "on_deny": {"enum": ["skip", "fail"]},
+        "show": TEXTS_1,
         "timeout": {"type": ["string", "number"]},
     },
     "roles",
@@ -153,7 +155,9 @@ NODE: Final = _closed(
         "retry": _RETRY,
         "budget": _BUDGET,
         "approve": _APPROVE,
-        "run": _closed({"workflow": TEXT, "input": {"type": "object"}}, "workflow"),
+        "run": {"oneOf": [TEXT, _closed({"workflow": TEXT, "input": {"type": "object"}}, "workflow")]},
+        "timeout": {"type": ["string", "number"]},
+        "skills_optional": {"type": "boolean"},
         "in_doubt": {"enum": ["retry", "skip", "fail", "ask"]},
     },
     "name",

@@ -9,36 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Intent, Receipt, is_reference
-from treadle.kernel.run import intent_id
+from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value, encode
 
-from .child import render
+from . import handing, people
 from .flow import Branch, Flow, new_visit
 from .judging import ask_again, evaluate
 from .leaving import leave, stop_run
-from .limits import (
-    CHILD_INPUT_BYTES_MAX,
-    NODE_CALLS_BYTES_MAX,
-    NOTE_CHARS_MAX,
-    PROMPT_CHARS_MAX,
-    TURN_CALLS_MAX,
-)
+from .limits import NODE_CALLS_BYTES_MAX, NOTE_CHARS_MAX, TURN_CALLS_MAX
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
 
 STATUSES: Final = ("success", "skipped", "failed")
-APPROVAL_SCHEMA: Final = {
-    "type": "object",
-    "required": ["approved"],
-    "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}},
-}
-DECISION_SCHEMA: Final = {
-    "type": "object",
-    "required": ["decision"],
-    "properties": {"decision": {"enum": ["retry", "skip", "fail"]}},
-}
 
 
 def enter(flow: Flow, branch: Branch, node_id: str) -> None:
@@ -56,8 +39,11 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
     flow.warn(node_id, state["warnings"].get(node_id, ()))
     if not _requirements_hold(flow, branch, node):
         return
+    if absent := (state.get("absent") or {}).get(node_id):
+        fail(flow, branch, "; ".join(absent))
+        return
     if node.approve is not None:
-        _ask_approval(flow, branch, node)
+        people.ask_approval(flow, branch, node)
     else:
         begin(flow, branch)
 
@@ -100,12 +86,7 @@ def _come_in(flow: Flow, branch: Branch, node: str, visit: dict[str, Any]) -> No
 
 def _shown(flow: Flow, path: str) -> Value:
     """The content of a Source in an event: a long one stays a reference there."""
-    return flow.state["long"].get(path) or _content(flow, path)
-
-
-def _content(flow: Flow, path: str) -> str:
-    source = flow.load(flow.state["sources"]).get(path)
-    return str(source["content"]) if source else ""
+    return flow.state["long"].get(path) or flow.content(path)
 
 
 def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
@@ -130,36 +111,6 @@ def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
 
 
 # --- people -------------------------------------------------------------------------------------
-
-
-def _open_task(flow: Flow, branch: Branch, params: dict[str, Any], due_ns: int | None = None) -> None:
-    intent = Intent(kind="task", params=params, ref=branch["id"], due_ns=due_ns)
-    ctx = flow.ctx
-    identity = encode([ctx.run, ctx.definition, ctx.key])
-    task = intent_id(identity, intent, ctx.seq, len(flow.intents))
-    flow.add(intent)
-    flow.emit("node:waiting", node=branch["visit"]["node"], task=task)
-
-
-def _ask_approval(flow: Flow, branch: Branch, node: Node) -> None:
-    assert node.approve is not None
-    branch["visit"]["stage"] = "approve"
-    params = {
-        "name": node.id,
-        "type": "approval",
-        "roles": list(node.approve.roles),
-        "payload": {"prompt": _prompt(flow, node), "node": node.id},
-        "schema": APPROVAL_SCHEMA,
-    }
-    timeout = node.approve.timeout_ns
-    _open_task(flow, branch, params, None if timeout is None else flow.ctx.now_ns + timeout)
-
-
-def _prompt(flow: Flow, node: Node) -> str:
-    text = _content(flow, f"nodes.{node.id}.approve.prompt")
-    if len(text) <= PROMPT_CHARS_MAX:
-        return text
-    return text[:PROMPT_CHARS_MAX] + "\n… (cut; the whole text is in the run's trace.sources)"
 
 
 def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
@@ -191,7 +142,10 @@ def begin(flow: Flow, branch: Branch) -> None:
     flow.state["runs"][node.id] = flow.state["runs"].get(node.id, 0) + 1
     visit["nth"] = flow.state["runs"][node.id]
     if node.child is not None:
-        _open_child(flow, branch, node)
+        if (problem := handing.open_child(flow, branch, node)) is not None:
+            fail(flow, branch, problem)
+    elif node.function is not None:
+        handing.open_function(flow, branch, node)
     else:
         turn(flow, branch)
 
@@ -361,6 +315,9 @@ def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         _in_doubt(flow, branch)
         return
     value = flow.load(receipt.value)
+    if isinstance(value, dict) and value.get("absent") is True:
+        visit = branch["visit"]
+        flow.warn(visit["node"], [f"the model called {visit['pending'][0]['tool']!r}, which is not there"])
     if receipt.status != "ok":
         outcome: dict[str, Any] = {"error": message_of(receipt)}
     elif isinstance(value, dict) and "error" in value:
@@ -398,25 +355,12 @@ def _in_doubt(flow: Flow, branch: Branch) -> None:
 
 
 def _ask_doubt(flow: Flow, branch: Branch) -> None:
-    visit, node = branch["visit"], flow.node(branch)
+    node = flow.node(branch)
     if node.in_doubt != "ask":
         decide(flow, branch, node.in_doubt)
         return
-    visit["stage"] = "in_doubt"
-    call = visit["pending"][0]
-    params = {
-        "name": "in_doubt",
-        "type": "in_doubt",
-        "roles": [],
-        "payload": {
-            "prompt": f"Whether {call['tool']} took effect is not known. Retry it, skip it, or fail the node?",
-            "node": node.id,
-            "tool": call["tool"],
-            "input": call["input"],
-        },
-        "schema": DECISION_SCHEMA,
-    }
-    _open_task(flow, branch, params)
+    branch["visit"]["stage"] = "in_doubt"
+    people.ask_doubt(flow, branch)
 
 
 def decide(flow: Flow, branch: Branch, decision: Value) -> None:
@@ -434,47 +378,3 @@ def decide(flow: Flow, branch: Branch, decision: Value) -> None:
         fail(
             flow, branch, f"in doubt: {visit['calls'][-1]['tool']} was interrupted and may have taken effect"
         )
-
-
-# --- children -----------------------------------------------------------------------------------
-
-
-def _open_child(flow: Flow, branch: Branch, node: Node) -> None:
-    assert node.child is not None
-
-    def lookup(name: str) -> Value:
-        if name == "approval":
-            return flow.load(branch["visit"].get("approval"))
-        return flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
-
-    given = node.child.get("input")
-    input = flow.load(flow.state["input"]) if given is None else render(given, lookup)
-    name = node.child["workflow"]
-    if len(encode(input)) > CHILD_INPUT_BYTES_MAX:
-        limit = CHILD_INPUT_BYTES_MAX // 1024
-        fail(flow, branch, f"the input for {name} is larger than {limit} KiB; hand over a part of it")
-        return
-    # Where the child was started, from the outermost run in: a script answers each apart.
-    within = [*(flow.ctx.options.get("within") or ()), [node.id, branch["visit"]["nth"]]]
-    params = {"name": name, "workflow": name, "input": input, "options": {"within": within}}
-    flow.open("child", branch["id"], params)
-
-
-def on_child(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    if receipt.status != "ok":
-        details = (receipt.error or {}).get("details") or {}
-        _charge_child(flow, branch, details.get("result"))
-        fail(flow, branch, f"{flow.node(branch).child['workflow']}: {message_of(receipt)}")  # type: ignore[index]
-        return
-    value = flow.load(receipt.value)
-    result = value.get("result") if isinstance(value, dict) else value
-    _charge_child(flow, branch, result)
-    data = result if isinstance(result, dict) or is_reference(result) else {"result": result}
-    settle(flow, branch, "success", data)
-
-
-def _charge_child(flow: Flow, branch: Branch, result: Value) -> None:
-    """What an agent's child has cost is its parent's cost too."""
-    found = flow.load(result)
-    trace = found.get("trace") if isinstance(found, dict) else None
-    flow.charge(branch, trace.get("usage") if isinstance(trace, dict) else None)
