@@ -179,7 +179,9 @@ def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> 
     return asked
 
 
-def check_start(id: object, model: object, config: object, secrets: object, templates: object) -> None:
+def check_start(
+    id: object, model: object, config: object, secrets: object, templates: object, skills: Sequence[str]
+) -> None:
     """Refuses what cannot be an option of a run, before anything of it is there."""
     if id == "":
         raise ValueRefused("a run's id is empty; leave it out, and one is made", details={"path": "id"})
@@ -197,6 +199,25 @@ def check_start(id: object, model: object, config: object, secrets: object, temp
         from .secrets.files import read_secrets_file
 
         read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
+    if isinstance(skills, str) or not all(isinstance(target, str) for target in skills):
+        raise ValueRefused("skills is a list of FILE.py or FILE.py:NAME", details={"path": "skills"})
+    for target in skills:
+        from .performers.agent.skill_files import skills_in
+
+        skills_in(target)
+
+
+def check_model(
+    engine: Engine, row: DefinitionRow, loaded: Any, options: Mapping[str, Any], *, works: bool
+) -> None:
+    """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is chosen
+    and this engine does the work itself. Where others work, one of them may have a model."""
+    spec = options.get("model")
+    # A script may be wrong for the agents that another dialect calls, too.
+    scripted = spec is not None and spec.partition(":")[0] == "scripted"
+    own = row.dialect == "agent" and engine.owns
+    if scripted or (own and (spec or (works and loaded.needs_model))):
+        engine.agents.providers.check(options)
 
 
 def checked_event(event: Event) -> Event:
@@ -229,6 +250,7 @@ def run_options(
     offline: bool,
     dry_run: bool,
     templates: Mapping[str, Any] | None = None,
+    skills: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Settings recorded with a run, so that whoever drives it on uses the same: names and absolute
     paths, never values."""
@@ -246,9 +268,18 @@ def run_options(
         options["dry_run"] = True
     if templates:
         options["templates"] = to_value(templates)
+    if skills:
+        options["skills"] = [_absolute(target) for target in skills]
     if row.file is not None:
         options["base"] = str(Path(row.file).resolve().parent)
     return options
+
+
+def _absolute(target: str) -> str:
+    from .performers.agent.skill_files import split
+
+    path, name = split(target)
+    return f"{path.resolve()}:{name}" if name is not None else str(path.resolve())
 
 
 def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:

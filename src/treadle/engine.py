@@ -46,6 +46,7 @@ from .tools.registry import ToolRegistry
 if TYPE_CHECKING:
     from .apps.operations import Applications
     from .performers.agent.agents import Agents
+    from .performers.agent.api import Provider
 
 T = TypeVar("T")
 # `list` is a method of the engine, so its signatures need the type under another name.
@@ -228,27 +229,34 @@ class Engine(TaskMethods):
         id: str | None = None,
         key: Value = None,
         reference: str | None = None,
-        model: str | None = None,
+        model: str | Provider | None = None,
         config: Mapping[str, Any] | None = None,
         secrets: str | None = None,
         offline: bool = False,
         dry_run: bool = False,
         templates: Mapping[str, Any] | None = None,
+        skills: Sequence[str] = (),
     ) -> Run:
-        """Starts a run, durable when this returns. The same id with the same definition and input
-        is the same run. `templates` are further Sources of an agent workflow, by name."""
-        compose.check_start(id, model, config, secrets, templates)
+        """Starts a run, durable when this returns. The same id with the same definition and input is the
+        same run. `model` is PROVIDER[:ARG], or a model object that lives in this process. `templates` are
+        further Sources of an agent workflow, by name; `skills` files of Python, FILE.py or FILE.py:NAME."""
+        run = id or compose.new_id()
+        if model is not None and not isinstance(model, str):
+            model = self.agents.providers.take(run, model)
+        compose.check_start(id, model, config, secrets, templates, skills)
         row = await self.definition(workflow)
         options = compose.run_options(
-            row, model=model, secrets=secrets, offline=offline, dry_run=dry_run, templates=templates
+            row,
+            model=model,
+            secrets=secrets,
+            offline=offline,
+            dry_run=dry_run,
+            templates=templates,
+            skills=skills,
         )
         loaded = self.library.loaded(row)
         given = disarmed(compose.checked_input(self.dialects[row.dialect], loaded, input, options))
-        scripted = model is not None and model.partition(":")[0] == "scripted"
-        if model and (scripted or (row.dialect == "agent" and self.owns)):
-            # A script may be wrong for the agents that another dialect calls, too.
-            self.agents.providers.check(options)
-        run = id or compose.new_id()
+        compose.check_model(self, row, loaded, options, works=self._bridge.worker is not None)
         if config:
             self.configs[run] = dict(config)
         machine = self.library.machine_of(row.dialect)
@@ -338,7 +346,7 @@ class Engine(TaskMethods):
 
     async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
         """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
-        Python), `input`, `skip`, `fail`."""
+        Python), `input`, `skip`, `fail`, `budget`."""
         how = {"from" if name == "from_" else name: value for name, value in how.items()}
         return await self.submit(id, Retry(how=to_value(how), by=by))
 
@@ -362,6 +370,12 @@ class Engine(TaskMethods):
             return document.replayed(reads, registry, id)
 
         return await self.read(ask, long=True)
+
+    async def transcript(self, id: str, *, node: str | None = None) -> Rows:
+        """What an agent run asked its models, tools, functions and people, and what they answered, in order."""
+        from .performers.agent.transcript import transcript
+
+        return await self.read(lambda reads: transcript(reads, self.library.registry(reads), id, node=node))
 
     # --- reactive applications ---
 

@@ -90,7 +90,24 @@ class Run:
         return row.status in TERMINAL
 
     async def result(self, timeout: float | None = None) -> Value:
-        """Waits for the end and returns the result; raises RunFailed if it did not complete."""
+        """Waits for the end and returns the result; raises RunFailed if it did not complete, and TimeoutError
+        with what it waits for if that takes too long."""
+        try:
+            shown = await self._end(timeout)
+        except TimeoutError as error:
+            raise TimeoutError(await self._unfinished(timeout)) from error
+        if shown["status"] in ("completed", "partial"):
+            return shown["result"]
+        failed = shown["error"] or {}
+        raise RunFailed(
+            f"{self.id} {shown['status']}: {failed.get('message', '')}",
+            error=shown["error"],
+            result=shown["result"],
+            where=failed.get("where"),
+            cls=failed.get("class"),
+        )
+
+    async def _end(self, timeout: float | None) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
                 if watch.is_going_on:  # then there is nothing to look up yet
@@ -100,16 +117,18 @@ class Run:
                     shown = await self._engine.read(lambda reads: document.outcome(reads, self.id))
                     if shown is None:
                         await watch.changed(poll_s=END_POLL_S)
-        if shown["status"] in ("completed", "partial"):
-            return shown["result"]
-        error = shown["error"] or {}
-        raise RunFailed(
-            f"{self.id} {shown['status']}: {error.get('message', '')}",
-            error=shown["error"],
-            result=shown["result"],
-            where=error.get("where"),
-            cls=error.get("class"),
-        )
+        return shown
+
+    async def _unfinished(self, timeout: float | None) -> str:
+        """How a run stands that was not awaited any longer: whom or what it waits for."""
+        found = await self.show()
+        waits = [
+            f"{wait.get('kind')} {wait.get('name')}" + (f" ({', '.join(roles)})" if roles else "")
+            for wait in found.get("waiting_for") or ()
+            for roles in [wait.get("roles") or ()]
+        ]
+        what = f": it waits for {', '.join(waits)}" if waits else ""
+        return f"{self.id} is {found['status']} after {timeout:g} s{what}"
 
     async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Waits until the run (with its parents and children) has ended or only people and outside

@@ -203,6 +203,7 @@ class Engine(_Adapter):
     cancel = _waits(asynchronous.Engine.cancel)
     patch = _waits(asynchronous.Engine.patch)
     retry = _waits(asynchronous.Engine.retry)
+    transcript = _waits(asynchronous.Engine.transcript)
     replay = _waits(asynchronous.Engine.replay)
     publish = _waits(asynchronous.Engine.publish)
     cells = _waits(asynchronous.Engine.cells)

@@ -96,13 +96,24 @@ class Session:
 
     @asynccontextmanager
     async def engine(
-        self, app: str | None = None, *, creates: bool = True, lingers: bool = True, **options: Any
+        self,
+        app: str | None = None,
+        *,
+        creates: bool = True,
+        lingers: bool = True,
+        skills: Sequence[str] = (),
+        **options: Any,
     ) -> AsyncIterator[Engine]:
         """A started engine on the store: it owns it if nobody else does, and sets its work going.
         A command that `creates` nothing makes no store either: where there is none, there is no run."""
         if not creates and not self.has_store():
             self.store = "memory:"
-        async with self.started(await self.prepare(app, **options), lingers=lingers) as engine:
+        prepared = await self.prepare(app, **options)
+        if skills:
+            from .loading import add_skills
+
+            add_skills(prepared, skills)
+        async with self.started(prepared, lingers=lingers) as engine:
             yield engine
 
     @asynccontextmanager

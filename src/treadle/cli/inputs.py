@@ -126,6 +126,23 @@ def merged(base: Any, items: Sequence[str], option: str) -> Any:
     return {**(base or {}), **extra}
 
 
+def budget(items: Sequence[str]) -> dict[str, Any]:
+    """`--budget usd=5 --budget classify.tokens=20000`: caps of a run, and of its nodes."""
+    found: dict[str, Any] = {}
+    for item in items:
+        name, sign, text = item.partition("=")
+        node, _, cap = name.rpartition(".")
+        try:
+            amount = int(text) if cap == "tokens" else float(text)
+        except ValueError:
+            amount = 0
+        if not sign or cap not in ("usd", "tokens") or not 0 < amount < float("inf"):
+            raise Usage(f"--budget takes usd=N or tokens=N, or NODE.tokens=N for one node; not {item!r}")
+        place = found.setdefault("nodes", {}).setdefault(node, {}) if node else found
+        place[cap] = amount
+    return found
+
+
 def since_ns(text: str | None) -> int | None:
     """An instant, or a duration before now."""
     if text is None:

@@ -5,6 +5,7 @@ Everything that compiles is imported when it is needed: `treadle --help` needs n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -125,6 +126,15 @@ async def attach_known(engine: Engine, out: Output) -> None:
             engine.load(file)
         except TreadleError as error:
             out.note(f"[yellow]the application {escape(file)} cannot be loaded:[/] {escape(error.message)}")
+
+
+def add_skills(engine: Engine, files: Sequence[str]) -> None:
+    """Registers the skills of FILE.py[:NAME] with an engine that has not been started."""
+    from treadle.performers.agent.skill_files import skills_in
+
+    for target in files:
+        for skill in skills_in(target):
+            engine.register(skill)
 
 
 def _existing(path: Path, target: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from treadle import __version__
 
-from . import compare, definitions, house, mcp_server, reactive, runs, serving, steer, tasks
+from . import compare, definitions, house, mcp_server, reactive, runs, serving, steer, tasks, transcripts
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 
@@ -45,6 +45,7 @@ def _options(
 
 for subject in (
     runs.commands,
+    transcripts.commands,
     steer.commands,
     tasks.commands,
     tasks.task,

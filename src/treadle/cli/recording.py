@@ -70,6 +70,19 @@ def answers_of(journal: Journal, blob: Blob) -> list[Answer]:
     return found
 
 
+def unanswered_of(journal: Journal, blob: Blob, message: str) -> list[Answer]:
+    """Every intent that was opened and never settled (its run ended before), as one that failed with `message`."""
+    opened: dict[str, tuple[int, Any]] = {}
+    last = 0
+    for record in journal:
+        last = int(record["seq"])
+        opened.pop(str((record.get("event") or {}).get("intent")), None)
+        for new in record.get("opened") or ():
+            opened[str(new["id"])] = (last, new)
+    receipt = {"status": "error", "error": {"message": message}}
+    return [Answer(resolved(intent, blob), receipt, seq, last + 1) for seq, intent in opened.values()]
+
+
 def resolved(value: Value, blob: Blob) -> Any:
     """The value with every reference in it replaced by what it stands for."""
     if is_reference(value):

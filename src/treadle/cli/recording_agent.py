@@ -17,7 +17,7 @@ from treadle.runtime import document
 from treadle.runtime.effects import child_id
 from treadle.store.protocol import Reads, RunRow
 
-from .recording import Answer, answers_of
+from .recording import Answer, answers_of, unanswered_of
 
 # Stands where the recorded run had asked, and ended before it was answered.
 UNANSWERED: Final = {"throw": "the recorded run had no answer to this"}
@@ -57,8 +57,13 @@ def _script_of(reads: Reads, row: RunRow, remarks: list[str]) -> Script:
     journal = list(document.journal(reads, row))
     script = Script()
     if row.dialect == "agent":
-        answers = answers_of(journal, lambda digest: decode_trusted(reads.blob(digest)))
-        _add_answers(script, answers, _Remarked(list(document.events(reads, row))))
+
+        def blob(digest: str) -> Any:
+            return decode_trusted(reads.blob(digest))
+
+        # A question that was cut off is asked again by whoever replays the script: it must not run out.
+        cut = unanswered_of(journal, blob, UNANSWERED["throw"])
+        _add_answers(script, [*cut, *answers_of(journal, blob)], _Remarked(list(document.events(reads, row))))
     for record in journal:
         for intent in record.get("opened") or ():
             child = reads.run(child_id(row.id, str(intent["id"]))) if intent["kind"] == "child" else None

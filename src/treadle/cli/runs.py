@@ -13,7 +13,7 @@ from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .driving import drive
 from .loading import is_file, one, warn
 from .output import Usage, worst
-from .view import describe, event_line, outcome, spending
+from .view import describe, event_line, outcome
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -72,6 +72,15 @@ SecretsFile = Annotated[
     Path | None,
     typer.Option("--secrets", metavar="FILE", help="dotenv, YAML or JSON.", show_default=False),
 ]
+SkillFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skills",
+        metavar="FILE.py[:NAME]",
+        help="Skills of Python for an agent run; repeatable.",
+        show_default=False,
+    ),
+]
 UntilWait = Annotated[bool, typer.Option("--until-wait", help="Return also when only timers are left.")]
 UNFINISHED = ("running", "waiting", "stalled")
 PAGE = 500
@@ -97,6 +106,7 @@ async def run(
     model: Model = None,
     template: Templates = None,
     secrets: SecretsFile = None,
+    skills: SkillFiles = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop where a condition would choose.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Refuse sources that need the network.")] = False,
     until_wait: UntilWait = False,
@@ -138,6 +148,7 @@ async def run(
             offline=offline,
             dry_run=dry_run,
             templates=inputs.sources(template or [], "--template"),
+            skills=skills or (),
         )
         document = await drive(cli, engine, started, until_wait=until_wait, stream=stream)
         if stream:
@@ -166,10 +177,11 @@ async def resume(
         ),
     ] = None,
     until_wait: UntilWait = False,
+    skills: SkillFiles = None,
     app: App = None,
 ) -> int:
     """Drive unfinished runs on."""
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, skills=skills or ()) as engine:
         if ids and len(ids) == 1:
             return outcome(cli.out, await drive(cli, engine, await engine.run(ids[0]), until_wait=until_wait))
         found = ids or await ids_of(engine, status=UNFINISHED)
@@ -377,37 +389,6 @@ async def journal(cli: Session, id: RunId) -> None:
             for record in records
         ]
     cli.out.rows(records, columns, empty="the journal is empty")
-
-
-@commands(examples=["treadle trace triage-1", "treadle trace o-1 --json"])
-async def trace(cli: Session, id: RunId) -> None:
-    """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
-    from treadle.views.trace import trace_of
-
-    async with cli.look(code=True) as engine:
-        found = await engine.run(id)
-        document = await found.show()
-        traced = trace_of(document, await found.journal())
-    if cli.out.as_json:
-        cli.out.document(traced)
-        return
-    steps = traced["steps"]
-    if document.get("dialect") == "agent":
-        steps = [{**step, "usage": spending(step.get("usage") or {})} for step in steps]
-        columns = {"node": "NODE", "iteration": "VISIT", "status": "STATUS", "usage": "USAGE"}
-    else:
-        columns = {
-            "seq": "SEQ",
-            "kind": "KIND",
-            "name": "NAME",
-            "status": "STATUS",
-            "settled": "SETTLED",
-            "ms": "MS",
-            "id": "INTENT",
-        }
-    cli.out.rows(steps, columns, empty="nothing was done yet")
-    for edge in traced.get("edges", ()):
-        cli.out.note(f"[dim]{edge['from']} → {edge['to']}:[/] {edge['reason']}")
 
 
 @commands(

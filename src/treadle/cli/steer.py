@@ -239,6 +239,7 @@ async def cancel(
         "treadle retry etl-1 --from load",
         "treadle retry renewal-7 --skip --value '{\"total\": 0}'",
         "treadle retry --all-failed --workflow etl",
+        "treadle retry triage-1 --budget usd=5 --budget classify.tokens=20000",
     ]
 )
 async def retry(
@@ -266,6 +267,15 @@ async def retry(
             "--fail", metavar="TEXT", help="Give up: the run fails with this text.", show_default=False
         ),
     ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget",
+            metavar="[NODE.]usd|tokens=N",
+            help="Raise the budget of an agent run to this; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     all_failed: AllFailed = False,
     status: AllStatus = None,
     workflow: OfWorkflow = None,
@@ -283,6 +293,8 @@ async def retry(
         how["fail"] = fail
     if len(how) > 1:
         raise Usage("--from, --input, --skip and --fail exclude one another; give one of them")
+    if budget:
+        how["budget"] = inputs.budget(budget)
     if value is not None and not skip:
         raise Usage("--value is the result to skip with; add --skip")
 

@@ -52,7 +52,9 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
         id = escape(document["id"])
         yield f"  [dim]nobody here can do it; when what is missing is there:[/] treadle resume {id}   [dim]or give it up:[/] treadle cancel {id}"
     if status == "failed":
-        yield f"  [dim]look:[/] treadle show {escape(document['id'])}   [dim]again:[/] treadle retry {escape(document['id'])}"
+        spent = "budget exceeded" in str((document.get("error") or {}).get("message"))
+        more = " --budget usd=N (or tokens=N)" if spent else ""
+        yield f"  [dim]look:[/] treadle show {escape(document['id'])}   [dim]again:[/] treadle retry {escape(document['id'])}{more}"
     if status == "stalled":
         yield f"  [dim]after the fix:[/] treadle retry {escape(document['id'])}   [dim]or:[/] treadle retry {escape(document['id'])} --skip"
 

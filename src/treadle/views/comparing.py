@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
+
+from treadle.kernel.values import encode
 
 from .differences import differences
 from .trace import trace_of
@@ -18,8 +21,30 @@ def compared(left: tuple[Document, list[Document]], right: tuple[Document, list[
         # The same definition, deployed or straight from its file.
         for side in sides:
             del side["version"]
+    _in_one_order(sides)
     changes = list(differences(sides[0], sides[1]))
     return {"left": left[0]["id"], "right": right[0]["id"], "equal": not changes, "differences": changes}
+
+
+def _in_one_order(sides: list[Document]) -> None:
+    """Branches of an agent run side by side, and their steps stand in the order in which they ended. Where
+    both runs forked and did the same, another order is no difference."""
+    if not all(map(_forked, sides)):
+        return
+    for part in ("steps", "edges"):
+        ordered = [sorted(side[part], key=encode) for side in sides]
+        if ordered[0] == ordered[1]:
+            for side, items in zip(sides, ordered, strict=True):
+                side[part] = items
+
+
+def _forked(side: Document) -> bool:
+    """Whether a node of an agent's was left by more edges than it was visited."""
+    if "edges" not in side:
+        return False
+    visits = Counter(step["node"] for step in side["steps"] if not step.get("retryAttempt"))
+    left = Counter(edge["from"] for edge in side["edges"])
+    return any(count > visits[node] for node, count in left.items())
 
 
 def _comparable(document: dict[str, Any], journal: list[dict[str, Any]]) -> dict[str, Any]:

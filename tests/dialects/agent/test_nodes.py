@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def test_an_unconfigured_skill_is_left_out_with_a_warning(play, flow):
     skill = make_skill(
         "net", "ping", config={"NET_KEY_X": {"description": "k", "required": True, "env": "NET_KEY_X"}}
     )
-    wf = flow({"a": {"skills": ["net", "nobody"]}})
+    wf = flow({"a": {"skills": ["net", "nobody"], "skills_optional": True}})
     run = play(wf, {"run": {"a": data()}}, skills=(skill,))
     assert run.asked("run")[0]["tools"] == []
     assert run.status == "completed"
@@ -654,3 +655,31 @@ def test_the_default_preamble_ends_as_the_nodes_page_says(play, flow):
     wf = flow({"a": {"eval": value, "retry": {"max": 1}}})
     run = play(wf, {"run": {"a": [{"data": {}}, {"data": {"x": 1}}]}})
     assert run.of("node:retry")[0]["preamble"].endswith("\n\nFix and try again.")
+
+
+def test_a_budget_in_dollars_does_not_ask_for_prices_that_are_there(play, flow, tmp_path, monkeypatch):
+    """B16: the warning is true: where the price is known, it is the provider that does not count."""
+    (tmp_path / "prices.json").write_text(json.dumps({"mine-1": [1, 2]}))
+    monkeypatch.setenv("TREADLE_PRICES", str(tmp_path / "prices.json"))
+    wf = flow({"a": {"model": "mine-1"}}, budget={"usd": 1})
+    run = play(wf, {"run": {"a": [{"data": {}, "usage": {"input_tokens": 9}}]}})
+    (warning,) = run.of("node:warning")
+    assert "TREADLE_PRICES" not in warning["message"]
+    assert "`usd`" in warning["message"]
+
+
+def test_a_tool_that_failed_is_told_as_failed(play, flow):
+    """B17: it was called."""
+    rule = {"all_tools_called": ["x", "y"], "any_tool_called": ["x"]}
+    node = {"skills": ["s"], "eval": [{"name": "used", "kind": "function", "rule": rule}]}
+    skill = Skill("s", name="S")
+
+    @skill.tool("x")
+    def x(input, ctx):
+        raise ValueError("no duckdb")
+
+    call = {"tool_calls": [{"tool": "x", "input": {}}], "data": {}}
+    run = play(flow({"a": node}), {"run": {"a": [call]}}, skills=(skill,))
+    error = run.results["a"]["data"]["error"]
+    assert "y was not called" in error
+    assert "x was called and failed: ValueError: no duckdb" in error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -676,3 +677,15 @@ async def test_a_model_with_the_files_skill_alone_runs_no_command(tmp_path, flow
     assert not (tmp_path / ".treadle").exists()
     assert not (tmp_path / "PWNED").exists()
     assert json.loads((tmp_path / "flow.json").read_text()) == wf
+
+
+async def test_the_duckdb_skill_says_which_package_it_needs(tmp_path, monkeypatch):
+    """B17: on the base install."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "treadle.performers.agent.skills.duckdb.find_spec",
+        lambda name: None if name == "duckdb" else found(name),
+    )
+    with pytest.raises(ToolError, match=r"pip install 'treadle\[duckdb\]'") as raised:
+        await use(duckdb_skill(), "query", {"sql": "SELECT 1"}, ctx(tmp_path))
+    assert raised.value.code == "EXTRA_MISSING"

@@ -360,9 +360,9 @@ def test_skill_folders_are_found_in_order(tmp_path, monkeypatch, caplog):
     ],
 )
 def test_a_written_skill_that_is_wrong_stops_nobody(play, flow, tmp_path, text, wrong):
-    """A4, K2: the node runs without it; what is wrong with which file is told."""
+    """A4, K2: where it is optional the node runs without it; what is wrong with which file is told."""
     skill_md(tmp_path, ".treadle/skills", "net", text)
-    run = play(flow({"a": {"skills": ["net"]}}), ONE, base=str(tmp_path))
+    run = play(flow({"a": {"skills": ["net"], "skills_optional": True}}), ONE, base=str(tmp_path))
     assert (run.status, len(run.of("node:warning"))) == ("completed", 1)
     told = Skills(learn=lambda name, value: None).unknown("net", str(tmp_path))
     assert str(tmp_path / ".treadle/skills/net/SKILL.md") in told

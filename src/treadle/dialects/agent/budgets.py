@@ -19,11 +19,11 @@ def raise_budget(flow: Flow, given: Value) -> None:
     """`{"usd"?, "tokens"?, "nodes"?: {id: {"usd"?, "tokens"?}}}`; totals, not what is added."""
     if not isinstance(given, dict) or not given:
         raise Unsupported("budget is {usd, tokens} for the run, or {nodes: {id: {usd, tokens}}}")
-    nodes = given.get("nodes") or {}
-    if not isinstance(nodes, dict) or (unknown := sorted(set(nodes) - flow.workflow.nodes.keys())):
-        raise Unsupported(
-            f"budget.nodes: there is no node {unknown[0]!r}" if nodes else "budget.nodes is no mapping"
-        )
+    nodes = given.get("nodes", {})
+    if not isinstance(nodes, dict):
+        raise Unsupported("budget.nodes is a mapping of node to {usd, tokens}")
+    if unknown := sorted(set(nodes) - flow.workflow.nodes.keys()):
+        raise Unsupported(f"budget.nodes: there is no node {unknown[0]!r}")
     own = {name: value for name, value in given.items() if name != "nodes"}
     caps = _caps(own, "budget")
     for id, cap in nodes.items():
@@ -38,8 +38,10 @@ def raise_budget(flow: Flow, given: Value) -> None:
 
 
 def _caps(given: Value, at: str) -> Budget:
-    if not isinstance(given, dict) or (unknown := sorted(set(given) - {"usd", "tokens"})):
-        raise Unsupported(f"{at} has usd and tokens, not {', '.join(unknown)}" if given else f"{at} is empty")
+    if not isinstance(given, dict):
+        raise Unsupported(f"{at} is {{usd, tokens}}, not {given!r:.40}")
+    if unknown := sorted(set(given) - {"usd", "tokens"}):
+        raise Unsupported(f"{at} has usd and tokens, not {', '.join(unknown)}")
     for name, value in given.items():
         kinds = (int,) if name == "tokens" else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or value <= 0:

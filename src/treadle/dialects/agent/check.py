@@ -19,7 +19,7 @@ from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
 from . import conditions
-from .child import doubts
+from .check_handed import RESERVED, check_handed
 from .inputs import check_declarations
 from .paths import Path, PathError
 from .schema import SKILL_ID
@@ -27,9 +27,9 @@ from .shape import check_shape, short
 from .sources import url_problem
 
 Finds = Callable[[str], bool | str]
+_ELSEWHERE: Final = "Register it in Python, give --skills FILE.py, or add a SKILL.md folder"
+_WITHOUT: Final = "without it the node fails, unless it has skills_optional: true."
 _DURATION: Final = "Write 30s, 5m, 2h, 3d, or seconds as a number."
-# Keys of a turn's context that no node may take.
-RESERVED: Final = ("input", "approval")
 _RULE_KINDS: Final = {
     **dict.fromkeys(("output_required", "output_matches"), "value"),
     **dict.fromkeys(("any_tool_called", "all_tools_called", "no_tool_called"), "function"),
@@ -55,7 +55,7 @@ def check(value: Any, problems: Problems, finds: Finds = lambda skill: False) ->
         for id, node in nodes.items():
             if isinstance(node, dict):
                 _check_node(id, node, problems)
-                _check_child_input(id, node, nodes, problems)
+                check_handed(id, node, nodes, problems)
         _check_skills(value, nodes, problems, finds)
         _check_judges(value, nodes, problems)
     check_declarations(value.get("inputs"), problems)
@@ -258,25 +258,18 @@ def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
             _check_evaluator(item, (*at, "eval", index), problems)
     _check_names(node, at, problems)
     approve = node.get("approve")
-    if isinstance(approve, dict) and "timeout" in approve:
-        _check_duration(approve["timeout"], (*at, "approve", "timeout"), problems)
+    retry = node.get("retry")
+    for owner, field, place in (
+        (approve, "timeout", (*at, "approve", "timeout")),
+        (node, "timeout", (*at, "timeout")),
+        (retry, "delay", (*at, "retry", "delay")),
+    ):
+        if isinstance(owner, dict) and field in owner:
+            _check_duration(owner[field], place, problems)
     if isinstance(approve, dict):
         _check_source(approve.get("prompt"), (*at, "approve", "prompt"), problems)
     for field in ("instruction", "rules", "context"):
         _check_source(node.get(field), (*at, field), problems)
-
-
-def _check_child_input(id: str, node: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
-    child = node.get("run")
-    if isinstance(child, dict) and "input" in child:
-        at: Where = ("nodes", id, "run", "input")
-        for place, why in doubts(child["input"], {*RESERVED, *nodes}, at):
-            problems.warning(
-                "RUN_INPUT",
-                place,
-                short(why),
-                hint="Write {{ input.day }} or {{ node.key }}; there are no expressions.",
-            )
 
 
 def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
@@ -439,9 +432,7 @@ def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Proble
                     "UNKNOWN_SKILL",
                     ("nodes", id, "skills", index),
                     f"the skill {skill!r} {f'is not usable: {found}' if found else nowhere}",
-                    hint="Correct the file; until then the node runs without it."
-                    if found
-                    else "Register it in Python, or add a SKILL.md folder; without it the node runs without its tools.",
+                    hint=f"{'Correct the file' if found else _ELSEWHERE}; {_WITHOUT}",
                 )
 
 

@@ -51,8 +51,10 @@ def check_output(node: Node, data: Value) -> dict[str, Any] | None:
     return verdict(OUTPUT_CHECK, "value", False, "; ".join(errors[:10]))
 
 
-def decided(evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A value or function evaluator's verdict."""
+def decided(
+    evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]], *, tells: bool = True
+) -> dict[str, Any]:
+    """A value or function evaluator's verdict. `tells` why calls failed; runs of 0.1.0 did not."""
     rule = evaluator.rule
     found = problems_of(rule.required, rule.matches, data)
     done = {call["tool"] for call in calls if "error" not in call}
@@ -61,7 +63,12 @@ def decided(evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]
         found.append(f"none of {', '.join(rule.any_called)} was called")
     missing = [tool for tool in rule.all_called if tool not in done]
     if missing:
-        found.append(f"{', '.join(missing)} was not called")
+        unseen = [tool for tool in missing if not tells or tool not in seen]
+        found += [f"{', '.join(unseen)} was not called"] if unseen else []
+    if tells and (missing or (rule.any_called and not done.intersection(rule.any_called))):
+        wanted = {*missing, *rule.any_called}
+        failed = {call["tool"]: call["error"] for call in calls if "error" in call and call["tool"] in wanted}
+        found += [f"{tool} was called and failed: {error}" for tool, error in failed.items()]
     forbidden = [tool for tool in rule.none_called if tool in seen]
     if forbidden:
         found.append(f"{', '.join(forbidden)} was called")

@@ -48,7 +48,7 @@ def go_on(flow: Flow, branch: Branch) -> None:
             ask_judge(flow, branch)
             return
         calls = with_aliases(visit["calls"], _aliases(flow, branch))
-        visit["evals"].append(decided(evaluator, flow.load(visit["data"]), calls))
+        visit["evals"].append(decided(evaluator, flow.load(visit["data"]), calls, tells=not flow.is_old))
         visit["at"] += 1
     _conclude(flow, branch)
 

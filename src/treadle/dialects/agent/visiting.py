@@ -158,6 +158,8 @@ def turn(flow: Flow, branch: Branch) -> None:
         return
     over, ends_run = flow.over_budget(branch)
     if over is not None:
+        if not (visit["turn"] or visit["tries"] or flow.is_old):
+            flow.state["runs"][node.id] -= 1  # nobody was asked: the next visit is this invocation
         fail(flow, branch, over, stop="budget exceeded" if ends_run else None)
         return
     params = {

@@ -7,7 +7,7 @@ scripted model needs none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.dialects.agent.model import Workflow
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
     class Host(Home, Watched, Protocol):
         """What is needed of the engine."""
+
+        @property
+        def transports(self) -> Functions: ...
+
+    class Functions(Protocol):
+        def function(self, name: str) -> Callable[..., Any] | None: ...
 
 
 class Agents:
@@ -56,6 +62,7 @@ class Agents:
             fetch=self._fetch,
             config_of=lambda run: configs.get(run, {}),
             redact=secrets.redact,
+            registered=runs.transports.function,
         )
 
     def _learn(self, name: str, value: str) -> Any:

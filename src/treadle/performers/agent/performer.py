@@ -30,7 +30,10 @@ from .api import (
     TurnRequest,
     Visit,
 )
+from .functions import FunctionWork
+from .models import prices
 from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
+from .questions import QUESTION
 from .skill_finding import Skills, Values, recorded
 from .sources import Fetch, resolve_all
 from .tools import NodeTools, ToolWork, node_tools
@@ -39,7 +42,8 @@ CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 SETUP_BYTES_MAX: Final = 24 * 1024
 INPUT_BYTES_MAX: Final = 64 * 1024
 COUNT_MAX: Final = 10**12
-QUESTION: Final = "Based on the results so far, which condition is true?"
+# What helps where a skill is nowhere to be had.
+REMEDY: Final = "register it, give --skills FILE.py, or set skills_optional: true to go on without it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,15 @@ class AgentWork:
     config_of: Callable[[str], Mapping[str, Any]] = lambda run: {}
     # Cleans what a tool logs; everything else is cleaned where it leaves the worker.
     redact: Callable[[str], str] = str
+    # A function that was registered with the engine, by its name.
+    registered: Callable[[str], Callable[..., Any] | None] = lambda name: None
     payloads: Payloads = field(default_factory=Payloads)
     tools: ToolWork = field(init=False)
+    functions: FunctionWork = field(init=False)
 
     def __post_init__(self) -> None:
         self.tools = ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
+        self.functions = FunctionWork(self.payloads, self.registered, self.redact)
 
     # --- step 0, and the end ---
 
@@ -87,7 +95,7 @@ class AgentWork:
             offline=bool(job.options.get("offline")),
             fetch=self.fetch(workflow.body.get("fetch") or {}, job),
         )
-        found, warnings = await self._resolve_skills(workflow, resolved, self.tools.values(job))
+        found, warnings, absent = await self._resolve_skills(workflow, resolved, self.tools.values(job))
         slim = await self.payloads.slim(job, resolved, SETUP_BYTES_MAX)
         skills = await self.payloads.slim(job, found, SETUP_BYTES_MAX)
         # An input may look like a reference; then it is stored, and the reference is ours.
@@ -99,7 +107,7 @@ class AgentWork:
             if len(source["content"]) > DATA_BYTES_MAX
         }
         value = {"setup": setup, "sources": slim, "long": long, "skills": skills, "warnings": warnings}
-        return Done(value=value)
+        return Done(value={**value, "absent": absent} if absent else value)
 
     async def _setup(self, job: Job) -> Setup:
         """What step 0 found, as this intent's run recorded it."""
@@ -112,8 +120,11 @@ class AgentWork:
 
     async def _resolve_skills(
         self, workflow: Workflow, resolved: Mapping[str, Mapping[str, Any]], values: Values
-    ) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    ) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
+        """What is recorded of each skill; what to warn of at each node; and why a node cannot work here."""
         inline = workflow.body.get("skills") or {}
+        await self.skills.load(values.files)
+        nowhere: dict[str, str] = {}
         found: dict[str, Any] = {}
         left_out: dict[str, str] = {}
         remarks: dict[str, list[str]] = {}
@@ -121,9 +132,10 @@ class AgentWork:
             for id in node.skills:
                 if id in found or id in left_out:
                     continue
-                skill = self.skills.find(id, inline, values.base)
+                skill = self.skills.find(id, inline, values.base, values.files)
                 if skill is None:
-                    left_out[id] = f"{self.skills.unknown(id, values.base)}; the node runs without it"
+                    nowhere[id] = self.skills.unknown(id, values.base)
+                    left_out[id] = f"{nowhere[id]}; the node runs without it"
                 elif missing := await self.skills.missing_config(skill, values):
                     left_out[id] = (
                         f"the skill {id!r} is not configured ({', '.join(missing)}); the node runs without it"
@@ -138,7 +150,13 @@ class AgentWork:
             node.id: [message for id in dict.fromkeys(node.skills) for message in told[id]]
             for node in workflow.nodes.values()
         }
-        return found, {node: messages for node, messages in warnings.items() if messages}
+        absent = {
+            node.id: [f"{nowhere[id]}; {REMEDY}" for id in node.skills if id in nowhere]
+            for node in workflow.nodes.values()
+            if node.by_model and not node.skills_optional and not nowhere.keys().isdisjoint(node.skills)
+        }
+        told_of = {id: messages for id, messages in warnings.items() if messages and id not in absent}
+        return found, told_of, absent
 
     async def _merge(self, job: Job) -> Done:
         """Puts a little onto a node's large data; see `leaving.py`."""
@@ -345,7 +363,7 @@ class AgentWork:
     # --- calls ---
 
     async def call(self, job: Job) -> Done:
-        return await self.tools.call(job)
+        return await (self.functions if "run" in job.intent.params else self.tools).call(job)
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,9 +382,13 @@ def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnRepl
     capped = any(budget is not None and budget.usd is not None for budget in (workflow.budget, node.budget))
     if not capped or "usd" in reply.usage or not any(reply.usage.values()):
         return []
-    return [
-        f"no price is known for {model or 'this model'}: the usd budget does not count it; set TREADLE_PRICES"
-    ]
+    name = model or "this model"
+    if prices.cost(model, input_tokens=0, output_tokens=0) is not None:
+        return [
+            f"the provider reports tokens of {name} without a price: the usd budget does not count them; "
+            "let it give `usd` with its usage"
+        ]
+    return [f"no price is known for {name}: the usd budget does not count it; set TREADLE_PRICES"]
 
 
 def _own(provider: Provider, name: str) -> Any:

@@ -9,10 +9,11 @@ left out with a warning: the workflow goes on without it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -25,9 +26,11 @@ from treadle.lang.duration import parse_duration
 from treadle.lang.text import parse
 from treadle.secrets.files import read_secrets_file
 from treadle.secrets.redact import without_credentials
+from treadle.work.job import StaysOpen
 
 from .api import McpServer
 from .skill import Skill
+from .skill_files import skills_in
 
 FOLDERS: Final = (".treadle/skills", ".sweny/skills", ".claude/skills", ".agents/skills", ".gemini/skills")
 CATEGORIES: Final = SKILL["properties"]["category"]["enum"]
@@ -48,6 +51,8 @@ class Values:
     given: Mapping[str, Any]
     secret: Callable[[str], Awaitable[Any]]
     base: str | None
+    # The run's own skills: FILE.py or FILE.py:NAME.
+    files: tuple[str, ...] = ()
 
     async def find(self, name: str, variable: str) -> str | None:
         if self.given.get(name) is not None:
@@ -88,6 +93,7 @@ class Skills:
         self._built_in = built_in
         self._registered: dict[str, Skill] = {}
         self._found: dict[str, Skill] | None = None
+        self._of_files: dict[str, dict[str, Skill]] = {}
 
     def register(self, skill: Skill) -> None:
         skill.check()
@@ -105,9 +111,23 @@ class Skills:
             self._found.update(_installed())
         return {**self._found, **self._registered}
 
-    def find(self, id: str, inline: Mapping[str, Any], base: str | None) -> Skill | None:
-        """The live skill of this id, or None. `inline` is the workflow's own `skills`."""
-        known = self._known().get(id)
+    async def load(self, files: Sequence[str]) -> None:
+        """Loads the skills of a run's files, in a thread: whatever a module does when it is imported."""
+        for target in files:
+            if target not in self._of_files:
+                try:
+                    found = await asyncio.to_thread(skills_in, target)
+                except TreadleError as error:
+                    raise StaysOpen(error.message) from error
+                self._of_files[target] = {skill.id: skill for skill in found}
+
+    def find(
+        self, id: str, inline: Mapping[str, Any], base: str | None, files: Sequence[str] = ()
+    ) -> Skill | None:
+        """The live skill of this id, or None. `inline` is the workflow's own `skills`, `files` those that
+        the run was started with, which go before all others."""
+        given = [self._of_files[file][id] for file in files if id in self._of_files.get(file, {})]
+        known = given[0] if given else self._known().get(id)
         written = discover(id, base)
         if known is not None and written is not None:
             return replace(

@@ -22,8 +22,9 @@ from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from .api import McpServer, McpSessions, McpTool, ProviderError, Visit
 from .handlers import run_handler
 from .payloads import PART_BYTES_MAX, Payloads
-from .skill import CleanLogger, ToolContext
+from .skill import CleanLogger, Skill, ToolContext
 from .skill_finding import Skills, Values
+from .told import progress_of
 
 log = logging.getLogger("treadle.agent")
 REFUSED_CHARS_MAX = 1000
@@ -107,7 +108,14 @@ class ToolWork:
     redact: Callable[[str], str]
 
     def values(self, job: Job) -> Values:
-        return Values(self.config_of(job.run), job.secret, job.options.get("base"))
+        files = tuple(job.options.get("skills") or ())
+        return Values(self.config_of(job.run), job.secret, job.options.get("base"), files)
+
+    async def find(self, job: Job, workflow: Workflow, id: str) -> Skill | None:
+        """The live skill of this id, as this run has it."""
+        files = job.options.get("skills") or ()
+        await self.skills.load(files)
+        return self.skills.find(id, workflow.body.get("skills") or {}, job.options.get("base"), files)
 
     async def servers(
         self, job: Job, workflow: Workflow, node: Node, skills: Mapping[str, Mapping[str, Any]]
@@ -117,8 +125,7 @@ class ToolWork:
         for id in node.skills:
             if "mcp" not in (skills.get(id) or {}):
                 continue
-            base = job.options.get("base")
-            skill = self.skills.find(id, workflow.body.get("skills") or {}, base)
+            skill = await self.find(job, workflow, id)
             if skill is None or skill.mcp is None:
                 raise StaysOpen(f"the skill {id!r} is not registered here")
             found[id] = await self.skills.server(skill, id, self.values(job))
@@ -155,7 +162,9 @@ class ToolWork:
         offered = tools.find(params["tool"])
         if offered is None:
             known = ", ".join(tools.by_name) or "none"
-            return _error(f"there is no tool {params['tool']!r} at this node; there are: {known}")
+            done = _error(f"there is no tool {params['tool']!r} at this node; there are: {known}")
+            # One that the node may not use is the author's choice; one that is nowhere is a mistake.
+            return done if params["tool"] in tools.seen else Done(value={**done.value, "absent": True})
         refused = _refused(offered.input_schema, input)
         if refused is not None:
             return _error(refused)
@@ -175,8 +184,7 @@ class ToolWork:
     async def _call_skill(
         self, job: Job, workflow: Workflow, offered: Offered, input: Value, options: Mapping[str, Any]
     ) -> Done:
-        base = job.options.get("base")
-        skill = self.skills.find(offered.skill, workflow.body.get("skills") or {}, base)
+        skill = await self.find(job, workflow, offered.skill)
         tool = skill.tools.get(offered.own_name) if skill is not None else None
         if skill is None or tool is None:
             raise StaysOpen(
@@ -191,8 +199,8 @@ class ToolWork:
             idempotency_key=job.idempotency_key,
             run_id=job.run,
             node=job.intent.params["node"],
-            progress=_progress(job, running),
-            base=base,
+            progress=progress_of(job, running),
+            base=job.options.get("base"),
             _options=options,
         )
 
@@ -251,20 +259,3 @@ def _refused(schema: dict[str, Any], input: Value) -> str | None:
     except Exception as error:  # a server may publish a schema that cannot be applied
         return f"invalid input: the tool's schema cannot be applied: {error}"
     return f"invalid input: {'; '.join(problems)[:REFUSED_CHARS_MAX]}" if problems else None
-
-
-def _progress(job: Job, running: list[asyncio.Future[None]]) -> Callable[[str], Any]:
-    loop = asyncio.get_running_loop()
-
-    def progress(text: str) -> Any:
-        said = job.progress("node:progress", node=job.intent.params["node"], message=str(text))
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            # In the thread of a plain function: wait, so that progress keeps its order.
-            return asyncio.run_coroutine_threadsafe(said, loop).result()
-        task = loop.create_task(said)
-        running.append(task)
-        return task
-
-    return progress

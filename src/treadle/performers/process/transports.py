@@ -72,6 +72,10 @@ class Transports:
 
         return decorate
 
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """A registered function by its name, whoever calls it."""
+        return self._functions.get(name) or _registered(self._tools, name)
+
     def names(self) -> list[str]:
         """Every transport that can be called here."""
         return sorted({*self._built_in, *self._functions, *self._tools.kinds()})
@@ -82,7 +86,7 @@ class Transports:
         name = str(params["transport"])
         if name == "python" and "callable" in params:
             name = str(params["callable"])
-            function = self._functions.get(name) or _registered(self._tools, name)
+            function = self.function(name)
             return function is not None and not inspect.iscoroutinefunction(function)
         if function := self._functions.get(name):
             return not inspect.iscoroutinefunction(function)
@@ -206,7 +210,7 @@ class Transports:
         name = params.get("callable")
         if name is None:
             return await self._tool("python", params, job)
-        if function := self._functions.get(str(name)) or _registered(self._tools, str(name)):
+        if function := self.function(str(name)):
             return await _called(function, params.get("payload"), job)
         return await _called(_imported(str(name), job.options.get("base")), params.get("payload"), job)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.performers.agent.api import Provider, ProviderError
 from treadle.performers.agent.skill_finding import environment
 
@@ -43,7 +43,20 @@ class Providers:
         self._registered = registered
         self._resolve = resolve
         self._learn = learn
+        self._given: dict[str, Provider] = {}
         self._made: dict[tuple[Any, ...], Provider] = {}
+
+    def take(self, run: str, model: object) -> str:
+        """Takes a model that a run was started with, and gives the name under which it is recorded. It
+        lives in this process: elsewhere the run waits for it."""
+        if not all(callable(getattr(model, name, None)) for name in ("turn", "choose", "ask")):
+            raise ValueRefused(
+                f"model must be text (PROVIDER[:ARG]) or a model with turn, choose and ask, not {type(model).__name__}",
+                details={"path": "model"},
+            )
+        name = f"given:{run}"
+        self._given[name] = cast("Provider", model)
+        return name
 
     def get(self, options: Mapping[str, Any]) -> Provider:
         """The provider of a run, by its recorded options. A script knows the calls of workflows apart."""
@@ -54,13 +67,15 @@ class Providers:
     def _find(self, options: Mapping[str, Any]) -> Provider:
         spec = str(options.get("model") or self._default(options.get("base")))
         name, _, argument = spec.partition(":")
+        if (given := self._given.get(spec)) is not None:
+            return given
         found = self._registered.get(spec) or self._registered.get(name)
         if found is not None:
             return found if hasattr(found, "turn") else self._kept((spec,), lambda: found(argument))
         # Keys come from a run's secrets and from `.env` beside its workflow: folders do not share them.
-        given = {name: options.get(name) for name in ("secrets", "base")}
-        key = (spec, *given.values(), _written(spec))
-        return self._kept(key, lambda: self._make(name, argument, given))
+        keys = {name: options.get(name) for name in ("secrets", "base")}
+        key = (spec, *keys.values(), _written(spec))
+        return self._kept(key, lambda: self._make(name, argument, keys))
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Refuses a run whose provider cannot be made here, before there is one."""

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -53,6 +54,10 @@ def duckdb_skill(store: Path | None = None) -> Skill:
         idempotent=True,
     )
     async def query(input: dict[str, Any], ctx: ToolContext) -> Any:
+        if find_spec("duckdb") is None:
+            raise ToolError(
+                "the skill duckdb needs a package: pip install 'treadle[duckdb]'", code="EXTRA_MISSING"
+            )
         database = ctx.config.get("DUCKDB_DATABASE")
         return await _query(input["sql"], str(root_of(ctx)), database, Own.of(store, ctx))
 

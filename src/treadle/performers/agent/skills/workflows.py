@@ -8,7 +8,7 @@ dry run), is cancelled with it, and where only people can move it on the model i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +38,7 @@ class Runs(Protocol):
         secrets: str | None = None,
         offline: bool = False,
         dry_run: bool = False,
+        skills: Sequence[str] = (),
     ) -> Any: ...
 
     async def run(self, id: str) -> Any: ...
@@ -133,6 +134,7 @@ async def _started(runs: Runs, workflow: str, input: Value, ctx: ToolContext) ->
         offline=bool(options.get("offline")),
         dry_run=bool(options.get("dry_run")),
         config=runs.configs.get(ctx.run_id),
+        skills=options.get("skills") or (),
     )
 
 
