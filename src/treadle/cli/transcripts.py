@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from treadle.lang.json_text import to_json
+
 from .command import RUN, Commands, Session
-from .output import moment, to_json
+from .output import moment
 from .runs import RunId
 from .view import spending
 

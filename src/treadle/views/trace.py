@@ -46,25 +46,6 @@ def routes(journal: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def routes(journal: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why each edge of an agent's trace was really followed, in their order. The trace calls every edge
-    without a condition "only path", a default edge among them; and a node that failed still routes."""
-    from treadle.dialects.agent.model import DEFAULT_PATH
-
-    found: list[str] = []
-    status: dict[str, str] = {}
-    for record in journal:
-        for event in record.get("events") or ():
-            if event.get("type") == "node:exit":
-                status[event["node"]] = event["result"]["status"]
-            elif event.get("type") == "route":
-                default = event["reason"] == DEFAULT_PATH
-                reason = "no condition applied, so the default edge" if default else str(event["reason"])
-                failed = status.get(event["from"]) == "failed"
-                found.append(f"{reason} ({event['from']} had failed)" if failed else reason)
-    return found
-
-
 def intents(journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Every intent in the order it was opened, with its receipt."""
     found: dict[str, dict[str, Any]] = {}
