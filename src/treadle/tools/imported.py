@@ -10,13 +10,6 @@ from typing import Any
 from treadle.kernel.errors import TreadleError
 
 
-class FunctionNotFound(TreadleError):
-    """There is no such function."""
-
-    cls = "user"
-    code = "FUNCTION_NOT_FOUND"
-
-
 def imported(name: str, base: str | None) -> Callable[..., Any]:
     """The function that `module:function` names."""
     module, _, attribute = name.partition(":")
@@ -25,11 +18,15 @@ def imported(name: str, base: str | None) -> Callable[..., Any]:
     try:
         found = getattr(import_module(module), attribute, None)
     except ImportError as error:
-        raise FunctionNotFound(f"cannot import {module}: {error}") from error
+        raise _not_found(f"cannot import {module}: {error}") from error
     finally:
         for entry in path:
             sys.path.remove(entry)
     if not callable(found):
-        raise FunctionNotFound(f"{module} has no function {attribute!r}")
+        raise _not_found(f"{module} has no function {attribute!r}")
     result: Callable[..., Any] = found
     return result
+
+
+def _not_found(message: str) -> TreadleError:
+    return TreadleError(message, cls="user", code="FUNCTION_NOT_FOUND")
