@@ -22,6 +22,7 @@ async def trace(cli: Session, id: RunId) -> None:
     """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
     from rich.markup import escape
 
+    from treadle.dialects.agent.model import DEFAULT_PATH
     from treadle.views.trace import routes, trace_of
 
     async with cli.look(code=True) as engine:
@@ -47,7 +48,7 @@ async def trace(cli: Session, id: RunId) -> None:
             "id": "INTENT",
         }
     cli.out.rows(steps, columns, empty="nothing was done yet")
-    for edge, reason in zip(traced.get("edges", ()), routes(journal), strict=False):
+    for edge, reason in zip(traced.get("edges", ()), routes(journal, DEFAULT_PATH), strict=False):
         cli.out.note(f"[dim]{escape(edge['from'])} → {escape(edge['to'])}:[/] {escape(reason)}")
 
 

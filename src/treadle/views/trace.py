@@ -27,11 +27,10 @@ def trace_of(document: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) 
     return {"steps": intents(journal)}
 
 
-def routes(journal: Sequence[Mapping[str, Any]]) -> list[str]:
+def routes(journal: Sequence[Mapping[str, Any]], default: str) -> list[str]:
     """Why each edge of an agent's trace was really followed, in their order. The trace calls every edge
-    without a condition "only path", a default edge among them; and a node that failed still routes."""
-    from treadle.dialects.agent.model import DEFAULT_PATH
-
+    without a condition "only path", a default edge among them; and a node that failed still routes.
+    `default` is what the event of a default edge says."""
     found: list[str] = []
     status: dict[str, str] = {}
     for record in journal:
@@ -39,8 +38,8 @@ def routes(journal: Sequence[Mapping[str, Any]]) -> list[str]:
             if event.get("type") == "node:exit":
                 status[event["node"]] = event["result"]["status"]
             elif event.get("type") == "route":
-                default = event["reason"] == DEFAULT_PATH
-                reason = "no condition applied, so the default edge" if default else str(event["reason"])
+                chosen = event["reason"] != default
+                reason = str(event["reason"]) if chosen else "no condition applied, so the default edge"
                 failed = status.get(event["from"]) == "failed"
                 found.append(f"{reason} ({event['from']} had failed)" if failed else reason)
     return found
