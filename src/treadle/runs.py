@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import RunFailed
+from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
 from treadle.runtime import document
@@ -46,7 +46,10 @@ class Run:
 
     async def state(self, at: int | None = None) -> Value:
         """The dialect's view of the state, now or at a record."""
-        return (await self.show(at=at))["state"]
+        shown = await self.show(at=at)
+        if "undecided" in shown:
+            raise TreadleError.from_value(shown["undecided"])
+        return shown["state"]
 
     async def journal(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""

@@ -17,6 +17,7 @@ from .machine import Machine
 from .model import (
     DETACHED_KINDS,
     TERMINAL,
+    Cancel,
     Decision,
     Intent,
     OpenIntent,
@@ -24,7 +25,7 @@ from .model import (
     event_from_value,
     event_value,
 )
-from .run import GENESIS, Blobs, RunState, Step, admit, advance, error_of, fault
+from .run import GENESIS, Blobs, RunState, Step, abandon, admit, advance, error_of, fault
 from .values import decode_trusted, encode
 
 SNAPSHOT_VERSION: Final = 1
@@ -163,6 +164,8 @@ def _again(
         return fault(
             run, event, {"class": "internal", "code": "NO_FAULT", "message": "", "details": {}}, at_ns=at_ns
         )
+    if kind == "abandon":
+        return abandon(run, Cancel(**value), record["error"], at_ns=at_ns)
     event = event_from_value(kind, value)
     if isinstance(event, Started) and event.forked_from is not None:
         raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")

@@ -261,6 +261,24 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
     )
 
 
+def abandon(run: RunState, event: Cancel, error: dict[str, Any], *, at_ns: int) -> Step:
+    """Ends a run without asking its machine: it cannot be decided any more. Only what is open counts."""
+    decision = Decision(state=run.state, status="cancelled", error=error)
+    decision.events = [{"type": "run.abandoned", "error": error}]
+    return admit(
+        run,
+        "abandon",
+        event_value(event),
+        decision,
+        max(at_ns, run.last_ns),
+        None,
+        allowed=None,
+        final=True,
+        event=event,
+        bytes_max=None,
+    )
+
+
 def error_of(exception: Exception) -> dict[str, Any]:
     """The error of a step that raised, in the form that is journaled."""
     if isinstance(exception, TreadleError):

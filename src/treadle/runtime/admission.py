@@ -39,7 +39,7 @@ from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import RunRow
 
-from . import effects
+from . import effects, undecided
 from .hot import Hot, join_ids
 from .narrative import TOLD_HERE, events_of
 from .payloads import disarming, handed_over, input_digest, lightened
@@ -65,6 +65,8 @@ def admit(core: Core, item: Item) -> bool:
         known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
         if item.create is not None and core.store.run(item.run) is None:
             core.refuse(item, known)
+        elif isinstance(item.event, Cancel) and undecided.is_lasting(known):
+            undecided.end(core, item, known)
         else:
             # Damaged, or its code is not at hand here: left as it is, its open work stays open.
             core.quarantine(item, known)
@@ -320,6 +322,7 @@ def _write_row(core: Core, hot: Hot, step: Step) -> None:
         or row.working != working
         or row.reference != state.reference
         or row.definition != state.definition
+        or undecided.is_undecided(row)
     ):
         return
     row.status, row.working, row.reference = state.status, working, state.reference

@@ -32,7 +32,7 @@ from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Store
 
-from . import admission, changes, commands, effects, isolation, progress
+from . import admission, changes, commands, effects, isolation, progress, undecided
 from .commands import HANDED_ON, Change, CheckpointSaved, Command, FrameSent, Operate, Progress, Write
 from .hot import BlobCache, Hot, HotRuns
 from .intake import Intake
@@ -397,7 +397,7 @@ class Core:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self._unreadable:
             self._unreadable[item.run] = error
-            self.diagnose(item.run, "run.unreadable", {"error": error_of(error)})
+            undecided.note(self, item.run, error)
         if item.inbox is not None and item.inbox.startswith(GUEST):
             self.refuse(item, error)
         elif item.ack is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
-from treadle.kernel.run import GENESIS, RunState
+from treadle.kernel.run import GENESIS, RunState, error_of
 from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
@@ -19,6 +19,7 @@ from .narrative import events_of
 from .payloads import may_refer, refers, whole
 from .progress import numbered, shown
 from .registry import Loaded, Registry
+from .undecided import is_lasting, is_undecided
 
 PAGE = 500
 # Children whose own waits are part of their parent's document.
@@ -55,7 +56,12 @@ def show(
 ) -> dict[str, Any]:
     """The run document of INTERFACES §1."""
     row = row_of(reads, id)
-    state, loaded = state_at(reads, registry, id, at=at)
+    try:
+        state, loaded = state_at(reads, registry, id, at=at)
+    except TreadleError as error:
+        if at is not None or not is_lasting(error):
+            raise
+        return _bare(reads, row, error)
     view = loaded.machine.view(loaded.definition, state.state)
     first = reads.record(row.no, 1)
     started = first.record()["event"] if first is not None else {}
@@ -97,6 +103,28 @@ def show(
     for name in ("input", "state", "result", "results"):
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
+    return document
+
+
+def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
+    """What can be said of a run that cannot be decided: what its row says, and why there is no more."""
+    document = {
+        **list_row(row),
+        "digest": row.definition,
+        "key": row.cell_key,
+        "input": None,
+        "result": None,
+        "error": row.error or error_of(error),
+        "undecided": error_of(error),
+        "version_no": row.seq,
+        "waiting_for": [],
+        "state": None,
+        "children": [child.id for child in reversed(reads.runs(parent=row.id, limit=10_000))],
+        "stats": {},
+        "retain_until": _at(row.retain_ns),
+    }
+    if row.continued_from is not None:
+        document["continued_from"] = row.continued_from
     return document
 
 
@@ -302,7 +330,7 @@ def moves(
 ) -> bool:
     """Whether a run, or something it waits for, goes on without people and outside signals. What was
     due before `now_ns` is about to fire, be it a timer or the deadline of a task or a signal."""
-    if row.status in TERMINAL:
+    if row.status in TERMINAL or is_undecided(row):
         return False
     found = open_work(row, reads)
     if row.working and not any(intent.kind not in ENGINE_KINDS for intent in found.values()):

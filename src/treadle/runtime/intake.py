@@ -14,7 +14,7 @@ from treadle.kernel.model import ENGINE_KINDS, Receipt
 from treadle.kernel.run import error_of
 from treadle.store.protocol import RunRow
 
-from . import effects
+from . import effects, undecided
 from .hot import open_and_owed
 from .messages import message_from_bytes, unusable
 from .ports import Item, Own, Work
@@ -116,6 +116,9 @@ class Intake:
         rows = self._core.store.working(after_no=self._recovered_no, limit=RECOVER_PER_TURN)
         for row in rows:
             try:
+                if undecided.is_undecided(row):
+                    # Its work is not done again for nothing: only if it can be decided after all.
+                    self._core.hot.get(row.id)
                 owes = self._dispatch_again(row)
             except PASSING:
                 raise
@@ -123,7 +126,8 @@ class Intake:
                 raise
             except Exception as error:
                 # One damaged run must not keep the others from being recovered.
-                self._core.quarantine(Own(row.id, None), JournalCorrupt(f"{row.id}: {error}"))
+                known = error if isinstance(error, TreadleError) else JournalCorrupt(f"{row.id}: {error}")
+                self._core.quarantine(Own(row.id, None), known)
                 continue
             if owes:
                 # It owes itself an event, or may: load it and see.

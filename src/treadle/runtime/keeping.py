@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from treadle.kernel.errors import RunExists, TreadleError, Unsupported, ValueRefused
+from treadle.kernel.errors import (
+    JournalCorrupt,
+    ReplayDiffers,
+    RunExists,
+    TreadleError,
+    Unsupported,
+    ValueRefused,
+)
 from treadle.kernel.history import fork as fork_run
 from treadle.kernel.machine import FOREVER_NS
 from treadle.kernel.model import TERMINAL, is_reference
@@ -36,7 +43,10 @@ def fork(
         )
     if core.store.run(new_id) is not None:
         raise RunExists(f"a run {new_id!r} exists already; choose another id")
-    source = load_state(row, core.store, core.registry, core.blobs, until_seq=at)
+    try:
+        source = load_state(row, core.store, core.registry, core.blobs, until_seq=at)
+    except (ReplayDiffers, JournalCorrupt) as error:
+        raise _before(error, id) from error
     if at is not None and source.seq != at:
         raise Unsupported(f"{id} has no record {at}; its last is {source.seq}", code="NO_SUCH_RECORD")
     digest = definition.digest if definition is not None else source.definition
@@ -68,6 +78,14 @@ def fork(
     # Its state refers to what the other run holds, which may be removed before it.
     core.staged.batch.blob_refs += [(new.no, digest) for digest in core.store.blobs_of(row.no)]
     return {"run": new_id}
+
+
+def _before(error: TreadleError, id: str) -> TreadleError:
+    """The same error, with the record from which a fork would work."""
+    record = (error.where or "").rpartition("#")[2]
+    if record.isdigit() and int(record) > 1:
+        error.message += f"; fork it before that: treadle fork {id} --at {int(record) - 1}"
+    return error
 
 
 def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
