@@ -126,7 +126,9 @@ class Intake:
                 raise
             except Exception as error:
                 # One damaged run must not keep the others from being recovered.
-                known = error if isinstance(error, TreadleError) else JournalCorrupt(f"{row.id}: {error}")
+                known: TreadleError = JournalCorrupt(f"{row.id}: {error}")
+                if isinstance(error, TreadleError) and error.cls == known.cls:
+                    known = error
                 self._core.quarantine(Own(row.id, None), known)
                 continue
             if owes:
