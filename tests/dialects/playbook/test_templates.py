@@ -136,7 +136,7 @@ def test_handles() -> None:
     scope = Scope({}, (steps,))
     assert Field("{{ s.x[0] }}", "t").value(scope) == 1
     assert Field("{{ s.data.status }}", "t").value(scope) == "theirs"
-    assert Field("{{ s.status }}", "t").value(scope) == "ok"
+    assert Field("{{ s.status }}", "t").value(scope) == "theirs", "the keys of a result win over its envelope"
     assert Field("{{ s }}", "t").value(scope) == {"x": [1], "status": "theirs"}
     assert Field("{{ s.x | length }} of {{ s | length }}", "t").value(scope) == "1 of 2"
     assert Field("{{ later.x }}", "t").value(scope) is None

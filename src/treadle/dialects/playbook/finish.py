@@ -56,7 +56,12 @@ def after(turn: Turn, step: Step, token: Token, event: dict[str, Any], boundary:
         apply_step_set(boundary)
         handled = route(boundary)
     except ExpressionError as problem:
-        _count(turn, step, token, template_failure(problem), hard=True)
+        wrong = template_failure(problem)
+        if error is not None and turn.ctx.machine > 1:
+            # What failed first is what the run failed of; its arcs could not be evaluated because of it.
+            turn.emit("next.failed", step=step.name, error=wrong)
+            wrong = error
+        _count(turn, step, token, wrong, hard=True)
         return
     fired = turn.state["n"] > before
     if not fired and step.routed and turn.playbook.no_next_is_error and error is None:

@@ -18,6 +18,8 @@ from typing import Any, Final
 from treadle.kernel.model import addressed, is_manifest, is_reference
 from treadle.kernel.values import Value
 
+from .edition import is_first
+
 Loader = Callable[[Mapping[str, Any]], Value]
 
 
@@ -70,7 +72,7 @@ def payload_of(value: Value) -> Value:
 class Handle:
     """A result as templates see it. Compares, iterates and prints like the result itself."""
 
-    __slots__ = ("error", "extracted", "http", "meta", "raw", "status")
+    __slots__ = ("envelope", "error", "extracted", "http", "meta", "raw", "status")
 
     def __init__(
         self,
@@ -81,23 +83,55 @@ class Handle:
         http: Value = None,
         meta: Value = None,
         extracted: Mapping[str, Value] | None = None,
+        envelope: Mapping[str, Any] | None = None,
     ) -> None:
         self.raw, self.status, self.error, self.http, self.meta = raw, status, error, http, meta
         # What `select` picks of a result that was not stored yet; a reference brings its own.
         self.extracted = extracted
+        # What else is known of the outcome, read where the result has no such key.
+        self.envelope = envelope
 
     def payload(self) -> Value:
         return payload_of(self.raw)
 
     def attribute(self, name: str) -> Any:
-        if name in _OWN:
-            return _OWN[name](self)
+        if is_first():
+            return self._attribute_first(name)
+        if name in _OF_REFERENCE and (found := _OF_REFERENCE[name](self)) is not MISSING:
+            return found
+        picked = self._picked(name)
+        if picked is not MISSING:
+            return picked
+        value = payload_of(self.raw)
+        if type(value) is dict and name in value:
+            # The body of an http result is a handle again, so that `output.data.data` finds it too.
+            return Handle(value[name]) if name == "data" and _is_http(value) else wrap(value[name])
+        if name in _OWN and (found := _OWN[name](self)) is not MISSING:
+            return found
+        if name in _ALIASES and (found := _ALIASES[name](value)) is not MISSING:
+            return found
+        return MISSING if self.envelope is None else self.envelope.get(name, MISSING)
+
+    def _picked(self, name: str) -> Any:
+        """What `select` picked is read without loading the rest."""
         raw = self.raw
         if type(raw) is dict and "extracted" in raw and is_stored(raw) and name in (raw["extracted"] or ()):
             return raw["extracted"][name]
         if self.extracted is not None and name in self.extracted:
             return self.extracted[name]
-        value = payload_of(raw)
+        return MISSING
+
+    def _attribute_first(self, name: str) -> Any:
+        """In 0.1.0 the envelope's names hid the result's."""
+        if name in _OWN:
+            return _OWN[name](self)
+        if name in _OF_REFERENCE:
+            found = _OF_REFERENCE[name](self)
+            return None if found is MISSING else found
+        picked = self._picked(name)
+        if picked is not MISSING:
+            return picked
+        value = payload_of(self.raw)
         if type(value) is dict and name in value:
             return wrap(value[name])
         return _ALIASES[name](value) if name in _ALIASES else MISSING
@@ -158,7 +192,7 @@ class Handle:
 def _field(name: str) -> Callable[[Handle], Any]:
     def read(handle: Handle) -> Any:
         raw = handle.raw
-        return raw.get(name) if is_stored(raw) else None
+        return raw.get(name) if is_stored(raw) else MISSING
 
     return read
 
@@ -168,6 +202,9 @@ _OWN: Final[dict[str, Callable[[Handle], Any]]] = {
     "error": lambda handle: handle.error if handle.error is not None else MISSING,
     "http": lambda handle: handle.http if handle.http is not None else MISSING,
     "meta": lambda handle: handle.meta if handle.meta is not None else MISSING,
+}
+# What a reference says of itself; of a result that is no reference these are undefined.
+_OF_REFERENCE: Final[dict[str, Callable[[Handle], Any]]] = {
     "ref": _field("ref"),
     "_ref": _field("ref"),
     "__ref__": _field("ref"),

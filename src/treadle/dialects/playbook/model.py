@@ -125,6 +125,8 @@ class Step:
     inclusive: bool = False
     arcs: tuple[Arc, ...] = ()
     needs: Needs = field(default_factory=Needs)
+    # The same for an iteration, which renders the step's args too (version 2).
+    item_needs: Needs = field(default_factory=Needs)
     # Whether what happens after the pipeline reads `iter`, so that the receipt must bring it.
     reads_iter: bool = False
 
@@ -168,6 +170,7 @@ def load(body: Value) -> Playbook:
     keychain_needs = needs_of(Tree(list(keychain.values()), "keychain").uses, steps=frozenset(), tasks=())
     for step in steps.values():
         step.needs.workload = _both(step.needs.workload, keychain_needs.workload)
+        step.item_needs.workload = _both(step.item_needs.workload, keychain_needs.workload)
     limit = (policy.get("limits") or {}).get("max_payload_bytes")
     return Playbook(
         metadata=body["metadata"],
@@ -220,6 +223,8 @@ class _Loader:
         set_ctx = _tree(body.get("set_ctx"), f"{where}, set")
         routing = [*(use for arc in arcs for use in _arc_uses(arc)), *(set_ctx.uses if set_ctx else ())]
         uses = [use for task in tasks for use in task.uses]
+        args = _tree(body.get("args"), f"{where}, args")
+        names = [task.name for task in tasks]
         return Step(
             name=name,
             index=index,
@@ -237,12 +242,13 @@ class _Loader:
             deadline_ns=_seconds(lifecycle.get("deadline_s")),
             failure_mode=failure_mode,
             loop=loop,
-            args=_tree(body.get("args"), f"{where}, args"),
+            args=args,
             set_ctx=set_ctx,
             routed=router is not None,
             inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
             arcs=arcs,
-            needs=needs_of(uses, steps=self.steps, tasks=[t.name for t in tasks]),
+            needs=needs_of(uses, steps=self.steps, tasks=names),
+            item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),
             reads_iter=any(name == "iter" for name, _ in routing)
             or any(
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")

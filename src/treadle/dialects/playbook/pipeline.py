@@ -18,7 +18,9 @@ from typing import Any, Final
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
+from .edition import is_first
 from .handles import Handle, Scope, StepResults
+from .layers import merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
 from .selection import extracted
@@ -29,6 +31,8 @@ from .texts import NotThere
 # A pipeline that jumps among noops forever would hold its worker forever.
 IDLE_TASKS_MAX: Final = 20_000
 DOUBLINGS_MAX: Final = 62
+# Kinds whose `args` are handed on to code or to a child: those of the step are among them.
+_TAKE_ARGS: Final = frozenset({"python", "playbook", "workflow"})
 # Thirty years: a time that fits into the clock of a timer, whatever a template makes of it.
 WAIT_S_MAX: Final = 1e9
 
@@ -112,12 +116,17 @@ class Pipeline:
         self.scope = Scope(
             names, (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
         )
+        self._unrendered = step.args if inputs.get("per_item") and "args" not in frame else None
+        if "args" in frame:
+            self._use_args(frame["args"])
         for name, entry in frame["tasks"].items():
             self._name_result(name, entry)
 
     # --- what to do ----------------------------------------------------------------------------
 
     def next(self) -> Action:
+        if self._unrendered is not None:
+            self._render_args(self._unrendered)
         while self._ended is None:
             if (seconds := self.frame.get("sleep")) is not None:
                 return Sleep(seconds)
@@ -131,6 +140,28 @@ class Pipeline:
                 return Perform(task, entry, self.frame["attempt"], item)
         return self._ended
 
+    def _render_args(self, own: Tree) -> None:
+        """The step's own args for this item of its loop; the token's win over them."""
+        try:
+            args = canonical(merge(own.render(self.scope), self.scope.names["args"]))
+        except ExpressionError as error:
+            self._end("error", template_failure(error))
+            return
+        self._unrendered = None
+        self.frame["args"] = args
+        self._use_args(args)
+
+    def _use_args(self, args: dict[str, Any]) -> None:
+        names = self.scope.names
+        names["args"] = names["input"] = args
+        self.scope.layers = (args, *self.scope.layers[1:])
+
+    def _given(self) -> dict[str, Any]:
+        """What the step itself hands to its tasks' code."""
+        args = self.scope.names["args"]
+        own = self.step.args.value_if_constant if self.step.args is not None else {}
+        return {key: args[key] for key in own if key in args}
+
     def woke(self) -> None:
         self.frame.pop("sleep", None)
 
@@ -143,6 +174,11 @@ class Pipeline:
             more = {**more, "args": given}
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
         config: dict[str, Any] = copied(task.config.render(scope, load=load))
+        if task.kind in _TAKE_ARGS and (given := self._given()):
+            own = config.get("args")
+            config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
+        if task.kind == "python" and "args" in config:
+            config["args"] = with_bodies(config["args"])
         return {**config, **more} if more else config
 
     def _enter(self, task: Task) -> int:
@@ -432,12 +468,33 @@ def loop_view(index: int, total: int) -> dict[str, Any]:
     }
 
 
-def output_view(kind: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Spelling B's `output`: `.data` is the body for http and the whole result otherwise."""
+def output_view(kind: str, outcome: Mapping[str, Any]) -> Any:
+    """Spelling B's `output`: a handle of the result, like a task's name. `.data` is the body for http and
+    the whole result otherwise; what the result has no key for is read from the outcome."""
     result = outcome.get("result")
-    is_http = kind == "http" or (isinstance(result, dict) and "status_code" in result and "data" in result)
-    data = result["data"] if is_http and isinstance(result, dict) and "data" in result else result
-    return {**outcome, "data": data, "result": result}
+    if is_first():
+        is_http = kind == "http" or (
+            isinstance(result, dict) and "status_code" in result and "data" in result
+        )
+        data = result["data"] if is_http and isinstance(result, dict) and "data" in result else result
+        return {**outcome, "data": data, "result": result}
+    return Handle(
+        result,
+        status=str(outcome.get("status") or "ok"),
+        error=outcome.get("error"),
+        http=outcome.get("http"),
+        meta=outcome.get("meta"),
+        envelope=outcome,
+    )
+
+
+def with_bodies(value: Value, levels: int = 3) -> Value:
+    """Arguments for code, in which http results have their `body` under that name too, as in templates."""
+    if levels and isinstance(value, dict):
+        value = {key: with_bodies(item, levels - 1) for key, item in value.items()}
+        if "data" in value and "status_code" in value:
+            value.setdefault("body", value["data"])
+    return value
 
 
 def write(target: dict[str, Any], path: str, value: Value) -> None:

@@ -13,6 +13,8 @@ from treadle.lang.text import Path
 
 from .reading import Reader, kind_of
 
+# Names of scopes that nothing writes to.
+_SCOPES = frozenset({"workload", "keychain", "args", "input", "event", "outcome", "output", "job", "loop"})
 _CALL_EVENT = re.compile(r"""(?P<quote>['"])call\.(?P<what>done|error)(?P=quote)""")
 
 
@@ -61,6 +63,12 @@ def split_set(
         return out
     for key, item in given.items():
         scope, _, rest = str(key).partition(".")
+        if not rest and scope not in scopes and "iter" in scopes and scope not in _SCOPES:
+            # A variable of the pipeline, read by its bare name in the tasks after it.
+            target = out.setdefault("set_iter", {})
+            if isinstance(target, dict):
+                target[str(key)] = item
+            continue
         if scope not in scopes:
             reader.error(
                 "set_scope",

@@ -33,7 +33,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
     if step.once:
         entry["latched"] = True
     error: dict[str, Any] | None = None
-    if step.args is not None:
+    if step.args is not None and not _per_item(turn, step):
         try:
             defaults = step.args.render(turn.scope(token["args"], event=token.get("event") or {}))
             token["args"] = canonical(merge(defaults, token["args"]))
@@ -58,6 +58,11 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
         turn.open(Intent(kind="step", params=params_of(turn, step, token), ref=name))
 
 
+def _per_item(turn: Turn, step: Step) -> bool:
+    """Whether the step's own args are rendered for each item of its loop, by the worker that has it."""
+    return step.loop is not None and step.args is not None and turn.ctx.machine > 1
+
+
 def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
     """Opens the timer of a step-run with a lifecycle; False where its time is up already."""
     if step.timeout_ns is None and step.deadline_ns is None:
@@ -79,9 +84,13 @@ def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
 
 def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
     """What the worker needs: only what the step's templates name."""
-    params: dict[str, Any] = {"name": step.name, "step": step.name, **gather(step.needs, turn.state)}
-    if step.needs.args and token["args"]:
+    per_item = _per_item(turn, step)
+    needs = step.item_needs if per_item else step.needs
+    params: dict[str, Any] = {"name": step.name, "step": step.name, **gather(needs, turn.state)}
+    if token["args"] and (needs.args or (step.args is not None and turn.ctx.machine > 1)):
         params["args"] = token["args"]
+    if per_item:
+        params["per_item"] = True
     if iteration := turn.own_iter():
         params["iter"] = iteration
     return params
