@@ -18,11 +18,11 @@ from typing import Any, Final
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
-from .edition import is_first
 from .handles import Handle, Scope, StepResults
 from .layers import merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
+from .outcomes import loop_view, output_view, with_bodies
 from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
@@ -456,45 +456,6 @@ def collection(value: Value, where: str) -> list[Value]:
 
 def loop_where(task: Task) -> str:
     return f"{task.where}, loop.in"
-
-
-def loop_view(index: int, total: int) -> dict[str, Any]:
-    return {
-        "index": index + 1,
-        "index0": index,
-        "first": index == 0,
-        "last": index == total - 1,
-        "length": total,
-    }
-
-
-def output_view(kind: str, outcome: Mapping[str, Any]) -> Any:
-    """Spelling B's `output`: a handle of the result, like a task's name. `.data` is the body for http and
-    the whole result otherwise; what the result has no key for is read from the outcome."""
-    result = outcome.get("result")
-    if is_first():
-        is_http = kind == "http" or (
-            isinstance(result, dict) and "status_code" in result and "data" in result
-        )
-        data = result["data"] if is_http and isinstance(result, dict) and "data" in result else result
-        return {**outcome, "data": data, "result": result}
-    return Handle(
-        result,
-        status=str(outcome.get("status") or "ok"),
-        error=outcome.get("error"),
-        http=outcome.get("http"),
-        meta=outcome.get("meta"),
-        envelope=outcome,
-    )
-
-
-def with_bodies(value: Value, levels: int = 3) -> Value:
-    """Arguments for code, in which http results have their `body` under that name too, as in templates."""
-    if levels and isinstance(value, dict):
-        value = {key: with_bodies(item, levels - 1) for key, item in value.items()}
-        if "data" in value and "status_code" in value:
-            value.setdefault("body", value["data"])
-    return value
 
 
 def write(target: dict[str, Any], path: str, value: Value) -> None:

@@ -15,7 +15,7 @@ from .handles import Scope, StepResults
 from .marking import Token, Turn, canonical
 from .model import Arc, Step, holds
 from .needs import gather
-from .pipeline import output_view
+from .outcomes import output_view
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
 _ADMITTED: Final = {"allow": True}

@@ -1,0 +1,50 @@
+"""How outcomes and loops look to templates and to code: `output`, `loop`, the `body` of an http result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from treadle.kernel.values import Value
+
+from .edition import is_first
+from .handles import Handle
+
+
+def loop_view(index: int, total: int) -> dict[str, Any]:
+    return {
+        "index": index + 1,
+        "index0": index,
+        "first": index == 0,
+        "last": index == total - 1,
+        "length": total,
+    }
+
+
+def output_view(kind: str, outcome: Mapping[str, Any]) -> Any:
+    """Spelling B's `output`: a handle of the result, like a task's name. `.data` is the body for http and
+    the whole result otherwise; what the result has no key for is read from the outcome."""
+    result = outcome.get("result")
+    if is_first():
+        is_http = kind == "http" or (
+            isinstance(result, dict) and "status_code" in result and "data" in result
+        )
+        data = result["data"] if is_http and isinstance(result, dict) and "data" in result else result
+        return {**outcome, "data": data, "result": result}
+    return Handle(
+        result,
+        status=str(outcome.get("status") or "ok"),
+        error=outcome.get("error"),
+        http=outcome.get("http"),
+        meta=outcome.get("meta"),
+        envelope=outcome,
+    )
+
+
+def with_bodies(value: Value, levels: int = 3) -> Value:
+    """Arguments for code, in which http results have their `body` under that name too, as in templates."""
+    if levels and isinstance(value, dict):
+        value = {key: with_bodies(item, levels - 1) for key, item in value.items()}
+        if "data" in value and "status_code" in value:
+            value.setdefault("body", value["data"])
+    return value
