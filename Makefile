@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim bench serve fmt clean
+.PHONY: help demo test check sim kills bench serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
 	@echo "make test   everything CI runs: check, then the whole test suite"
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
+	@echo "make kills  200 kills of owners and guests on one store"
 	@echo "make bench  the benchmarks, with their peers"
 	@echo "make fmt    format the code"
 
@@ -35,6 +36,9 @@ test: check
 
 sim: $(READY)
 	@$(BIN)/python -m treadle.testing.sim --seeds 1000
+
+kills: $(READY)
+	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/engine.py

@@ -39,7 +39,12 @@ class Staged:
 
     @property
     def full(self) -> bool:
-        return len(self.batch.records) >= BATCH_RECORDS_MAX or self.batch.bytes >= BATCH_BYTES_MAX
+        # Runs go in a commit to themselves: an event would bring one back into memory that is gone after it.
+        return (
+            len(self.batch.records) >= BATCH_RECORDS_MAX
+            or self.batch.bytes >= BATCH_BYTES_MAX
+            or bool(self.batch.runs_removed)
+        )
 
     @property
     def holds(self) -> int:

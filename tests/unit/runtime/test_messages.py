@@ -231,3 +231,22 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
     assert len(bench.real.replies(["guest:old", "guest:new"])) == 2
     await keeping.collect(write, now_ns=None, dry_run=False)
     assert bench.real.replies(["guest:old", "guest:new"]) == {"guest:new": b"2"}
+
+
+def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> None:
+    """A late receipt that is ready together with the collection leaves no row of a run that is gone."""
+    bench = Bench()
+    bench.start("run", [work()])
+    bench.settle()
+    receipt = Receipt(intent=bench.works[0].intent.id, value=1)
+    bench.core.submit(Item("run", receipt))
+    bench.settle()
+    bench.core.submit(Write(lambda core: keeping._collect_some(core, 2**62, False), bench.ack("gc")))
+    bench.core.submit(Item("run", receipt, ack=bench.ack("late")))
+    bench.settle()
+    bench.core.submit(Item("run", receipt, ack=bench.ack("later")))
+    bench.settle()
+    assert bench.answers["gc"] == 1
+    assert bench.real.run("run") is None
+    assert [bench.answers[name].code for name in ("late", "later")] == ["RUN_NOT_FOUND"] * 2
+    assert bench.real.frames(1) == []
