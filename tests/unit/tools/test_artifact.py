@@ -33,6 +33,13 @@ async def test_put_and_get_a_file(run, tmp_path, name, data, stored):
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name], "nothing else is left there"
 
 
+async def test_its_fields_may_stand_among_the_arguments(run, tmp_path):
+    put = await run("artifact", {"input": {"action": "put", "uri": f"{tmp_path}/a.json", "data": {"a": 1}}})
+    assert put.error is None
+    got = await run("artifact", {"args": {"result_ref": put.result}, "action": "get"})
+    assert got.result["data"] == {"a": 1}
+
+
 async def test_compressed(run, tmp_path):
     put = await run(
         "artifact", {"action": "put", "uri": f"{tmp_path}/a.json.gz", "data": {"a": 1}, "compress": True}

@@ -223,3 +223,17 @@ def test_names_are_quoted_and_upsert_needs_a_key():
     with pytest.raises(BadConfig):
         quoted("a..b")
     assert at_path({"a": [{"b": 5}]}, "$.a[0].b") == 5
+
+
+async def test_the_mapping_may_stand_in_the_target(run, tmp_path):
+    file = str(tmp_path / "t.duckdb")
+    made = await run("duckdb", {"database": file, "command": "create table t (id int, label text)"})
+    assert made.error is None
+    task = {
+        "source": {"tool": "duckdb", "query": "select 1 as n, 'a' as name"},
+        "target": {"tool": "duckdb", "database": file, "table": "t", "mapping": {"id": "n", "label": "name"}},
+    }
+    moved = await run("transfer", task)
+    assert moved.error is None, moved.error
+    found = await run("duckdb", {"database": file, "query": "select * from t"})
+    assert found.result["rows"] == [{"id": 1, "label": "a"}]
