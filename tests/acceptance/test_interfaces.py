@@ -415,7 +415,7 @@ def test_keep_house(desk: Desk) -> None:
 
 def test_check_shape(desk: Desk) -> None:
     desk.write("a.yaml", NOOP)
-    desk.write("b.yaml", "metadata: {name: b}\nworkflow: [{step: a}]\n")
+    desk.write("b.yaml", "metadata: {name: b}\nworkflow: [{step: a, tool: {}}]\n")
     document = desk("check", "a.yaml", "b.yaml", "--json", code=2).json
     assert set(document) == {"ok", "problems"}
     for problem in document["problems"]:

@@ -112,7 +112,7 @@ def test_f5_final_step_runs_once(desk: Desk) -> None:
         ("{step: a, tool: {kind: noop, spec: {policy: {rules: [{else: {then: {do: jump, to: nowhere}}}]}}}}", "nowhere"),
         ("{step: a, tool: {kind: noop, spec: {policy: {rules: [{else: {then: {}}}]}}}}", "do"),
         ("{step: a, spec: {policy: {rules: [{else: {then: {do: fail}}}]}}, tool: {kind: noop}}", "task"),
-        ("{step: a}", "tool"),
+        ("{step: a, tool: {kind: noop}, next: {arcs: [{step: a, cond: '{{ false }}'}]}}", "when"),
         ("{step: a, tool: {kind: noop}, next: {arcs: [{step: nowhere}]}}", "nowhere"),
         ("{step: a, case: [], tool: {kind: noop}}", "when"),
         ("{step: a, tool: {kind: iterator}}", "loop"),
