@@ -321,3 +321,13 @@ async def test_what_the_endpoint_said_is_in_the_error_and_the_secret_is_not(toke
     with pytest.raises(SecretMissing, match="401: no such client") as caught:
         await chain.resolve("api")
     assert "wrong-secret" not in str(caught.value)
+
+
+async def test_a_token_endpoint_inside_is_not_reached_where_that_is_forbidden(token_server, monkeypatch):
+    chain, _ = oauth(token_server, Clock())
+    monkeypatch.setenv("TREADLE_HTTP_SSRF_SAFE", "1")
+    with pytest.raises(SecretMissing, match=r"leads to 127\.0\.0\.1, which is not a public address"):
+        await chain.resolve("api")
+    assert token_server.seen == []
+    monkeypatch.setenv("TREADLE_HTTP_ALLOW", "127.0.0.1")
+    assert (await chain.resolve("api"))["access_token"]

@@ -30,6 +30,8 @@ def redactor(value=SECRET, name="db", **kw) -> Redactor:
         quote_plus(SECRET),
         quote(SECRET, safe="").lower(),
         SECRET.encode().decode("latin-1"),
+        SECRET.encode().hex(),
+        SECRET.encode().hex().upper(),
     ],
 )
 def test_every_spelling_is_replaced_by_the_name(form):
@@ -78,13 +80,15 @@ def test_fields_are_named_and_places_stay_readable():
     assert marked == "[redacted:pg.db_host]"
 
 
-def test_only_text_changes_in_a_value_keys_included():
+def test_text_and_bytes_change_in_a_value_keys_included():
     value = {"a": [1, None, "x hunter2-hunter2"], "hunter2-hunter2": True, "raw": b"hunter2-hunter2"}
     assert redactor("hunter2-hunter2").value(value) == {
         "a": [1, None, "x [redacted:db]"],
         "[redacted:db]": True,
-        "raw": b"hunter2-hunter2",
+        "raw": b"[redacted:db]",
     }
+    raw = b"\xff\x00" + SECRET.encode() + b"\x80"
+    assert redactor().value(raw) == b"\xff\x00[redacted:db]\x80"
 
 
 def test_a_clean_value_is_given_back_as_it_is():

@@ -1,7 +1,8 @@
 """No secret in what libraries log: requests with their headers, answers that could not be read.
 
-Our own lines are cleaned where they are written. Those of the SDKs for models and MCP are theirs,
-so their loggers get a filter: a record that holds a secret, or `user:password@` in an address, is
+Our own lines are cleaned where they are written. Those of HTTP clients and of the SDKs for models and
+MCP are theirs, and so are their loggers, of which new ones appear at any time. So records are cleaned
+where they are made: one of these libraries that holds a secret, or `user:password@` in an address, is
 rewritten, its traceback with it. All others stay as they are.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 from weakref import ref
 
 from treadle.kernel.values import Value
@@ -23,36 +25,46 @@ class Vault(Protocol):
     def redact(self, value: Value) -> Value: ...
 
 
-class _Clean(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        # Replaced, never changed: any thread may log. Weak: an engine that is gone has no secrets left.
-        self.vaults: tuple[ref[Vault], ...] = ()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            said += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-        clean = without_credentials(said)
-        for known in self.vaults:
-            if (vault := known()) is not None:
-                clean = str(vault.redact(clean))
-        if clean != said:
-            record.msg, record.args = clean, None
-            record.exc_info = record.exc_text = None
-        return True
+# Replaced, never changed: any thread may log. Weak: an engine that is gone has no secrets left.
+_vaults: tuple[ref[Vault], ...] = ()
 
 
-_CLEAN: Final = _Clean()
+def clean(record: logging.LogRecord) -> None:
+    """Takes every secret out of a record, if there is one in it."""
+    said = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        said += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    told = without_credentials(said)
+    for known in _vaults:
+        if (vault := known()) is not None:
+            told = str(vault.redact(told))
+    if told != said:
+        record.msg, record.args = told, None
+        record.exc_info = record.exc_text = None
+
+
+class _Records:
+    """Makes log records as before, those of the libraries clean."""
+
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make = make
+
+    def __call__(self, *args: Any, **more: Any) -> logging.LogRecord:
+        record = self._make(*args, **more)
+        if record.name.partition(".")[0] in LIBRARIES:
+            clean(record)
+        return record
 
 
 def knows(vault: Vault) -> None:
     """From now on what this vault has handed out is cleaned from the lines of libraries."""
-    _CLEAN.vaults = (*(known for known in _CLEAN.vaults if known() is not None), ref(vault))
+    global _vaults
+    _vaults = (*(known for known in _vaults if known() is not None), ref(vault))
+    cover()
 
 
 def cover() -> None:
-    """Filters every logger that the libraries have by now; called when a client of theirs is made."""
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in LIBRARIES:
-            logging.getLogger(name).addFilter(_CLEAN)
+    """Sees to it that records are made by us; an application may have put its own maker in between."""
+    make = logging.getLogRecordFactory()
+    if not isinstance(make, _Records):
+        logging.setLogRecordFactory(_Records(make))

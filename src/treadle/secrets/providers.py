@@ -20,6 +20,7 @@ from typing import Any
 from treadle.kernel.errors import SecretMissing
 from treadle.kernel.values import Value
 
+from . import logs
 from .files import Secret, SecretStore, as_secret, read_secrets_file, secret_store_path
 from .redact import Redactor
 from .tokens import Tokens
@@ -57,6 +58,7 @@ class Secrets:
         self.store = store
         self.redactor = Redactor()
         self.tokens = Tokens(clock)
+        logs.knows(self)
 
     def provider(self, provider: Provider) -> Provider:
         """Adds a source of secrets, such as a vault. Usable as a decorator."""

@@ -1,11 +1,11 @@
 """No secret leaves the worker: every resolved value is replaced by `[redacted:NAME]`.
 
 One matcher finds all known values at once, each also in the forms it takes on the way
-through other systems: JSON-escaped, URL-encoded, and base64 in its three alignments (a base64 text
-shows a value differently depending on how many bytes stand before it, modulo three).
+through other systems: JSON-escaped, URL-encoded, hexadecimal, and base64 in its three alignments (a
+base64 text shows a value differently depending on how many bytes stand before it, modulo three).
 
 A value shorter than eight characters is only redacted if it was marked as secret: replacing every
-`abc` would hide more than it protects. Bytes are left alone; text, and keys that are text, are not.
+`abc` would hide more than it protects. Text, keys that are text, and bytes are cleaned alike.
 """
 
 from __future__ import annotations
@@ -110,9 +110,17 @@ class _Matcher:
             pattern = self._patterns[there] = re.compile("|".join(groups))
         return pattern.sub(lambda match: self._forms[int((match.lastgroup or "")[1:])][1], text)
 
+    def raw(self, data: bytes) -> bytes:
+        """As text of one character a byte, in which each form stands as it does in UTF-8."""
+        text = data.decode("latin-1")
+        clean = self.text(text)
+        return data if clean is text else clean.encode("latin-1", "replace")
+
     def value(self, value: Value) -> Value:
         if isinstance(value, str):
             return self.text(value)
+        if isinstance(value, bytes):
+            return self.raw(value)
         if isinstance(value, list):
             items = [self.value(item) for item in value]
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
@@ -145,6 +153,8 @@ def _forms(value: str) -> list[_Form]:
         for escape in (quote, quote_plus):
             for form in _url_forms(escape(text, safe="", errors="surrogatepass")):
                 texts.setdefault(form)
+    texts.setdefault(data.hex())
+    texts.setdefault(data.hex().upper())
     encoded = [
         _base64_form(data, shift, alphabet) for shift in range(3) for alphabet in (_STANDARD, _URL_SAFE)
     ]

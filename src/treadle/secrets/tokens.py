@@ -17,6 +17,8 @@ from treadle.kernel.errors import SecretMissing
 from treadle.kernel.values import digest
 from treadle.lang.duration import instant_text
 
+from .redact import without_credentials
+
 RENEW_BEFORE_S: Final = 60.0
 TOKEN_LIFE_S_DEFAULT: Final = 3600.0
 
@@ -90,10 +92,16 @@ def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: s
 async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
     import httpx
 
+    from treadle.work import http_guard
+
+    guard = http_guard.GuardedBackend(http_guard.listed_as_allowed())
+    guarded = guard if http_guard.guarded_by_default() else None
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=0)
+    transport = http_guard.transport(guarded, verify=True, limits=limits)
     headers = {"Accept": "application/json", **request.headers}
     kind = next((v for k, v in headers.items() if k.lower() == "content-type"), "")
     try:
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=30, transport=transport) as client:
             response = await client.request(
                 request.method,
                 request.endpoint,
@@ -101,9 +109,13 @@ async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
                 json=data if "json" in kind else None,
                 data=None if "json" in kind else data,
             )
+    except http_guard.InsideAddress as error:
+        raise SecretMissing(
+            f"the token endpoint {_place(request)} is not reached: {error}", details={"code": "SSRF_BLOCKED"}
+        ) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SecretMissing(
-            f"the token endpoint {request.endpoint} does not answer ({type(error).__name__}: {error})",
+            f"the token endpoint {_place(request)} does not answer ({type(error).__name__})",
             details={"retryable": True},
         ) from error
     try:
@@ -114,6 +126,11 @@ async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
         return answer
     said = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else None
     raise SecretMissing(
-        f"the token endpoint {request.endpoint} answered {response.status_code}: {said or 'no access_token'}",
+        f"the token endpoint {_place(request)} answered {response.status_code}: {said or 'no access_token'}",
         details={"http_status": response.status_code, "retryable": response.status_code >= 500},
     )
+
+
+def _place(request: TokenRequest) -> str:
+    """The endpoint without what may be secret in it."""
+    return without_credentials(request.endpoint).partition("?")[0]

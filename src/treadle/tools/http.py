@@ -11,9 +11,10 @@ addresses are reached; see `http_guard`.
 from __future__ import annotations
 
 import asyncio
-import os
+import errno
+import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from time import time
@@ -22,9 +23,18 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from treadle.work.http_guard import (
+    GuardedBackend,
+    InsideAddress,
+    Resolve,
+    guarded_by_default,
+    listed_as_allowed,
+    resolve,
+    transport,
+)
+
 from .base import BadConfig, ToolBase, local_path, mapping, need, pick, seconds, spec
 from .http_auth import auth_headers
-from .http_guard import GuardedBackend, GuardedTransport, InsideAddress, Resolve, resolve
 from .portable import portable
 from .protocol import Outcome, ToolCall
 
@@ -54,9 +64,8 @@ class HttpTool(ToolBase):
         allow: Iterable[str] | None = None,
         resolver: Resolve = resolve,
     ) -> None:
-        self._ssrf_safe = os.environ.get("TREADLE_HTTP_SSRF_SAFE") == "1" if ssrf_safe is None else ssrf_safe
-        listed = os.environ.get("TREADLE_HTTP_ALLOW", "").replace(",", " ").split()
-        self._guard = GuardedBackend(listed if allow is None else allow, resolver)
+        self._ssrf_safe = guarded_by_default() if ssrf_safe is None else ssrf_safe
+        self._guard = GuardedBackend(listed_as_allowed() if allow is None else allow, resolver)
         self._clients: dict[tuple[Any, bool], httpx.AsyncClient] = {}
 
     def idempotent_for(self, config: dict[str, Any]) -> bool:
@@ -88,7 +97,7 @@ class HttpTool(ToolBase):
             context = _ssl_context(key[0])
             client = self._clients[key] = httpx.AsyncClient(
                 # The guard brings its own transport, and with it no proxy from the environment.
-                transport=GuardedTransport(self._guard, verify=context, limits=_LIMITS) if guarded else None,
+                transport=transport(self._guard if guarded else None, verify=context, limits=_LIMITS),
                 verify=context,
                 http2=True,
                 limits=_LIMITS,
@@ -126,7 +135,7 @@ class HttpTool(ToolBase):
                 **_body(config, headers, method),
             )
         except (httpx.InvalidURL, ValueError, TypeError) as error:
-            raise BadConfig(f"not a request: {error}") from error
+            raise BadConfig(_not_a_request(error)) from error
 
     async def _send(
         self, client: httpx.AsyncClient, request: httpx.Request, config: dict[str, Any]
@@ -145,7 +154,7 @@ class HttpTool(ToolBase):
         except InsideAddress as error:
             return Outcome.failed("client_error", str(error), code="SSRF_BLOCKED")
         except httpx.HTTPError as error:
-            return _no_answer(error)
+            return _no_answer(error, request.url)
         return _answer(response, content, str(config.get("response") or "auto"))
 
 
@@ -281,7 +290,7 @@ def _parse(response: httpx.Response, content: bytes, want: str) -> tuple[Any, st
             return None, None
         try:
             return portable(msgspec.json.decode(content)), None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
             if says_json:
                 return content.decode(errors="replace"), str(error)
     try:
@@ -322,17 +331,88 @@ def _retry_after(text: str | None) -> float | None:
         return None
 
 
-def _no_answer(error: httpx.HTTPError) -> Outcome:
-    """What an error of the connection means. The URL may hold a secret, so only httpx's own words."""
-    name = type(error).__name__
-    text = f"{name}: {error}" if str(error) else name
+def _not_a_request(error: Exception) -> str:
+    """In words of ours: those of a library quote the address or a header, and with it half a secret."""
+    if isinstance(error, httpx.InvalidURL):
+        return (
+            "the field 'url' is not an address; write scheme://host:port/path, and escape (`|urlencode`) "
+            "what is not a letter or a digit in a user name, a password or a path"
+        )
+    return f"the fields do not make a request ({type(error).__name__}); look at headers, params and body"
+
+
+def _place(url: httpx.URL) -> str:
+    """Where a request went, without what may be secret: user, path and query."""
+    port = url.port or {"http": 80, "https": 443}.get(url.scheme)
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{host}:{port}" if port else host
+
+
+def _no_answer(error: httpx.HTTPError, url: httpx.URL) -> Outcome:
+    """What an error of the connection means, in words of ours: those of the library name no address, or
+    quote one with its secrets."""
+    place = _place(url)
     if isinstance(error, httpx.TimeoutException):
-        return Outcome.failed("timeout", f"no answer in time ({text})", code="TIMEOUT", retryable=True)
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects):
-        return Outcome.failed("client_error", text, code="BAD_URL")
+        doing = {
+            httpx.ConnectTimeout: f"no connection to {place} in time",
+            httpx.ReadTimeout: f"{place} did not answer in time",
+            httpx.WriteTimeout: f"{place} did not take the request in time",
+            httpx.PoolTimeout: f"no connection to {place} became free in time",
+        }
+        message = doing.get(type(error), f"{place} did not answer in time")
+        return Outcome.failed("timeout", message, code="TIMEOUT", retryable=True)
+    if isinstance(error, httpx.UnsupportedProtocol):
+        message = (
+            f"the address begins with {url.scheme or 'nothing'!r}; it must begin with http:// or https://"
+        )
+        return Outcome.failed("client_error", message, code="BAD_URL")
+    if isinstance(error, httpx.TooManyRedirects):
+        message = f"{place} leads on more than {REDIRECTS_MAX} times"
+        return Outcome.failed("client_error", message, code="BAD_URL")
     if isinstance(error, httpx.DecodingError):
-        return Outcome.failed("parse", text, code="BAD_ENCODING")
-    certificate = isinstance(error.__cause__, Exception) and "CERTIFICATE" in str(error)
-    return Outcome.failed(
-        "connection", text, code="TLS" if certificate else "NO_CONNECTION", retryable=not certificate
-    )
+        message = f"the answer of {place} is not encoded as it says"
+        return Outcome.failed("parse", message, code="BAD_ENCODING")
+    if isinstance(error, httpx.LocalProtocolError):
+        message = f"the request to {place} breaks the rules of HTTP; look at its headers"
+        return Outcome.failed("client_error", message, code="BAD_REQUEST")
+    why, code = _why(error)
+    return Outcome.failed("connection", f"{place}: {why}", code=code, retryable=code == "NO_CONNECTION")
+
+
+_ERRORS: Final = {
+    errno.ECONNREFUSED: "the connection was refused; nothing listens there",
+    errno.ECONNRESET: "the connection was reset",
+    errno.EHOSTUNREACH: "there is no way to this host",
+    errno.ENETUNREACH: "there is no way to this network",
+    errno.EMFILE: "this process has no file descriptor left for a connection; raise ulimit -n",
+}
+
+
+def _why(error: BaseException) -> tuple[str, str]:
+    """The reason for no connection, found among the causes of the error, and its code."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted ({cause.verify_message})", "TLS"
+        if isinstance(cause, ssl.SSLError):
+            return "no secure connection could be agreed on", "NO_CONNECTION"
+        if isinstance(cause, socket.gaierror):
+            return "the name of this host is not known", "NO_CONNECTION"
+        if isinstance(cause, OSError) and cause.errno in _ERRORS:
+            return _ERRORS[cause.errno], "NO_CONNECTION"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "the server broke off, or what it said is not HTTP", "NO_CONNECTION"
+    if isinstance(error, httpx.ProxyError):
+        return "the proxy did not let the request through", "NO_CONNECTION"
+    return f"no connection ({type(error).__name__})", "NO_CONNECTION"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that led to it, groups looked into."""
+    waiting: list[BaseException] = [error]
+    for _ in range(64):
+        if not waiting:
+            return
+        one = waiting.pop(0)
+        yield one
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]

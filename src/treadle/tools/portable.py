@@ -2,7 +2,8 @@
 
 SQL drivers, user functions and inline Python return dates, decimals, tuples, numpy scalars. What
 has one obvious plain form gets it here (dates, decimals, uuids become text); what has none is
-refused with the path to it, as a `TypeError`.
+refused with the path to it, as a `TypeError`: a number that is not finite, half a character, two keys
+that become the same text. Nothing is changed in silence.
 
 Standard library only, and no import of Treadle: the inline Python child loads this file by its
 path into whatever interpreter the user chose.
@@ -26,21 +27,24 @@ _TEXT_MODULES = frozenset({"decimal", "uuid", "pathlib", "ipaddress"})
 
 
 def portable(value: Any, path: str = "$", depth: int = 0) -> Any:
-    """The value in plain form. Integers beyond 64 bits and numbers that are not finite become
-    text: they would not survive as numbers, and a text is better than a wrong number."""
+    """The value in plain form. Integers beyond 64 bits become text: they would not survive as numbers,
+    and a text is better than a wrong number."""
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else _clean(value)
+        return value if value.isascii() else _whole(value, path)
     if value is None or kind is bool or kind is bytes:
         return value
     if kind is int:
         return value if _INT_MIN <= value <= _INT_MAX else str(value)
     if kind is float:
-        return value if math.isfinite(value) else _not_finite(value)
+        if math.isfinite(value):
+            return value
+        raise TypeError(f"{path}: {value} is not a number that can be kept; return null or a text instead")
     if depth > _DEPTH_MAX:
         raise TypeError(f"{path[:200]}: nested deeper than {_DEPTH_MAX} levels")
     if isinstance(value, dict):
-        return {_key(key, path): portable(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        found = {_key(key, path): portable(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return found if len(found) == len(value) else _same_keys(value, path)
     if isinstance(value, list | tuple):
         return [portable(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     return _other(value, path, depth)
@@ -50,7 +54,7 @@ def _other(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, enum.Enum):
         return portable(value.value, path, depth + 1)
     if isinstance(value, str):
-        return _clean(str.__str__(value))
+        return _whole(str.__str__(value), path)
     if isinstance(value, int | float):
         return portable(int(value) if isinstance(value, int) else float(value), path, depth + 1)
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -84,7 +88,7 @@ def _has_text_form(value: Any) -> bool:
 def _key(key: Any, path: str) -> str:
     """Keys as JSON writes them."""
     if isinstance(key, str):
-        return _clean(str.__str__(key))
+        return _whole(str.__str__(key), path)
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     if isinstance(key, int | float) or _has_text_form(key):
@@ -94,17 +98,28 @@ def _key(key: Any, path: str) -> str:
     raise TypeError(f"{path}: the key {key!r} is not text")
 
 
-def _clean(text: str) -> str:
-    """Text that UTF-8 can carry: a lone surrogate becomes U+FFFD."""
+def _whole(text: str, path: str) -> str:
+    """Text that UTF-8 can carry."""
     try:
         text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    except UnicodeEncodeError as error:
+        raise TypeError(
+            f"{path}: the text has half a character (a lone surrogate) at position {error.start}; "
+            "decode it with errors='replace', or return bytes"
+        ) from None
     return text
 
 
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _same_keys(value: dict[Any, Any], path: str) -> Any:
+    """Says which keys become one."""
+    seen: dict[str, Any] = {}
+    for key in value:
+        if (text := _key(key, path)) in seen:
+            raise TypeError(
+                f"{path}: the keys {seen[text]!r} and {key!r} are both written {text!r}; keep one of them"
+            )
+        seen[text] = key
+    raise AssertionError("no two keys are the same")
 
 
 def _duration(value: datetime.timedelta) -> str:

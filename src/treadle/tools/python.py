@@ -148,7 +148,7 @@ def _raised(reply: dict[str, Any], details: dict[str, Any]) -> Outcome:
         "python",
         f"{name}: {reply['message']}",
         code=name,
-        details=details,
+        details={"traceback": reply["traceback"], **details},
         py={"exception_type": name, "traceback": reply["traceback"]},
     )
     assert outcome.error is not None

@@ -31,12 +31,13 @@ import struct
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-portable: Callable[[Any], Any] = runpy.run_path(os.path.join(_HERE, "portable.py"))["portable"]
+_PORTABLE = os.path.join(_HERE, "portable.py")
+portable: Callable[[Any], Any] = runpy.run_path(_PORTABLE)["portable"]
+_RAISED = runpy.run_path(os.path.join(os.path.dirname(_HERE), "work", "raised.py"))
 _STATE = runpy.run_path(os.path.join(_HERE, "python_state.py"))
 
 OUTPUT_BYTES_MAX = 1024 * 1024
@@ -271,13 +272,6 @@ def limit_memory(size: int) -> None:
         )
 
 
-def own_traceback(error: BaseException, name: str) -> str:
-    """The traceback without the frames of this file."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
-    return "".join([*head, *traceback.format_exception_only(error)])[-16_384:]
-
-
 def answer(request: dict[str, Any], channel: Channel, state: Any) -> None:
     """Runs one request, sends its output and then exactly one result or error."""
     out, err = Output(channel, "stdout"), Output(channel, "stderr")
@@ -310,13 +304,11 @@ def encoded(reply: dict[str, Any], channel: Channel, bytes_max: int) -> bytes:
 
 
 def failure(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
-    text = str(error) or ("the memory limit was reached" if isinstance(error, MemoryError) else "")
-    clean = text.encode("utf-8", "replace").decode()
-    return {
-        "error": type(error).__name__,
-        "message": clean[:16_384],
-        "traceback": own_traceback(error, request["name"]).encode("utf-8", "replace").decode(),
-    }
+    text = _RAISED["words"](error) or (
+        "the memory limit was reached" if isinstance(error, MemoryError) else ""
+    )
+    told = _RAISED["trace"](error, hidden=(__file__, _PORTABLE))
+    return {"error": type(error).__name__, "message": text, "traceback": told}
 
 
 def die_with_parent() -> None:

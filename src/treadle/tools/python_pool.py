@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .pipes import ReadPipe
+from .watchdog import WATCHDOG
 
 CALLS_PER_PROCESS_MAX: Final = 2_000
 RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -107,6 +108,7 @@ class PythonProcess:
         self._drain = asyncio.create_task(self._keep_stderr_tail())
         self._read = 0
         self.calls = 0
+        WATCHDOG.add(process.pid)
         self.usable = True
 
     @classmethod
@@ -176,6 +178,7 @@ class PythonProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()
+        WATCHDOG.remove(self._process.pid)
         # A grandchild in a session of its own may hold stderr open; it must not hold us.
         self._drain.cancel()
         await asyncio.gather(self._drain, return_exceptions=True)

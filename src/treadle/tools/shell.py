@@ -1,7 +1,7 @@
 """`shell`: commands one after another, until one fails.
 
 Each command runs in a process group of its own, which is killed as a whole when the call is
-cancelled or out of time. Output is bounded: the first part is kept, the rest counted. Commands get
+cancelled, out of time, or left by an engine that was killed. Output is bounded: the first part is kept, the rest counted. Commands get
 the engine's environment without its secrets (`TREADLE_SECRET…`), and the call's idempotency key.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, Final
 from .base import BadConfig, ToolBase, local_path, mapping, need, out_of_descriptors, time_limit, timed_out
 from .pipes import ReadPipe
 from .protocol import Outcome, ToolCall
+from .watchdog import WATCHDOG
 
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 # How long to wait for output after a command ended, if something it left behind holds the pipe open.
@@ -119,7 +120,8 @@ class _Runner:
                 raise
             out.started()
             err.started()
-            await self._follow(process, {"stdout": out.reader, "stderr": err.reader}, entry)
+            with WATCHDOG.over(process.pid):
+                await self._follow(process, {"stdout": out.reader, "stderr": err.reader}, entry)
         finally:
             entry["duration_ms"] = round((time.monotonic() - started) * 1000)
             out.close()

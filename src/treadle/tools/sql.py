@@ -71,7 +71,10 @@ def statement_result(
 ) -> dict[str, Any]:
     """What one statement gave. Without columns it returned nothing, and `row_count` is how many rows it
     changed."""
-    shown = [{name: portable(value) for name, value in zip(columns, row, strict=True)} for row in rows]
+    shown = [
+        {n: portable(value, f"$.rows[{i}].{n}") for n, value in zip(columns, row, strict=True)}
+        for i, row in enumerate(rows)
+    ]
     return {
         "rows": shown,
         "columns": list(columns),

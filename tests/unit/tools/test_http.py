@@ -16,8 +16,8 @@ import h2.events
 import pytest
 
 from treadle.tools.http import HttpTool
-from treadle.tools.http_guard import is_public
 from treadle.tools.protocol import ToolCall
+from treadle.work.http_guard import is_public
 
 
 async def test_get_gives_the_parsed_body_and_the_helper(run, web):
@@ -443,3 +443,42 @@ async def test_http2_over_tls_with_one_connection_for_all(run, tmp_path):
     for link in links:
         link.cancel()
     await asyncio.gather(*links, return_exceptions=True)
+
+
+async def test_a_closed_port_names_the_address_and_says_that_it_refused(run):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for safe in (False, True):
+        url = f"http://user:secretword@127.0.0.1:{port}/path?key=secretword"
+        tool = HttpTool(ssrf_safe=safe, allow=["127.0.0.1"])
+        outcome = await tool.run({"url": url}, ToolCall())
+        await tool.close()
+        assert outcome.error["code"] == "NO_CONNECTION"
+        assert outcome.error["message"] == (
+            f"127.0.0.1:{port}: the connection was refused; nothing listens there"
+        )
+
+
+async def test_a_name_that_is_not_known_and_an_answer_that_does_not_come_are_told_with_their_place(run, web):
+    outcome = await run("http", {"url": "http://no-such-host.invalid/x"})
+    assert outcome.error["message"] == "no-such-host.invalid:80: the name of this host is not known"
+    outcome = await run("http", {"url": web.url + "/slow", "timeout": {"read": 0.1}})
+    assert outcome.error["message"] == web.url.removeprefix("http://") + " did not answer in time"
+    outcome = await run("http", {"url": web.url + "/drop"})
+    assert "the server broke off" in outcome.error["message"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"url": "http://user:hunter2hunter2/morehunter@127.0.0.1:1/"},
+        {"url": "http://127.0.0.1:1/", "headers": {"X-Key": "hunter2hunter2\nmorehunter"}},
+        {"url": "hunter2hunter2://127.0.0.1:1/"},
+    ],
+)
+async def test_what_is_wrong_with_an_address_or_header_is_told_without_quoting_it(run, config):
+    outcome = await run("http", config)
+    assert outcome.error is not None
+    assert "hunter2hunter2/" not in str(outcome)
+    assert "hunter2hunter2'" not in str(outcome).replace("begins with 'hunter2hunter2'", "")

@@ -93,9 +93,9 @@ async def test_libraries_are_not_hidden_by_our_own_files(run):
 
 async def test_values_come_back_canonical(run):
     code = (
-        "import datetime, decimal, uuid, math\n"
+        "import datetime, decimal, uuid\n"
         "result = {'t': (1, 2), 'd': datetime.date(2026, 1, 2), 'n': decimal.Decimal('1.50'), 'b': b'\\xff\\x00',\n"
-        "  'u': uuid.UUID(int=1), 's': {2, 1}, 'big': 10**30, 'nan': math.nan, 1: 'one', 'bad': '\\ud800',\n"
+        "  'u': uuid.UUID(int=1), 's': {2, 1}, 'big': 10**30, 1: 'one',\n"
         "  'given': data}"
     )
     outcome = await run("python", {"code": code, "args": {"data": {"raw": b"\x01\xfe", "deep": [None, 1.5]}}})
@@ -107,12 +107,31 @@ async def test_values_come_back_canonical(run):
         "u": "00000000-0000-0000-0000-000000000001",
         "s": [1, 2],
         "big": "1000000000000000000000000000000",
-        "nan": "NaN",
         "1": "one",
-        "bad": "\ufffd",
         "given": {"raw": b"\x01\xfe", "deep": [None, 1.5]},
     }
     encode(outcome.result)
+
+
+# Values that cannot be kept as they are, and what the error says of them.
+CHANGED = {
+    "not a number": ("{'a': [float('nan')]}", "$.a[0]: nan"),
+    "infinite": ("{'a': float('-inf')}", "$.a: -inf"),
+    "two keys": ("{'a': {1: 2, '1': 3}}", "$.a: the keys 1 and '1'"),
+    "half a character": ("{'a': 'caf\\udce9'}", "$.a: the text has half a character"),
+    "half a character in a key": ("{'a': {'caf\\udce9': 1}}", "$.a: the text has half a character"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+async def test_no_value_is_changed_in_silence(run, registry, what):
+    code, said = CHANGED[what]
+    inline = await run("python", {"code": f"result = {code}"})
+    registry.tool("odd")(lambda: eval(code))  # noqa: S307 - ours
+    registered = await run("odd", {})
+    for outcome in (inline, registered):
+        assert outcome.error["kind"] == "python"
+        assert said in outcome.error["message"]
 
 
 async def test_a_result_without_a_plain_form_names_its_path(run):
@@ -130,6 +149,35 @@ async def test_an_exception_tells_type_message_and_the_line_of_the_code(run):
     assert 'File "<lookup>", line 2, in work' in outcome.py["traceback"]
     assert "raise KeyError('city')" in outcome.py["traceback"]
     assert "python_child" not in outcome.py["traceback"]
+
+
+async def test_an_exception_keeps_its_traceback_in_the_details(run, registry):
+    def lookup() -> None:
+        raise KeyError(object())
+
+    registry.tool("lookup")(lookup)
+    inline = await run("python", {"name": "t", "code": "def work():\n    raise KeyError(object())\nwork()"})
+    registered = await run("lookup", {})
+    for outcome, place in ((inline, 'File "<t>", line 2, in work'), (registered, __file__)):
+        told = outcome.error["details"]["traceback"]
+        assert place in told
+        assert "raise KeyError(object())" in told
+        assert "0x…" in outcome.error["message"]
+        assert "0x…" in told
+        assert "0x7" not in told + outcome.error["message"]
+
+
+async def test_a_long_traceback_is_cut_at_its_beginning(run):
+    outcome = await run("python", {"code": "def deep(n):\n    deep(n + 1)\ndeep(0)"})
+    told = outcome.error["details"]["traceback"]
+    assert len(told) < 4000
+    assert told.rstrip().endswith("RecursionError: maximum recursion depth exceeded")
+
+
+async def test_a_result_that_is_too_large_is_refused(run):
+    outcome = await run("python", {"code": "result = 'x' * (65 * 1024 * 1024)"})
+    assert outcome.error["code"] == "RESULT_TOO_LARGE"
+    assert "68,157," in outcome.error["message"]
 
 
 async def test_syntax_errors_and_exit_codes_are_errors(run):

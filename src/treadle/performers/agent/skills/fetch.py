@@ -20,7 +20,7 @@ import httpx
 from treadle.dialects.agent.sources import url_problem
 from treadle.kernel.errors import TreadleError
 from treadle.performers.agent.sources import CONTENT_BYTES_MAX, Fetch, SourceError
-from treadle.tools.http_guard import GuardedBackend, GuardedTransport, InsideAddress
+from treadle.work.http_guard import GuardedBackend, GuardedTransport, InsideAddress
 
 TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 5

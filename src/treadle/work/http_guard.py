@@ -3,12 +3,16 @@
 The check is made where the socket is opened, not on the address in the definition: so it holds for
 every hop of a redirect, for names that resolve to inside addresses, for odd spellings of numbers,
 and for names whose answer changes between check and use (we connect to the very address we checked).
+
+Every request of ours goes through `transport`: that of the http tool, and that of the keychain, whose
+token endpoints stand in definitions too. TREADLE_HTTP_SSRF_SAFE=1 holds for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -122,3 +126,16 @@ class GuardedTransport(httpx.AsyncHTTPTransport):
             http2=True,
             network_backend=backend,
         )
+
+
+def guarded_by_default() -> bool:
+    return os.environ.get("TREADLE_HTTP_SSRF_SAFE") == "1"
+
+
+def listed_as_allowed() -> list[str]:
+    return os.environ.get("TREADLE_HTTP_ALLOW", "").replace(",", " ").split()
+
+
+def transport(guard: GuardedBackend | None, *, verify: Any, limits: httpx.Limits) -> GuardedTransport | None:
+    """What a client of ours connects through; None is httpx's own way, with the proxies of the system."""
+    return None if guard is None else GuardedTransport(guard, verify=verify, limits=limits)
