@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from itertools import combinations
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -229,12 +229,43 @@ def test_png_without_the_extra_names_the_remedy(monkeypatch: pytest.MonkeyPatch)
         render(LOOPED, "png")
 
 
-def test_without_grandalf_the_plain_placement_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grandalf.graphs", None)
-    layout = laid_out(LOOPED)
+def test_no_edge_runs_through_a_node_and_no_label_lies_on_another() -> None:
+    """Shapes that users met: an edge that passes a layer, two ways to one node, a step back, a lonely one."""
+    names = "classify refund reply review file done lonely".split()
+    graph = Graph(
+        "triage",
+        [Node(name, name) for name in names],
+        [
+            Edge("classify", "refund", "money"),
+            Edge("classify", "reply", "a question that is easy"),
+            Edge("refund", "reply", "refused"),
+            Edge("reply", "review"),
+            Edge("reply", "file", "short"),
+            Edge("review", "reply", "again"),
+            Edge("review", "done", "fine"),
+            Edge("file", "done"),
+            Edge("classify", "done", "spam"),
+        ],
+    )
+    layout = laid_out(graph)
     for one, other in combinations(layout.boxes.values(), 2):
         assert not overlap(one, other)
-    ElementTree.fromstring(svg(LOOPED))
+    for edge, route in zip(graph.edges, layout.routes, strict=True):
+        for begin, end in pairwise(route.points):
+            for name, box in layout.boxes.items():
+                if name not in (edge.source, edge.target):
+                    assert not _touches(begin, end, box), (edge, name)
+    places = [route.label for route in layout.routes if route.label is not None]
+    assert len(places) == 7
+    for a, b in combinations(places, 2):
+        assert abs(a[0] - b[0]) > 20 or abs(a[1] - b[1]) > 10
+
+
+def _touches(begin: tuple[float, float], end: tuple[float, float], box: Box) -> bool:
+    """Whether a stretch of an edge, walked in small steps, enters a box."""
+    steps = [part / 20 for part in range(21)]
+    points = [(begin[0] + (end[0] - begin[0]) * t, begin[1] + (end[1] - begin[1]) * t) for t in steps]
+    return any(abs(x - box.x) < box.width / 2 - 1 and abs(y - box.y) < box.height / 2 - 1 for x, y in points)
 
 
 def test_an_unknown_format_lists_the_known_ones() -> None:

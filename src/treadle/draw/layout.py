@@ -2,9 +2,8 @@
 
 A layered (Sugiyama) layout. Cycles are cut deterministically here, and every edge that has a label,
 a twin or points backwards gets a vertex of its own in the layered graph, so labels have reserved room and
-can never lie on a node. The grandalf library then chooses the order and the x of all vertices.
-Without grandalf, or for a graph too large for it, a plain layered placement does: linear time,
-less beautiful. Equal graphs give equal layouts.
+can never lie on a node. `layers` then chooses the order and the x of all vertices. For a graph of many
+thousand nodes a plain layered placement does: linear time, straight edges. Equal graphs give equal layouts.
 
 Edges run vertically through the band of a layer and bend only between bands; so none runs
 through a node.
@@ -14,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from treadle.lang.graph import Edge, Graph, Node
+
+from . import layers
+from .layers import Vertex
 
 Point = tuple[float, float]
 Size = tuple[float, float]
 
-# Above this many vertices, bends of long edges included, grandalf takes seconds.
-GRANDALF_VERTICES_MAX: Final = 4000
+# Above this many vertices, bends of long edges included, nobody sees the edges, and it takes seconds.
+VERTICES_MAX: Final = 8000
 GAP_X: Final = 30.0
 GAP_Y: Final = 36.0
 MARGIN: Final = 24.0
@@ -69,30 +70,10 @@ class Layout:
 
 
 @dataclass(slots=True)
-class _Vertex:
-    """A node, the middle of an edge (`edge` is its index), or both none: a bend of a long edge."""
-
-    width: float
-    height: float
-    node: str | None = None
-    edge: int | None = None
-    rank: int = 0
-    x: float = 0.0
-    y: float = 0.0
-    # What a self loop adds on the right. As much is kept free on the left, so that the node stays
-    # in the middle of its place and edges to it stay straight.
-    extra: float = 0.0
-
-    @property
-    def span(self) -> float:
-        return self.width + 2 * self.extra
-
-
-@dataclass(slots=True)
 class _Chain:
     """One edge as it runs through the layered graph: downwards, whatever its own direction."""
 
-    vertices: list[_Vertex]
+    vertices: list[Vertex]
     reversed: bool
 
 
@@ -114,15 +95,17 @@ def arrange(
     nodes: Sequence[Node], edges: Sequence[Edge], sizes: dict[str, Size], labels: Sequence[Size]
 ) -> Layout:
     """`sizes` are those of the nodes by id, `labels` those of the edges' labels (0, 0: none)."""
-    vertices = {node.id: _Vertex(*sizes[node.id], node=node.id) for node in nodes}
+    vertices = {node.id: Vertex(*sizes[node.id], node=node.id) for node in nodes}
     for index, edge in enumerate(edges):
         if edge.source == edge.target:
             vertices[edge.source].extra += LOOP_WIDTH + labels[index][0]
     back = _back_edges(nodes, edges)
     chains = _chains(vertices, edges, labels, back)
     everything = [*vertices.values(), *(v for c in chains.values() for v in c.vertices if v.node is None)]
-    if not _small(everything, chains) or not _grandalf(everything, chains):
+    ways = [chain.vertices for chain in chains.values()]
+    if len(everything) + layers.bends(everything, ways) > VERTICES_MAX:
         return _plain(nodes, edges, vertices, labels, back)
+    layers.arranged(everything, ways, GAP_X)
     bands = _bands(everything, chains)
     return _finish(vertices, edges, labels, chains, bands)
 
@@ -163,7 +146,7 @@ def _back_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
 
 
 def _chains(
-    vertices: dict[str, _Vertex], edges: Sequence[Edge], labels: Sequence[Size], back: set[int]
+    vertices: dict[str, Vertex], edges: Sequence[Edge], labels: Sequence[Size], back: set[int]
 ) -> dict[int, _Chain]:
     twins: dict[frozenset[str], int] = {}
     for edge in edges:
@@ -177,95 +160,12 @@ def _chains(
         way = [vertices[ends[0]], vertices[ends[1]]]
         width, height = labels[index]
         if width or index in back or twins[frozenset(ends)] > 1:
-            way.insert(1, _Vertex(width or 8.0, height, edge=index))
+            way.insert(1, Vertex(width or 8.0, height, edge=index))
         chains[index] = _Chain(way, index in back)
     return chains
 
 
-def _small(everything: list[_Vertex], chains: dict[int, _Chain]) -> bool:
-    if len(everything) > GRANDALF_VERTICES_MAX:
-        return False
-    numbers = {id(vertex): str(number) for number, vertex in enumerate(everything)}
-    legs = [
-        (numbers[id(upper)], numbers[id(lower)])
-        for chain in chains.values()
-        for upper, lower in pairwise(chain.vertices)
-    ]
-    ranks = _longest_paths(list(numbers.values()), legs)
-    bends = sum(ranks[lower] - ranks[upper] - 1 for upper, lower in legs)
-    return len(everything) + bends <= GRANDALF_VERTICES_MAX
-
-
-def _grandalf(everything: list[_Vertex], chains: dict[int, _Chain]) -> bool:
-    """Sets rank and x of all vertices, and puts bends into the chains. False: it cannot."""
-    try:
-        from grandalf.graphs import Edge as GEdge
-        from grandalf.graphs import Graph as GGraph
-        from grandalf.graphs import Vertex as GVertex
-        from grandalf.layouts import SugiyamaLayout, VertexViewer
-    except ImportError:
-        return False
-    outer = {id(vertex): GVertex(vertex) for vertex in everything}
-    for vertex in everything:
-        outer[id(vertex)].view = VertexViewer(vertex.span, vertex.height)
-    links: list[Any] = []
-    legs: dict[tuple[int, int], Any] = {}
-    for index, chain in chains.items():
-        for leg in range(len(chain.vertices) - 1):
-            upper, lower = chain.vertices[leg : leg + 2]
-            link = GEdge(outer[id(upper)], outer[id(lower)])
-            links.append(link)
-            legs[index, leg] = link
-    drawn = GGraph(list(outer.values()), links)
-    left = 0.0
-    bends: dict[Any, list[_Vertex]] = {}
-    try:
-        for core in drawn.C:
-            layout = SugiyamaLayout(core)
-            layout.xspace, layout.dw, layout.dh = GAP_X, 8.0, 0.0
-            layout.init_all(inverted_edges=[])
-            layout.draw(4)
-            left = _take_over(layout, left, bends)
-    except RecursionError:
-        return False
-    for index, chain in chains.items():
-        way = [chain.vertices[0]]
-        for leg in range(len(chain.vertices) - 1):
-            way += [*bends.get(legs[index, leg], ()), chain.vertices[leg + 1]]
-        chain.vertices = way
-    return True
-
-
-def _take_over(layout: Any, left: float, bends: dict[Any, list[_Vertex]]) -> float:
-    """Reads one component out of grandalf, placed to the right of `left`; gives its right end."""
-    ours: dict[Any, _Vertex] = {}
-    for rank, layer in enumerate(layout.layers):
-        row = []
-        for theirs in layer:
-            dummy = layout.grx[theirs].dummy
-            vertex = _Vertex(8.0, 0.0) if dummy else theirs.data
-            vertex.rank, vertex.x = rank, theirs.view.xy[0]
-            ours[theirs] = vertex
-            row.append(vertex)
-        _separate(row)
-    for link, ctrl in layout.ctrls.items():
-        low, high = min(ctrl), max(ctrl)
-        bends[link] = [ours[ctrl[rank]] for rank in range(low + 1, high)]
-    placed = list(ours.values())
-    shift = left - min(vertex.x - vertex.span / 2 for vertex in placed)
-    for vertex in placed:
-        vertex.x += shift
-    return max(vertex.x + vertex.span / 2 for vertex in placed) + 2 * GAP_X
-
-
-def _separate(row: list[_Vertex]) -> None:
-    """The averaged coordinates may overlap by a little; nothing may in the end."""
-    for before, after in pairwise(row):
-        least = before.x + (before.span + after.span) / 2 + GAP_X / 2
-        after.x = max(after.x, least)
-
-
-def _bands(everything: list[_Vertex], chains: dict[int, _Chain]) -> list[tuple[float, float]]:
+def _bands(everything: list[Vertex], chains: dict[int, _Chain]) -> list[tuple[float, float]]:
     """Top and bottom of each layer; sets every vertex's y."""
     placed = [*everything, *(v for c in chains.values() for v in c.vertices)]
     heights = [0.0] * (max(vertex.rank for vertex in placed) + 1) if placed else []
@@ -283,7 +183,7 @@ def _bands(everything: list[_Vertex], chains: dict[int, _Chain]) -> list[tuple[f
 
 
 def _finish(
-    vertices: dict[str, _Vertex],
+    vertices: dict[str, Vertex],
     edges: Sequence[Edge],
     labels: Sequence[Size],
     chains: dict[int, _Chain],
@@ -384,7 +284,7 @@ def _framed(
 def _plain(
     nodes: Sequence[Node],
     edges: Sequence[Edge],
-    vertices: dict[str, _Vertex],
+    vertices: dict[str, Vertex],
     labels: Sequence[Size],
     back: set[int],
 ) -> Layout:
@@ -398,12 +298,12 @@ def _plain(
     before: dict[str, list[str]] = {node.id: [] for node in nodes}
     for source, target in down:
         before[target].append(source)
-    layers: list[list[str]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
+    rows: list[list[str]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for node in nodes:
-        layers[ranks[node.id]].append(node.id)
+        rows[ranks[node.id]].append(node.id)
     boxes: dict[str, Box] = {}
     y = 0.0
-    for layer in layers:
+    for layer in rows:
         layer.sort(key=lambda name: _mean(boxes[b].x for b in before[name] if b in boxes))
         for start in range(0, len(layer), ROW_MAX):
             y = _row([vertices[name] for name in layer[start : start + ROW_MAX]], y, boxes)
@@ -423,7 +323,7 @@ def _plain(
     return _framed(boxes, routes, edges, labels)
 
 
-def _row(row: list[_Vertex], y: float, boxes: dict[str, Box]) -> float:
+def _row(row: list[Vertex], y: float, boxes: dict[str, Box]) -> float:
     width = sum(vertex.width + vertex.extra for vertex in row) + GAP_X * (len(row) - 1)
     height = max(vertex.height for vertex in row)
     x = -width / 2
