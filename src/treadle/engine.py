@@ -327,13 +327,15 @@ class Engine(TaskMethods):
         submission = (f"run:{id}", f"signal:{key}") if key is not None else None
         return await self.submit(id, event, submission=submission, expected_version=expected_version)
 
-    async def signal_reference(self, reference: str, name: str, data: Value = None) -> Sequence[str]:
+    async def signal_reference(
+        self, reference: str, name: str, data: Value = None, *, by: str | None = None
+    ) -> Sequence[str]:
         """Signals every run with this business reference that waits for it; their ids."""
         found = await self.read(lambda reads: keeping.awaiting(reads, reference, name))
         if not found:
             raise NotWaiting(f"no run with reference {reference!r} waits for the signal {name!r}")
         for id in found:
-            await self.signal(id, name, data)
+            await self.signal(id, name, data, by=by)
         return found
 
     async def cancel(self, id: str, reason: str = "", *, by: str | None = None) -> dict[str, Any]:
@@ -351,12 +353,18 @@ class Engine(TaskMethods):
         return await self.submit(id, Retry(how=to_value(how), by=by))
 
     async def fork(
-        self, id: str, *, at: int | None = None, definition: Any = None, new_id: str | None = None
+        self,
+        id: str,
+        *,
+        at: int | None = None,
+        definition: Any = None,
+        new_id: str | None = None,
+        by: str | None = None,
     ) -> Run:
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
-        await self.write(lambda core: keeping.fork(core, id, at=at, definition=row, new_id=name))
+        await self.write(lambda core: keeping.fork(core, id, at=at, definition=row, new_id=name, by=by))
         return Run(self, name)
 
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.cli import inputs
+from treadle.cli.bulk import Bulk, Choice
+from treadle.cli.moments import instant_ns
 from treadle.cli.output import Output, Usage, elapsed, error_code, exit_code, to_json, worst
 from treadle.cli.progress import Progress
-from treadle.cli.steer import Bulk
 from treadle.kernel.errors import DefinitionError, InputInvalid, NotWaiting, RunExists, VersionMismatch
 from treadle.views.differences import MISSING, differences
 from treadle.views.trace import trace_of
@@ -95,13 +96,13 @@ def test_json_without_a_bottom_is_a_mistake_of_usage() -> None:
 
 
 def test_since_takes_durations_and_instants() -> None:
-    assert inputs.since_ns("2026-11-15T08:00:00Z") == 1_794_729_600 * 10**9
-    early, late = inputs.since_ns("2h"), inputs.since_ns("1h")
+    assert instant_ns("2026-11-15T08:00:00Z", "--since") == 1_794_729_600 * 10**9
+    early, late = instant_ns("2h", "--since"), instant_ns("1h", "--since")
     assert early is not None
     assert late is not None
     assert early < late
     with pytest.raises(Usage, match="--since"):
-        inputs.since_ns("yesterday")
+        instant_ns("yesterday", "--since")
 
 
 def test_exit_codes_follow_the_status() -> None:
@@ -277,4 +278,4 @@ async def test_bulk_needs_ids_or_a_filter() -> None:
     with pytest.raises(Usage, match="name a run"):
         await Bulk([]).find(engine)
     with pytest.raises(Usage, match="not both"):
-        await Bulk(["a"], all_failed=True).find(engine)
+        await Bulk(["a"], Choice(all_failed=True)).find(engine)

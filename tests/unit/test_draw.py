@@ -231,7 +231,7 @@ def test_png_without_the_extra_names_the_remedy(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_edge_runs_through_a_node_and_no_label_lies_on_another() -> None:
     """Shapes that users met: an edge that passes a layer, two ways to one node, a step back, a lonely one."""
-    names = "classify refund reply review file done lonely".split()
+    names = ["classify", "refund", "reply", "review", "file", "done", "lonely"]
     graph = Graph(
         "triage",
         [Node(name, name) for name in names],

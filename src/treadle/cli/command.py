@@ -12,14 +12,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 from treadle.kernel.errors import TreadleError
 
-from . import stdout
+from . import moments, stdout
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ _JSON = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on standard output.", rich_help_panel="Common")
 ]
 
+_UTC = Annotated[
+    bool,
+    typer.Option(
+        "--utc", help="Show and read times in UTC instead of the local zone.", rich_help_panel="Common"
+    ),
+]
+
 App = Annotated[
     str | None,
     typer.Option(
@@ -71,6 +79,7 @@ class Defaults:
 
     store: str | None = None
     as_json: bool = False
+    utc: bool = False
 
 
 @dataclass(slots=True)
@@ -200,11 +209,18 @@ class Commands:
 
 def _invocable(body: Body) -> Callable[..., None]:
     """The function that Typer sees: the body's options and those that every command takes."""
-    own = [p for p in inspect.signature(body, eval_str=True).parameters.values() if p.name != "cli"]
+    asked = [p for p in inspect.signature(body, eval_str=True).parameters.values() if p.name != "cli"]
+    groups: dict[str, type] = {
+        p.name: p.annotation for p in asked if isinstance(p.annotation, type) and is_dataclass(p.annotation)
+    }
+    own = [one for p in asked for one in (_options_of(groups[p.name]) if p.name in groups else [p])]
 
     def invoke(ctx: typer.Context, **values: Any) -> None:
         defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
         store = values.pop("store") or defaults.store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
+        for name, group in groups.items():
+            values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
+        moments.ZONE.set(UTC if values.pop("utc") or defaults.utc else None)
         session = Session(store, Output(as_json=values.pop("as_json") or defaults.as_json))
         if code := perform(session, body, values):
             raise typer.Exit(code)
@@ -216,11 +232,22 @@ def _invocable(body: Body) -> Callable[..., None]:
             *(parameter.replace(kind=keyword) for parameter in own),
             inspect.Parameter("store", keyword, default=None, annotation=_STORE),
             inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
+            inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
         ]
     )
     invoke.__annotations__ = {}
     invoke.__doc__ = body.__doc__
     return invoke
+
+
+def _options_of(group: type) -> list[inspect.Parameter]:
+    """Options that several commands share are the fields of a dataclass."""
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(option.name, kind, default=option.default, annotation=hints[option.name])
+        for option in fields(group)
+    ]
 
 
 def _examples(examples: Sequence[str]) -> str:

@@ -10,9 +10,9 @@ import typer
 from treadle.lang.json_text import to_json
 
 from .command import PROVE, App, Commands, Session
+from .finding import ids_of
 from .loading import one
 from .output import EXIT_FAILED, EXIT_OK, Usage
-from .runs import ids_of
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads

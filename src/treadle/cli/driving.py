@@ -19,8 +19,10 @@ async def drive(
     until_wait: bool = False,
     stream: bool = False,
     quiet: bool = False,
+    after: int = 0,
 ) -> dict[str, Any]:
-    """Follows a run until it has ended or waits for others; gives its document."""
+    """Follows a run until it has ended or waits for others; gives its document. Progress shows what happens
+    after the event `after`."""
     import asyncio
 
     from .following import watch
@@ -30,9 +32,15 @@ async def drive(
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:
             if stream or progress.shows:
-                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled)
+                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled, after=after)
             await settled
     finally:
         settled.cancel()
     document: dict[str, Any] = await run.show()
     return document
+
+
+async def last_event(engine: Engine, id: str) -> int:
+    """The number of a run's last event so far: what comes after it is new."""
+    events = [event["seq"] async for event in (await engine.run(id)).events(follow=False)]
+    return events[-1] if events else 0

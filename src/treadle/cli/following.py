@@ -48,10 +48,10 @@ class Member:
 class Family:
     """A run and, for people, those that it called, directly or through others, and what they cost."""
 
-    def __init__(self, engine: Engine, run: str, *, for_people: bool) -> None:
+    def __init__(self, engine: Engine, run: str, *, for_people: bool, after: int = 0) -> None:
         self._engine = engine
         self._for_people = for_people
-        self.members = {run: Member(run)}
+        self.members = {run: Member(run, after=after)}
 
     @property
     def active(self) -> list[Member]:
@@ -95,10 +95,17 @@ def _order(news: tuple[Member, dict[str, Any]]) -> tuple[str, int]:
 
 
 async def watch(
-    engine: Engine, run: Run, progress: Progress, *, stream: bool, out: Output, until: asyncio.Future[Any]
+    engine: Engine,
+    run: Run,
+    progress: Progress,
+    *,
+    stream: bool,
+    out: Output,
+    until: asyncio.Future[Any],
+    after: int = 0,
 ) -> None:
     """Feeds events to the progress (and to `--stream`) until `until` is done and the last one has been shown."""
-    family = Family(engine, run.id, for_people=progress.shows)
+    family = Family(engine, run.id, for_people=progress.shows, after=after)
 
     async def tell() -> None:
         for member, event in await family.news():

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from treadle.kernel.errors import DefinitionError
-from treadle.lang.duration import parse_duration, parse_instant
 
 from .output import Usage
 
@@ -141,19 +137,3 @@ def budget(items: Sequence[str]) -> dict[str, Any]:
         place = found.setdefault("nodes", {}).setdefault(node, {}) if node else found
         place[cap] = amount
     return found
-
-
-def since_ns(text: str | None) -> int | None:
-    """An instant, or a duration before now."""
-    if text is None:
-        return None
-    try:
-        return time.time_ns() - parse_duration(text)
-    except DefinitionError:
-        try:
-            # Beyond 2262 an instant does not fit into 64 bits of nanoseconds; nothing is that new.
-            return min(parse_instant(text), 2**63 - 1)
-        except DefinitionError as error:
-            raise Usage(
-                f"--since takes a duration (2h, 3d) or an instant (2026-11-15T08:00:00Z), not {text!r}"
-            ) from error

@@ -36,11 +36,12 @@ def _options(
     ctx: typer.Context,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+    utc: Annotated[bool, typer.Option("--utc", hidden=True)] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    ctx.obj = Defaults(store, as_json)
+    ctx.obj = Defaults(store, as_json, utc)
 
 
 for subject in (

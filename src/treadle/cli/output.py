@@ -8,7 +8,6 @@ what to write; this module decides how it looks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import TreadleError
@@ -239,18 +238,11 @@ def styled(key: str, value: object) -> str:
         return escape(", ".join(map(str, value)))
     if isinstance(value, dict):
         return escape(to_json(value))
-    if isinstance(value, str) and key.endswith(("_at", "due", "last_active")):
+    if isinstance(value, str) and (key == "at" or key.endswith(("_at", "due", "last_active"))):
+        from .moments import moment
+
         return escape(moment(value))
     return escape(str(value))
-
-
-def moment(text: str) -> str:
-    """An RFC 3339 instant in the reader's own time zone, to the second."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def elapsed(seconds: float) -> str:

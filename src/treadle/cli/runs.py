@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import completing, inputs
+from . import completing, finding, inputs
 from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .driving import drive
 from .loading import is_file, one, warn
+from .moments import instant_ns
 from .output import Usage, worst
-from .view import describe, event_line, outcome
+from .view import describe, event_line, listed, outcome
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
     from treadle.lang.graph import Graph
-    from treadle.store.protocol import Reads, RunRow
 
 commands = Commands(RUN)
 
@@ -83,7 +82,6 @@ SkillFiles = Annotated[
 ]
 UntilWait = Annotated[bool, typer.Option("--until-wait", help="Return also when only timers are left.")]
 UNFINISHED = ("running", "waiting", "stalled")
-PAGE = 500
 
 
 @commands(
@@ -183,11 +181,13 @@ async def resume(
     """Drive unfinished runs on."""
     async with cli.engine(app, creates=False, skills=skills or ()) as engine:
         if ids and len(ids) == 1:
-            return outcome(cli.out, await drive(cli, engine, await engine.run(ids[0]), until_wait=until_wait))
-        found = ids or await ids_of(engine, status=UNFINISHED)
+            return outcome(
+                cli.out, await drive(cli, engine, await finding.run_of(engine, ids[0]), until_wait=until_wait)
+            )
+        found = ids or await finding.ids_of(engine, status=UNFINISHED)
         cli.out.lines = True
         cli.on_interrupt = "The runs are safe and go on with: treadle resume"
-        runs = [await engine.run(id) for id in found]
+        runs = [await finding.run_of(engine, id) for id in found]
         codes = []
         for started in runs:
             codes.append(
@@ -196,23 +196,6 @@ async def resume(
         if not runs:
             cli.out.note("nothing to do: no run is unfinished")
         return worst(codes)
-
-
-async def ids_of(engine: Engine, *, status: Sequence[str] = (), workflow: str | None = None) -> list[str]:
-    """The ids of all runs that match, oldest first; read in pages, however many there are."""
-    found: list[str] = []
-    before: int | None = None
-    while True:
-        asked = before
-
-        def page(reads: Reads) -> list[RunRow]:
-            return reads.runs(status=status, workflow=workflow, before_no=asked, limit=PAGE)  # noqa: B023
-
-        rows = await engine.read(page)
-        found += [row.id for row in rows]
-        if len(rows) < PAGE:
-            return found[::-1]
-        before = rows[-1].no
 
 
 @commands(
@@ -253,6 +236,10 @@ async def list_(
             "--since", metavar="WHEN", help="A duration ago (2h) or an instant.", show_default=False
         ),
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="WHEN", help="Started until then.", show_default=False),
+    ] = None,
     search: Annotated[
         str | None, typer.Option("--search", help="Text in id, workflow or reference.", show_default=False)
     ] = None,
@@ -261,28 +248,37 @@ async def list_(
     ] = 100,
 ) -> None:
     """List runs, newest first."""
+    from rich.markup import escape
+
     wanted = [part for item in status or [] for part in item.split(",")]
     for item in wanted:
         if item not in completing.STATUSES:
             raise Usage(f"there is no status {item!r}; choose among {', '.join(completing.STATUSES)}")
+    filters: dict[str, Any] = {
+        "status": wanted,
+        "workflow": workflow,
+        "reference": reference,
+        "since_ns": instant_ns(since, "--since"),
+        "search": search or text,
+    }
+    until_ns = instant_ns(until, "--until")
     async with cli.look() as engine:
-        rows = await engine.list(
-            status=wanted,
-            workflow=workflow,
-            reference=reference,
-            since_ns=inputs.since_ns(since),
-            search=search or text,
-            limit=limit,
-        )
+        rows, more = await finding.rows_of(engine, limit, until_ns=until_ns, **filters)
     columns = {
         "id": "ID",
         "workflow": "WORKFLOW",
         "status": "STATUS",
         "reference": "REFERENCE",
         "started_at": "STARTED",
-        "ended_at": "ENDED",
+        "took": "TOOK",
+        "failure": "ERROR",
     }
-    cli.out.rows(rows, columns, empty="no runs; start one with: treadle run FILE")
+    filtered = until_ns is not None or any(value not in (None, []) for value in filters.values())
+    empty = "no run matches" if filtered else "no runs; start one with: treadle run FILE"
+    shown = rows if cli.out.as_json else [listed(row) for row in rows]
+    cli.out.rows(shown, columns, empty=f"{empty} [dim](store {escape(cli.store)})[/]")
+    if more and not cli.out.as_json:
+        cli.out.note(f"[dim]the newest {limit}; there are more: --limit N[/]")
 
 
 @commands(examples=["treadle show etl-2026-11-15", "treadle show etl-2026-11-15 --engine --json"])
@@ -296,7 +292,7 @@ async def show(
 ) -> None:
     """Show one run: status, state, result, error, what it waits for."""
     async with cli.look(code=True) as engine:
-        document = await (await engine.run(id)).show(engine=engine_state)
+        document = await (await finding.run_of(engine, id)).show(engine=engine_state)
     if cli.out.as_json:
         cli.out.document(document)
     else:
@@ -321,7 +317,7 @@ async def state(
 ) -> None:
     """Show a run's state, now or at any record of its journal (time travel)."""
     async with cli.look(code=True) as engine:
-        document = await (await engine.run(id)).show(at=at)
+        document = await (await finding.run_of(engine, id)).show(at=at)
     if at is not None and document["version_no"] != at:
         raise Usage(f"{id} has no record {at}; its last is {document['version_no']}")
     if cli.out.as_json:
@@ -355,7 +351,7 @@ async def events(
     """List a run's events in order; with --json one per line."""
     cli.on_interrupt = ""
     async with cli.look() as engine:
-        found = await engine.run(id)
+        found = await finding.run_of(engine, id)
         console = cli.out.console
         async for event in found.events(after=after, follow=follow):
             if cli.out.as_json:
@@ -368,7 +364,7 @@ async def events(
 async def journal(cli: Session, id: RunId) -> None:
     """List a run's journal: the records that are its truth."""
     async with cli.look() as engine:
-        records = await (await engine.run(id)).journal()
+        records = await (await finding.run_of(engine, id)).journal()
     columns = {
         "seq": "SEQ",
         "at": "AT",

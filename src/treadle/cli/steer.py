@@ -1,33 +1,30 @@
-"""patch, signal, cancel, retry, fork: act on one run, on several, or on all that a filter finds.
-
-One run: its document, and its exit code. Several: one line each, and the exit code of the worst.
-"""
+"""patch, signal, cancel, retry, fork: act on one run, on several, or on all that a filter finds (`bulk`)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.kernel.errors import RunFailed, TreadleError
+from treadle.kernel.errors import RunFailed
 
 from . import completing, inputs
+from .bulk import Bulk, Choice, each
 from .command import NUMBER_MAX, STEER, App, Commands, Session
-from .driving import drive
+from .driving import drive, last_event
 from .loading import one
-from .output import EXIT_OK, Usage, worst
-from .runs import ids_of
+from .output import Usage, worst
 from .view import outcome
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine
+    from treadle.engine import Engine, Run
 
 commands = Commands(STEER)
 
 CANCEL_WAIT_S = 30.0
+# What a command is called with in Python; on the command line the options fill it.
+NONE = Choice()
 
 Ids = Annotated[
     list[str] | None,
@@ -35,63 +32,6 @@ Ids = Annotated[
         metavar="[ID]...", help="One or several runs.", show_default=False, autocompletion=completing.runs
     ),
 ]
-AllFailed = Annotated[bool, typer.Option("--all-failed", help="All failed and stalled runs.")]
-AllStatus = Annotated[
-    list[str] | None,
-    typer.Option("--status", help="All runs with this status; repeatable.", show_default=False),
-]
-OfWorkflow = Annotated[
-    str | None,
-    typer.Option("--workflow", help="With a filter: only runs of this workflow.", show_default=False),
-]
-By = Annotated[str | None, typer.Option("--user", help="Who does this; recorded.", show_default=False)]
-
-
-@dataclass(slots=True)
-class Bulk:
-    """The runs that a command is about."""
-
-    ids: Sequence[str]
-    all_failed: bool = False
-    status: Sequence[str] = ()
-    workflow: str | None = None
-
-    @property
-    def filtered(self) -> bool:
-        return self.all_failed or bool(self.status) or self.workflow is not None
-
-    async def find(self, engine: Engine) -> list[str]:
-        if self.ids and self.filtered:
-            raise Usage("name runs, or choose them by a filter, not both")
-        if self.ids:
-            return list(dict.fromkeys(self.ids))
-        if not self.filtered:
-            raise Usage("name a run, or choose several with --all-failed, --status or --workflow")
-        status = [*self.status, *(("failed", "stalled") if self.all_failed else ())]
-        return await ids_of(engine, status=status, workflow=self.workflow)
-
-
-Act = Callable[["Engine", str], Awaitable[dict[str, Any]]]
-
-
-async def each(cli: Session, engine: Engine, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
-    """Does `act` to each run and reports; a run that refuses does not stop the others."""
-    ids = await bulk.find(engine)
-    if len(ids) == 1 and not bulk.filtered:
-        code = outcome(cli.out, await act(engine, ids[0]))
-        return code if exits else EXIT_OK
-    cli.out.lines = True
-    codes = []
-    for id in ids:
-        try:
-            code = outcome(cli.out, await act(engine, id), quiet=True)
-            codes.append(code if exits else EXIT_OK)
-        except TreadleError as error:
-            error.where = error.where or id
-            codes.append(cli.out.error(error))
-    if not ids:
-        cli.out.note("no run matches")
-    return worst(codes)
 
 
 @commands(
@@ -111,9 +51,7 @@ async def patch(
         str | None,
         typer.Option("--ctx", metavar="JSON|@FILE", help="Keys to set, as an object.", show_default=False),
     ] = None,
-    all_failed: AllFailed = False,
-    status: AllStatus = None,
-    workflow: OfWorkflow = None,
+    choice: Choice = NONE,
     app: App = None,
 ) -> int:
     """Change a playbook's ctx from outside; gates are looked at again and the run goes on."""
@@ -123,11 +61,11 @@ async def patch(
         raise Usage("nothing to patch: give key=value, or --ctx JSON")
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
-        await engine.patch(id, data)
-        return await drive(cli, engine, await engine.run(id), quiet=True)
+        await engine.patch(id, data, by=choice.user)
+        return await then(cli, engine, await engine.run(id), choice, quiet=True)
 
     async with cli.engine(app, creates=False) as engine:
-        return await each(cli, engine, Bulk(ids, all_failed, status or (), workflow), act)
+        return await each(cli, engine, Bulk(ids, choice), act)
 
 
 @commands(
@@ -167,9 +105,7 @@ async def signal(
             show_default=False,
         ),
     ] = None,
-    all_failed: AllFailed = False,
-    status: AllStatus = None,
-    workflow: OfWorkflow = None,
+    choice: Choice = NONE,
     app: App = None,
 ) -> int:
     """Send a signal to a run and drive it on to its next wait."""
@@ -179,15 +115,17 @@ async def signal(
     payload = inputs.value(data, "--data")
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
-        answer = await engine.signal(id, name, payload, key=key, expected_version=expected_version)
-        return marked(await drive(cli, engine, await engine.run(id), quiet=True), answer)
+        answer = await engine.signal(
+            id, name, payload, key=key, expected_version=expected_version, by=choice.user
+        )
+        return marked(await then(cli, engine, await engine.run(id), choice, quiet=True), answer)
 
     async with cli.engine(app, creates=False) as engine:
         if reference is None:
-            return await each(cli, engine, Bulk(ids, all_failed, status or (), workflow), act)
+            return await each(cli, engine, Bulk(ids, choice), act)
         if ids:
             raise Usage("with --reference name only the signal: treadle signal --reference R NAME")
-        reached = await engine.signal_reference(reference, name, payload)
+        reached = await engine.signal_reference(reference, name, payload, by=choice.user)
         cli.out.lines = True
         return worst(
             [
@@ -195,6 +133,15 @@ async def signal(
                 for id in reached
             ]
         )
+
+
+async def then(
+    cli: Session, engine: Engine, run: Run, choice: Choice, *, after: int = 0, quiet: bool = False
+) -> dict[str, Any]:
+    """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
+    if choice.no_wait:
+        return await run.show()
+    return await drive(cli, engine, run, after=after, quiet=quiet or choice.filtered)
 
 
 def marked(document: dict[str, Any], answer: object) -> dict[str, Any]:
@@ -214,22 +161,22 @@ async def cancel(
     cli: Session,
     ids: Ids = None,
     reason: Annotated[str, typer.Option("--reason", help="Recorded with the run.")] = "",
-    all_failed: AllFailed = False,
-    status: AllStatus = None,
-    workflow: OfWorkflow = None,
+    choice: Choice = NONE,
 ) -> int:
     """Cancel a run and its children. A run that has ended stays as it is."""
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
-        await engine.cancel(id, reason)
+        await engine.cancel(id, reason, by=choice.user)
         run = await engine.run(id)
+        if choice.no_wait:
+            return await run.show()
         # Compensation takes its time; what else its parents and children do is not waited for.
         with suppress(RunFailed, TimeoutError):
             await run.result(timeout=CANCEL_WAIT_S)
         return await run.show()
 
     async with cli.engine(creates=False) as engine:
-        bulk = Bulk(ids or (), all_failed, status or (), workflow)
+        bulk = Bulk(ids or (), choice)
         return await each(cli, engine, bulk, act, exits=False)
 
 
@@ -238,7 +185,8 @@ async def cancel(
         "treadle retry etl-1",
         "treadle retry etl-1 --from load",
         "treadle retry renewal-7 --skip --value '{\"total\": 0}'",
-        "treadle retry --all-failed --workflow etl",
+        "treadle retry --all-failed --workflow etl --since 2h --dry-run",
+        "treadle retry --status failed --error TIMEOUT --no-wait --user ann",
         "treadle retry triage-1 --budget usd=5 --budget classify.tokens=20000",
     ]
 )
@@ -276,9 +224,7 @@ async def retry(
             show_default=False,
         ),
     ] = None,
-    all_failed: AllFailed = False,
-    status: AllStatus = None,
-    workflow: OfWorkflow = None,
+    choice: Choice = NONE,
     app: App = None,
 ) -> int:
     """Move a stalled or failed run on: again, from a step, with other input, skipping, or failing it."""
@@ -299,11 +245,13 @@ async def retry(
         raise Usage("--value is the result to skip with; add --skip")
 
     async def act(engine: Engine, id: str) -> dict[str, Any]:
-        await engine.retry(id, **how)
-        return await drive(cli, engine, await engine.run(id))
+        run = await engine.run(id)
+        before = await last_event(engine, id)
+        await engine.retry(id, by=choice.user, **how)
+        return await then(cli, engine, run, choice, after=before)
 
     async with cli.engine(app, creates=False) as engine:
-        return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)
+        return await each(cli, engine, Bulk(ids or (), choice), act)
 
 
 @commands(
@@ -333,9 +281,7 @@ async def fork(
         ),
     ] = None,
     id: Annotated[str | None, typer.Option("--id", help="The new run's id.", show_default=False)] = None,
-    all_failed: AllFailed = False,
-    status: AllStatus = None,
-    workflow: OfWorkflow = None,
+    choice: Choice = NONE,
     app: App = None,
 ) -> int:
     """Start a new run from the state another one had at a record, and drive it on."""
@@ -344,7 +290,8 @@ async def fork(
 
     async def act(engine: Engine, source: str) -> dict[str, Any]:
         other = one(engine, definition) if definition is not None else None
-        return await drive(cli, engine, await engine.fork(source, at=at, definition=other, new_id=id))
+        forked = await engine.fork(source, at=at, definition=other, new_id=id, by=choice.user)
+        return await then(cli, engine, forked, choice)
 
     async with cli.engine(app, creates=False) as engine:
-        return await each(cli, engine, Bulk(ids or (), all_failed, status or (), workflow), act)
+        return await each(cli, engine, Bulk(ids or (), choice), act)

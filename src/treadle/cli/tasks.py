@@ -9,7 +9,7 @@ import typer
 from . import completing, inputs
 from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .driving import drive
-from .output import moment
+from .moments import moment
 from .steer import marked
 from .view import outcome
 

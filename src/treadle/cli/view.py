@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from treadle.lang.json_text import to_json
 
-from .output import STATUS_STYLES, Output, elapsed, exit_code, moment
+from .moments import moment
+from .output import STATUS_STYLES, Output, elapsed, exit_code
 
 # How much is shown of what a person is asked.
 PROMPT_CHARS = 200
@@ -119,8 +120,7 @@ def _value(schema: Mapping[str, Any]) -> object:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= PROMPT_CHARS else line[: PROMPT_CHARS - 1] + "…"
+    return _cut(text, PROMPT_CHARS)
 
 
 def error_line(error: Mapping[str, Any]) -> str:
@@ -133,6 +133,21 @@ def _took(document: Mapping[str, Any]) -> str:
     if not begin or not end:
         return ""
     return f", {elapsed((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())}"
+
+
+def listed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `treadle list` for people: how long it took, or has been going, and why it failed."""
+    begin = datetime.fromisoformat(row["started_at"])
+    end = datetime.fromisoformat(row["ended_at"]) if row.get("ended_at") else datetime.now(UTC)
+    error = row.get("error") or {}
+    failure = f"{error.get('code')}: {error.get('message') or ''}" if error else ""
+    took = elapsed(max(0.0, (end - begin).total_seconds()))
+    return {**row, "took": took if row.get("ended_at") else f"{took}…", "failure": _cut(failure, 60)}
+
+
+def _cut(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _used(document: Mapping[str, Any]) -> str:
@@ -232,5 +247,5 @@ def event_line(event: Mapping[str, Any], *, wide: int = 160) -> str:
     rest = rest.replace("\n", "\\n")
     if len(rest) > wide:
         rest = rest[: wide - 1] + "…"
-    clock = moment(str(event.get("at") or ""))[-8:]
+    clock = moment(str(event.get("at") or ""))
     return f"[dim]{event.get('seq', ''):>5}  {clock}[/]  [{style}]{escape(kind):<22}[/] {escape(rest)}"

@@ -203,7 +203,9 @@ def opened_by(record: dict[str, Any]) -> list[OpenIntent]:
     ]
 
 
-def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int) -> tuple[RunState, Step]:
+def fork(
+    source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int, by: str | None = None
+) -> tuple[RunState, Step]:
     """A new run that goes on from another one's state. Its open intents are reissued under ids of
     its own, so nothing that the source gets back can reach the fork, or the other way round."""
     copy = restore(snapshot_of(source))
@@ -227,7 +229,8 @@ def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int)
         snapshot_bytes=0,
         started_ns=at_ns,
     )
-    origin = {"run": source.id, "seq": source.seq, "digest": source.digest}
+    whose = {} if by is None else {"by": by}
+    origin = {"run": source.id, "seq": source.seq, "digest": source.digest, **whose}
     event = Started(
         seed=seed, machine=copy.machine, reference=copy.reference, options=copy.options, forked_from=origin
     )
@@ -238,7 +241,7 @@ def fork(source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int)
         result=copy.result,
         error=copy.error,
     )
-    decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq}]
+    decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq, **whose}]
     step = admit(
         run,
         "started",

@@ -32,7 +32,13 @@ NOBODY = 0
 
 
 def fork(
-    core: Core, id: str, *, at: int | None, definition: DefinitionRow | None, new_id: str
+    core: Core,
+    id: str,
+    *,
+    at: int | None,
+    definition: DefinitionRow | None,
+    new_id: str,
+    by: str | None = None,
 ) -> dict[str, Any]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
     row = row_of(core.store, id)
@@ -58,7 +64,7 @@ def fork(
             f"{id} cannot go on under {definition.name}: {problem}", code="INCOMPATIBLE_DEFINITION"
         )
     state, step = fork_run(
-        source, id=new_id, definition=digest, seed=core.entropy(16), at_ns=core.clock.now_ns()
+        source, id=new_id, definition=digest, seed=core.entropy(16), at_ns=core.clock.now_ns(), by=by
     )
     if definition is not None:
         state.workflow, state.version = definition.name, definition.version

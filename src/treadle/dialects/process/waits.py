@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from treadle.kernel.errors import DefinitionError, NotWaiting, RunEnded, TreadleError, Unsupported
+from treadle.kernel.limits import DUE_NS_MAX
 from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry
 from treadle.kernel.values import Value, digest
 from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
@@ -39,6 +40,8 @@ def open_intent(
     key: str | None = None,
 ) -> bool:
     """Opens an intent for a thread, which waits for it from now on."""
+    # As the kernel has it: the state holds no instant that its bytes could not.
+    due_ns = None if due_ns is None else min(due_ns, DUE_NS_MAX)
     ref = f"{current['id']}/{turn.next_id()}"
     params["path"] = op.path
     turn.bytes += measure(params)
@@ -55,7 +58,7 @@ def open_intent(
 
 
 def _due(turn: Turn, after_ns: int | None) -> int | None:
-    return None if after_ns is None else turn.ctx.now_ns + after_ns
+    return None if after_ns is None else min(turn.ctx.now_ns + after_ns, DUE_NS_MAX)
 
 
 # --- opening --------------------------------------------------------------------------------------

@@ -1,0 +1,232 @@
+"""One run, several, or all that a filter finds: how commands that steer runs go about many of them.
+
+One run: its document, and its exit code. Several: one line of JSON each in the order they were asked for, for
+people what did not go well and a summary, and the exit code of the worst. Many go at once, as many as the engine
+takes. A command that is stopped in between can be given again: runs that moved on are no longer what the filter
+finds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from treadle.kernel.errors import TreadleError
+
+from . import completing, finding
+from .command import Session
+from .moments import instant_ns
+from .output import EXIT_OK, Usage, exit_code, styled, worst
+from .view import outcome
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine
+    from treadle.store.protocol import RunRow
+
+# As many runs are followed at once; the engine works on more.
+AT_ONCE: Final = 64
+# So many lines for people; the summary counts the rest.
+TOLD_MAX: Final = 20
+
+Act = Callable[["Engine", str], Awaitable[dict[str, Any]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Choice:
+    """Which runs, and how to go about them: options of every command that steers runs."""
+
+    all_failed: Annotated[bool, typer.Option("--all-failed", help="All failed and stalled runs.")] = False
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="All runs with this status; repeatable.",
+            autocompletion=completing.one_of(*completing.STATUSES),
+            show_default=False,
+        ),
+    ] = None
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", metavar="NAME", help="Only runs of this workflow.", show_default=False),
+    ] = None
+    error: Annotated[
+        str | None,
+        typer.Option(
+            "--error",
+            metavar="CODE",
+            help="Only runs whose error has this code or class.",
+            show_default=False,
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="WHEN", help="Only runs started since (2h, an instant).", show_default=False
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="WHEN", help="Only runs started until then.", show_default=False),
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs it would be.")] = False
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for what the runs do next.")] = False
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="USER", help="Who does this; recorded.", show_default=False),
+    ] = None
+
+    @property
+    def filtered(self) -> bool:
+        given = (self.status, self.workflow, self.error, self.since, self.until)
+        return self.all_failed or any(option is not None for option in given)
+
+
+@dataclass(slots=True)
+class Bulk:
+    """The runs that a command is about."""
+
+    ids: Sequence[str]
+    choice: Choice = field(default_factory=Choice)
+
+    async def find(self, engine: Engine) -> list[str]:
+        choice = self.choice
+        if self.ids and choice.filtered:
+            raise Usage("name runs, or choose them by a filter, not both")
+        if self.ids:
+            return list(dict.fromkeys(self.ids))
+        if not choice.filtered:
+            raise Usage(
+                "name a run, or choose several with --all-failed, --status, --workflow, --error or --since"
+            )
+        until_ns = instant_ns(choice.until, "--until")
+
+        def wanted(row: RunRow) -> bool:
+            error = row.error or {}
+            fits = choice.error is None or choice.error in (error.get("code"), error.get("class"))
+            return fits and (until_ns is None or row.started_ns <= until_ns)
+
+        status = [*(choice.status or ()), *(("failed", "stalled") if choice.all_failed else ())]
+        return await finding.ids_of(
+            engine,
+            status=status,
+            workflow=choice.workflow,
+            since_ns=instant_ns(choice.since, "--since"),
+            wanted=wanted,
+        )
+
+
+async def each(cli: Session, engine: Engine, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
+    """Does `act` to each run and reports; a run that refuses does not stop the others."""
+    ids = await bulk.find(engine)
+    if bulk.choice.dry_run:
+        return await _rehearsed(cli, engine, ids)
+    if len(ids) == 1 and not bulk.choice.filtered:
+        code = outcome(cli.out, await act(engine, await finding.run_id(engine, ids[0])))
+        return code if exits else EXIT_OK
+    if not ids:
+        cli.out.note("no run matches")
+        return EXIT_OK
+    return await _all(cli, engine, ids, act, exits=exits)
+
+
+async def _rehearsed(cli: Session, engine: Engine, ids: list[str]) -> int:
+    """What a command would be about; nothing is changed."""
+    from rich.markup import escape
+
+    cli.out.lines = True
+    for place, id in enumerate(ids):
+        document = await (await finding.run_of(engine, id)).show()
+        if cli.out.as_json:
+            cli.out.document(document)
+        elif place < TOLD_MAX:
+            status = styled("status", document["status"])
+            cli.out.note(f"{status} {escape(document['workflow'])} [dim]{escape(id)}[/]")
+    cli.out.note(f"{len(ids)} runs; nothing was changed")
+    return EXIT_OK
+
+
+async def _all(cli: Session, engine: Engine, ids: list[str], act: Act, *, exits: bool) -> int:
+    import asyncio
+
+    cli.out.lines = True
+    room = asyncio.Semaphore(AT_ONCE)
+    told = _Told(cli, len(ids))
+
+    async def one(id: str) -> dict[str, Any] | TreadleError:
+        async with room:
+            try:
+                found: dict[str, Any] | TreadleError = await act(engine, await finding.run_id(engine, id))
+            except TreadleError as error:
+                error.where = error.where or id
+                found = error
+        told.done(found)
+        return found
+
+    cli.on_interrupt = (
+        "The runs are safe: the same command goes on with the rest, treadle resume with those begun."
+    )
+    with told:
+        tasks = [asyncio.ensure_future(one(id)) for id in ids]
+        try:
+            codes = [told.tell(await task, exits=exits) for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+    told.summary()
+    return worst(codes)
+
+
+class _Told:
+    """How far a command has come with many runs, and what came of them."""
+
+    def __init__(self, cli: Session, total: int) -> None:
+        self._cli = cli
+        self._total = total
+        self._finished = 0
+        self._lines = 0
+        self._counts: Counter[str] = Counter()
+        self._status: Any = None
+
+    def __enter__(self) -> _Told:
+        if self._cli.out.people.is_terminal:
+            self._status = self._cli.out.people.status(self._progress)
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    @property
+    def _progress(self) -> str:
+        return f"{self._finished} of {self._total}"
+
+    def done(self, found: dict[str, Any] | TreadleError) -> None:
+        self._finished += 1
+        self._counts["refused" if isinstance(found, TreadleError) else found["status"]] += 1
+        if self._status is not None:
+            self._status.update(self._progress)
+        elif self._total > TOLD_MAX and self._finished % max(1, self._total // 10) == 0:
+            self._cli.out.note(f"[dim]{self._progress}[/]")
+
+    def tell(self, found: dict[str, Any] | TreadleError, *, exits: bool) -> int:
+        """One run's line, for machines always, for people as long as there are few; gives its exit code."""
+        out = self._cli.out
+        self._lines += 1
+        if isinstance(found, TreadleError):
+            return out.error(found)
+        code = exit_code(found)
+        if out.as_json or self._total <= TOLD_MAX or (code != EXIT_OK and self._lines <= TOLD_MAX):
+            outcome(out, found, quiet=True)
+        return code if exits else EXIT_OK
+
+    def summary(self) -> None:
+        counts = ", ".join(
+            f"{count} {styled('status', status)}" for status, count in self._counts.most_common()
+        )
+        self._cli.out.note(f"[bold]{self._total} runs:[/] {counts}")
