@@ -10,7 +10,7 @@ import typer
 from treadle.lang.json_text import to_json
 
 from .command import RUN, Commands, Session
-from .output import moment
+from .moments import moment
 from .runs import RunId
 from .view import spending
 
