@@ -13,7 +13,7 @@ from treadle.dialects.playbook.handles import Scope
 from treadle.dialects.playbook.templates import Field
 from treadle.kernel.errors import ExpressionError
 
-from .harness import Lab
+from .harness import Lab, problems_of
 
 WORKLOAD: dict[str, Any] = {"rows": [{"name": "ann"}, {"name": "bob"}], "text": "abc", "of": {"a": 1}}
 
@@ -157,6 +157,39 @@ def test_a_run_of_0_1_0_is_decided_by_the_rules_of_0_1_0() -> None:
             value("{{ 1 + [] }}")
     finally:
         edition.reset(first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a {{ cycler('a') }}",
+        "{{ joiner() }}",
+        "a {{ range }}",
+        "{% macro m() %}{% endmacro %}{{ m }}",
+        "{{ dict }}",
+    ],
+)
+def test_check_finds_what_has_no_value_where_it_can_be_seen(text: str) -> None:
+    (problem,) = [
+        problem
+        for problem in problems_of(f"""workflow: [{{step: a, tool: {{kind: noop, result: "{text}"}}}}]""")
+        if problem.code == "template_no_value"
+    ]
+    assert (problem.severity, problem.line) == ("error", 1)
+
+
+def test_a_net_that_doubles_its_tokens_fails_before_it_fills_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("treadle.dialects.playbook.marking.TOKENS_MAX", 50)
+    steps = "\n".join(
+        f"  - {{step: s{n}, tool: {{kind: noop}}, next: {{spec: {{mode: inclusive}}, "
+        f"arcs: [{{step: s{n + 1}}}, {{step: s{n + 1}}}]}}}}"
+        for n in range(30)
+    )
+    lab = Lab(f"workflow:\n{steps}\n  - {{step: s30, tool: {{kind: noop}}}}").run().replays()
+    assert (lab.status, lab.error["code"]) == ("failed", "LIMIT_EXCEEDED")
+    assert "50 tokens" in lab.error["message"]
 
 
 def test_deep_nests_are_refused_by_check_and_named() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from treadle.kernel.errors import LimitExceeded
 from treadle.kernel.model import Context, Decision, Intent, Status
 from treadle.kernel.values import Value, encode
 
@@ -25,6 +26,8 @@ INTENTS_MAX: Final = 56
 EVENTS_MAX: Final = 200
 EVENTS_HARD_MAX: Final = 250
 BYTES_MAX: Final = 384 * 1024
+# A net that doubles its tokens at each of thirty steps would fill the store with its marking.
+TOKENS_MAX: Final = 100_000
 
 State = dict[str, Any]
 Token = dict[str, Any]
@@ -156,6 +159,11 @@ class Turn:
         """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
         for its arguments to be stored."""
         state = self.state
+        if len(state["tokens"]) >= TOKENS_MAX and self.ctx.machine > 1:
+            raise LimitExceeded(
+                f"more than {TOKENS_MAX:,} tokens at once, the last on {step!r}: its arcs make more than they "
+                "consume; join branches (admit.join), or let mode be exclusive"
+            )
         state["n"] += 1
         token: Token = {"step": step, "status": "ready" if ready else "storing", "args": args}
         target = self.playbook.steps[step]

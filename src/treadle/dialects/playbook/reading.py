@@ -18,7 +18,7 @@ from treadle.kernel.errors import ExpressionError
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path
 
-from .templates import Expression, expression, is_template
+from .templates import Expression, expression, is_template, without_value
 
 
 @dataclass(slots=True)
@@ -87,7 +87,10 @@ class Reader:
         if not is_template(value):
             return None
         try:
-            return expression(value)
+            compiled = expression(value)
+            if (problem := without_value(value)) is not None:
+                self.error("template_no_value", path, problem, rule="PLAYBOOK §6.41")
+            return compiled
         except ExpressionError as error:
             self.error(
                 "template_syntax",

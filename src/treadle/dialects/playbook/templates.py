@@ -210,6 +210,25 @@ def _uses(node: nodes.Node, undeclared: frozenset[str]) -> Iterator[Use]:
                 yield from _uses(child, undeclared)
 
 
+# Names of templates that stand for functions, and those of them that make objects without a value.
+_FUNCTIONS: Final = frozenset({"range", "dict", "cycler", "joiner", "namespace"})
+_OBJECTS: Final = frozenset({"cycler", "joiner", "namespace"})
+
+
+def without_value(text: str) -> str | None:
+    """What a valid template would write that has no value, as far as its text alone shows it."""
+    tree = ENV.parse(text)
+    functions = _FUNCTIONS | {macro.name for macro in tree.find_all(nodes.Macro)}
+    for output in tree.find_all(nodes.Output):
+        for part in output.nodes:
+            match part:
+                case nodes.Name(name=name) if name in functions:
+                    return f"{name} is a function: call it, {name}(…)"
+                case nodes.Call(node=nodes.Name(name=name)) if name in _OBJECTS:
+                    return f"{name}(…) is no value: set it to a name, and write what it gives"
+    return None
+
+
 @lru_cache(maxsize=16_384)
 def expression(text: str) -> Expression:
     return Expression(text)
