@@ -25,7 +25,7 @@ from treadle.kernel.values import Value, to_value
 from treadle.lang.definition import Definition
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, document, keeping
+from treadle.runtime import deploys, doctor, document, keeping
 from treadle.runtime.commands import Command
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
@@ -457,9 +457,14 @@ class Engine(TaskMethods):
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""
         return await keeping.collect(self.write, now_ns=now_ns, dry_run=dry_run)
 
-    async def doctor(self) -> dict[str, Any]:
-        """Health of the store and of the engine on it."""
-        return await self.write(lambda core: keeping.diagnosis(core, url=self.store_url))
+    async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
+        """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
+
+        def ask(reads: Reads) -> dict[str, Any]:
+            found = doctor.examine(reads, self.library.registry(reads), deep=deep)
+            return {**found, "runs": reads.run_count(), "inbox": len(reads.inbox(10_000))}
+
+        return {"store": self.store_url, **await self.read(ask, long=True)}
 
     async def diagnostics(self, run: str | None = None) -> Rows:
         """What was refused or stale, for one run or for all."""

@@ -1,21 +1,23 @@
-"""The doctor's look at a store. It needs no ownership: it works beside a running engine, and when no
-engine would start."""
+"""The doctor at a store's address: it needs no ownership and no engine, and never brings a store up to date."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
-from treadle.engine import store_path
+from treadle.compose import Dialects
+from treadle.definitions.library import Library
 from treadle.lang.duration import instant_text
-from treadle.store.open import open_sqlite, schema_version
+from treadle.runtime import doctor
+from treadle.store.open import has_store, is_postgres, read_store, shown, store_path
 from treadle.store.owner import OwnerLock
 
 
-def examine(url: str) -> dict[str, Any]:
+def examine(url: str, *, deep: bool = False) -> dict[str, Any]:
     """How a store is: `ok`, the `problems` that make it not so, and remarks on what waits for whom."""
-    path = store_path(url)
-    if path is None or schema_version(path) == 0:
+    path = None if is_postgres(url) else store_path(url)
+    if (path is None and not is_postgres(url)) or not has_store(url):
         return {
             "store": url,
             "ok": True,
@@ -23,32 +25,40 @@ def examine(url: str) -> dict[str, Any]:
             "exists": False,
             "remarks": ["there is no store yet"],
         }
-    store = open_sqlite(path)
+    reads = read_store(url)
     try:
-        problems = store.check()
-        runs, inbox, due = store.run_count(), len(store.inbox(10_000)), store.timer_next()
-        schema = store.schema_version
+        found = doctor.examine(reads, Library(Dialects()).registry(reads), deep=deep)
+        runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
+        schema = reads.schema_version
         # An idle cell is `running` too; what counts is work that nobody does.
-        unattended = len(store.working(after_no=0, limit=10_000))
+        unattended = len(reads.working(after_no=0, limit=10_000))
     finally:
-        store.close()
-    owner = _owner(path)
+        reads.close()
+    owner = _owner(path) if path is not None else None
+    remarks = _remarks(runs, unattended, inbox, due, owner)
+    if not found["checked"]["all"]:
+        remarks.append("the store is large, and not all of it was looked at: treadle doctor --deep")
     return {
-        "store": url,
-        "ok": not problems,
-        "problems": problems,
+        "store": shown(url),
+        **found,
         "exists": True,
         "schema": schema,
-        "bytes": sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if file.is_file()),
+        "bytes": _size(path),
         "owner": owner,
         "runs": runs,
         "inbox": inbox,
         "next_timer": instant_text(due) if due is not None else None,
-        "remarks": _remarks(runs, unattended, inbox, due, owner),
+        "remarks": remarks,
     }
 
 
-def _owner(path: Any) -> int | None:
+def _size(path: Path | None) -> int | None:
+    if path is None:
+        return None
+    return sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if file.is_file())
+
+
+def _owner(path: Path) -> int | None:
     """The process that owns the store now."""
     lock = OwnerLock(path)
     if lock.acquire():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Annotated, Any
 
@@ -25,19 +26,35 @@ async def gc(cli: Session) -> None:
 
 
 @commands(examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"])
-async def doctor(cli: Session) -> int:
-    """Look whether the store is sound: file, schema, owner, overdue work. Exit 1 if it is not."""
+async def doctor(
+    cli: Session,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Look at everything, however long it takes; read every payload.")
+    ] = False,
+) -> int:
+    """Look whether the store is sound: file, definitions, journals, payloads, owner, overdue work. Exit 1 if it is not."""
+    from rich.markup import escape
+
     from .checkup import examine
 
-    found = examine(cli.store)
+    found = await asyncio.to_thread(examine, cli.store, deep=deep)
     if cli.out.as_json:
         cli.out.document(found)
     else:
-        _report(cli, {key: value for key, value in found.items() if key not in ("ok", "problems", "remarks")})
+        _report(
+            cli,
+            {
+                key: value
+                for key, value in found.items()
+                if key not in ("ok", "problems", "remarks", "damaged")
+            },
+        )
         for remark in found["remarks"]:
             cli.out.note(f"[yellow]·[/] {remark}")
         for problem in found["problems"]:
-            cli.out.note(f"[red]✗[/] {problem}")
+            cli.out.note(f"[red]✗[/] {escape(problem)}")
+        for damage in found.get("damaged", ()):
+            cli.out.note(f"  {escape(damage['id'])}: {escape(damage['remedy'])}")
         if found["ok"]:
             cli.out.note("[green]✓[/] the store is sound")
     return EXIT_OK if found["ok"] else EXIT_FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -230,18 +229,3 @@ def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
                     core.staged.batch.blob_refs.append((NOBODY, digest))
             core.staged.batch.runs_removed.append(row.no)
     return len(rows)
-
-
-def diagnosis(core: Core, *, url: str) -> dict[str, Any]:
-    problems = core.store.check()
-    return {
-        "store": url,
-        "ok": not problems,
-        "problems": problems,
-        "runs": core.store.run_count(),
-        "rows": dict(getattr(core.store, "counts", lambda: ())()),
-        "hot_runs": len(core.hot),
-        "inbox": len(core.store.inbox(10_000)),
-        "next_timer_ns": core.store.timer_next(),
-        "process": os.getpid(),
-    }

@@ -59,6 +59,15 @@ class BlobFiles:
             raise BlobCorrupt(f"{digest}: the file {self.path(digest)} does not hold it any more")
         return body
 
+    def check(self, digest: str, size: int) -> None:
+        """Whether the file is there and as large as it was."""
+        try:
+            found = self.path(digest).stat().st_size
+        except FileNotFoundError as error:
+            raise BlobMissing(f"{digest}: its file {self.path(digest)} is gone") from error
+        if found != size:
+            raise BlobCorrupt(f"{digest}: the file {self.path(digest)} does not hold it any more")
+
     def remove(self, digest: str) -> None:
         self.path(digest).unlink(missing_ok=True)
 

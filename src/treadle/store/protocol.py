@@ -232,6 +232,12 @@ class Reads(Protocol):
 
     def blob(self, digest: str) -> bytes: ...
     def has_blob(self, digest: str) -> bool: ...
+    def payloads(self, after: str, limit: int) -> list[tuple[str, int]]: ...
+    def check_payload(self, digest: str, size: int) -> None: ...
+    def check(self) -> list[str]:
+        """What is wrong with the stored bytes; empty when all is well."""
+        ...
+
     def blobs_of(self, run: int) -> list[str]:
         """The digests of the payloads that a run holds."""
 
@@ -268,10 +274,6 @@ class Store(Reads, Protocol):
     def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
         """Removes blobs that no run refers to, except `keep`; how many. What a run has in `expired`
         (run, digest) it does not refer to any more."""
-        ...
-
-    def check(self) -> list[str]:
-        """What is wrong with the stored bytes; empty when all is well."""
         ...
 
     def idle(self) -> None:

@@ -152,6 +152,10 @@ class SqlReads:
     def schema_version(self) -> int:
         return self._dialect.schema_version(self._connection)
 
+    def check(self) -> list[str]:
+        with self._dialect.errors():
+            return self._dialect.integrity(self._connection)
+
     # --- runs ---
 
     def run(self, id: str) -> RunRow | None:
@@ -411,6 +415,18 @@ class SqlReads:
         if len(body) != size or digest_bytes(body) != digest:
             raise BlobCorrupt(f"{digest}: the stored bytes do not match it")
         return bytes(body)
+
+    def payloads(self, after: str, limit: int) -> list[tuple[str, int]]:
+        """The digests and sizes of stored payloads, a page in their order."""
+        query = "SELECT digest, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?"
+        return [(digest, size) for digest, size in self._all(query, after, limit)]
+
+    def check_payload(self, digest: str, size: int) -> None:
+        """Whether a payload is there, without reading it: its file, or its row."""
+        (inside,) = self._one("SELECT body IS NOT NULL FROM blobs WHERE digest = ?", digest) or (True,)
+        if not inside:
+            assert self._files is not None
+            self._files.check(digest, size)
 
     def has_blob(self, digest: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None

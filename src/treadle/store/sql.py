@@ -346,10 +346,6 @@ class SqlStore(SqlReads):
                     self._files.remove(digest)
         return len(loose)
 
-    def check(self) -> list[str]:
-        with self._dialect.errors():
-            return self._dialect.integrity(self._connection)
-
     def idle(self) -> None:
         self._dialect.checkpoint(self._connection)
 

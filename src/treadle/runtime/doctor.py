@@ -1,0 +1,110 @@
+"""The doctor: is what the store holds what was written, and can its runs be decided?
+
+It only reads, on a connection of its own, and never changes a schema: it works beside a running engine and
+when no engine would start. Without `deep` it stops after a while and says how far it came; the newest runs
+are looked at first.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import TERMINAL
+from treadle.store.protocol import Reads, RunRow
+
+from .document import records
+from .hot import BlobCache, load_state
+from .registry import Registry
+from .undecided import is_lasting
+
+BUDGET_S: Final = 10.0
+PAGE: Final = 200
+SHOWN_MAX: Final = 100
+
+
+class _Report:
+    def __init__(self, deep: bool) -> None:
+        self.until = None if deep else time.monotonic() + BUDGET_S
+        self.damaged: list[dict[str, Any]] = []
+        self.checked = {"definitions": 0, "runs": 0, "records": 0, "payloads": 0}
+        self.partial = False
+
+    def tired(self) -> bool:
+        self.partial = self.partial or (self.until is not None and time.monotonic() > self.until)
+        return self.partial
+
+    def add(self, what: str, id: str, error: TreadleError, remedy: str) -> None:
+        about = {"what": what, "id": id, "code": error.code, "message": error.message, "remedy": remedy}
+        if len(self.damaged) < SHOWN_MAX:
+            self.damaged.append(about)
+
+
+def examine(reads: Reads, registry: Registry, *, deep: bool = False) -> dict[str, Any]:
+    """`problems` in words, `damaged` one by one with what to do, and how much was `checked`."""
+    problems = reads.check()
+    report = _Report(deep)
+    _definitions(reads, report)
+    _payloads(reads, report, deep)
+    _runs(reads, registry, report)
+    problems += [f"{found['what']} {found['id']}: {found['message']}" for found in report.damaged]
+    return {
+        "ok": not problems,
+        "problems": problems,
+        "damaged": report.damaged,
+        "checked": {**report.checked, "all": not report.partial},
+    }
+
+
+def _definitions(reads: Reads, report: _Report) -> None:
+    for version in reads.versions():
+        report.checked["definitions"] += 1
+        try:
+            reads.definition(version.digest)
+        except TreadleError as error:
+            report.add("definition", f"{version.name}@{version.version}", error, "deploy its file again")
+
+
+def _payloads(reads: Reads, report: _Report, deep: bool) -> None:
+    """Whether the payloads are there and as large as they were; `deep` also reads them."""
+    after = ""
+    while (page := reads.payloads(after, PAGE)) and not report.tired():
+        for digest, size in page:
+            after = digest
+            report.checked["payloads"] += 1
+            try:
+                if deep:
+                    reads.blob(digest)
+                else:
+                    reads.check_payload(digest, size)
+            except TreadleError as error:
+                report.add("payload", digest, error, "restore its file from a backup")
+
+
+def _runs(reads: Reads, registry: Registry, report: _Report) -> None:
+    before: int | None = None
+    while not report.tired() and (page := reads.runs(before_no=before, limit=PAGE)):
+        for row in page:
+            before = row.no
+            if report.tired():
+                return
+            report.checked["runs"] += 1
+            try:
+                _run(reads, registry, row, report)
+            except TreadleError as error:
+                if is_lasting(error) and error.code != "BLOB_MISSING":
+                    end = "look at it; it has ended" if row.status in TERMINAL else f"treadle cancel {row.id}"
+                    report.add(
+                        "run", row.id, error, f"{end}, or treadle fork {row.id} --at N before the fault"
+                    )
+
+
+def _run(reads: Reads, registry: Registry, row: RunRow, report: _Report) -> None:
+    """Every record against the chain, every snapshot against its digest; an unfinished run is decided."""
+    for _ in records(reads, row):
+        report.checked["records"] += 1
+    for seq in reads.snapshot_seqs(row.no):
+        reads.snapshot(row.no, until_seq=seq)
+    if row.status not in TERMINAL:
+        load_state(row, reads, registry, BlobCache(reads))
