@@ -289,6 +289,7 @@ async def show(
         bool,
         typer.Option("--engine", help="Add the engine's own state: waits, frames, timers, resume pointer."),
     ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Long lists and texts too, uncut.")] = False,
 ) -> None:
     """Show one run: status, state, result, error, what it waits for."""
     async with cli.look(code=True) as engine:
@@ -296,7 +297,7 @@ async def show(
     if cli.out.as_json:
         cli.out.document(document)
     else:
-        describe(cli.out, document)
+        describe(cli.out, document, full=full)
 
 
 @commands(examples=["treadle state etl-1", "treadle state etl-1 --at 12 --json"])

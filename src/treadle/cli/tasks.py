@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import completing, inputs
+from . import completing, finding, inputs
 from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .driving import drive
 from .moments import moment
@@ -72,6 +72,7 @@ async def tasks(
     columns = {
         "id": "ID",
         "name": "TASK",
+        "title": "TITLE",
         "status": "STATUS",
         "roles": "ROLES",
         "assignee": "ASSIGNEE",
@@ -97,6 +98,7 @@ def _report(cli: Session, row: dict[str, Any]) -> None:
 async def show(cli: Session, id: TaskId) -> None:
     """Show one task: what is asked, of whom, and its history."""
     async with cli.look() as engine:
+        id = await finding.task_id(engine, id)
         row = await engine.task(id)
     if cli.out.as_json:
         cli.out.document(row)
@@ -112,14 +114,16 @@ async def show(cli: Session, id: TaskId) -> None:
 async def claim(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Take a task; only a holder of one of its roles may."""
     async with cli.engine(work=False, creates=False) as engine:
-        _report(cli, await engine.task_claim(id, user=user, roles=role or []))
+        _report(cli, await engine.task_claim(await finding.task_id(engine, id), user=user, roles=role or []))
 
 
 @task(examples=["treadle task release 5f3a… --user ann"])
 async def release(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Give a claimed task back to everybody."""
     async with cli.engine(work=False, creates=False) as engine:
-        _report(cli, await engine.task_release(id, user=user, roles=role or []))
+        _report(
+            cli, await engine.task_release(await finding.task_id(engine, id), user=user, roles=role or [])
+        )
 
 
 @task(examples=["treadle task assign 5f3a… --to bob --user ann --role underwriter"])
@@ -134,7 +138,10 @@ async def assign(
 ) -> None:
     """Hand a task to somebody."""
     async with cli.engine(work=False, creates=False) as engine:
-        _report(cli, await engine.task_assign(id, to=to, user=user, roles=role or []))
+        _report(
+            cli,
+            await engine.task_assign(await finding.task_id(engine, id), to=to, user=user, roles=role or []),
+        )
 
 
 @task(examples=["treadle task comment 5f3a… --text 'asked the customer' --user ann"])
@@ -147,7 +154,12 @@ async def comment(
 ) -> None:
     """Write a remark into a task's history."""
     async with cli.engine(work=False, creates=False) as engine:
-        _report(cli, await engine.task_comment(id, text=text, user=user, roles=role or []))
+        _report(
+            cli,
+            await engine.task_comment(
+                await finding.task_id(engine, id), text=text, user=user, roles=role or []
+            ),
+        )
 
 
 @task(
@@ -164,6 +176,7 @@ async def complete(
     ] = None,
     user: User = None,
     role: Roles = None,
+    claim: Annotated[bool, typer.Option("--claim", help="Claim it first, in the same command.")] = False,
     expected_version: Annotated[
         int | None,
         typer.Option(
@@ -180,7 +193,10 @@ async def complete(
     """Answer a task and drive its run on to the next wait."""
     answer = inputs.value(data, "--data")
     async with cli.engine(app, creates=False) as engine:
+        id = await finding.task_id(engine, id)
         row = await engine.task(id)
+        if claim:
+            await engine.task_claim(id, user=user, roles=role or [])
         done = await engine.task_complete(
             id, data=answer, user=user, roles=role or [], expected_version=expected_version
         )

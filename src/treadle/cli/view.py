@@ -25,7 +25,7 @@ def outcome(out: Output, document: Mapping[str, Any], *, quiet: bool = False) ->
         for line in summary(document):
             out.note(line)
         if document.get("result") is not None and not quiet:
-            out.value(_brief(document))
+            out.value(shortened(_brief(document)) if out.is_terminal else _brief(document))
     return exit_code(document)
 
 
@@ -52,7 +52,11 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     if status == "running" and any(wait.get("kind") in _WORK for wait in document.get("waiting_for") or ()):
         id = escape(document["id"])
         yield f"  [dim]nobody here can do it; when what is missing is there:[/] treadle resume {id}   [dim]or give it up:[/] treadle cancel {id}"
-    if status == "failed":
+    if status == "failed" and document.get("dialect") == "process":
+        # Its definition is pinned and its error decided: only an earlier point of it can go another way.
+        id = escape(document["id"])
+        yield f"  [dim]look:[/] treadle show {id}   [dim]go on from before it:[/] treadle fork {id} --at SEQ --definition FILE"
+    elif status == "failed":
         spent = "budget exceeded" in str((document.get("error") or {}).get("message"))
         more = " --budget usd=N (or tokens=N)" if spent else ""
         yield f"  [dim]look:[/] treadle show {escape(document['id'])}   [dim]again:[/] treadle retry {escape(document['id'])}{more}"
@@ -124,7 +128,9 @@ def _short(text: str) -> str:
 
 
 def error_line(error: Mapping[str, Any]) -> str:
-    place = f"{error['where']}: " if error.get("where") else ""
+    label = (error.get("details") or {}).get("step")
+    where = f"{label} ({error['where']})" if label and error.get("where") else error.get("where")
+    place = f"{where}: " if where else ""
     return f"{place}{error.get('message') or ''} [{error.get('class')}/{error.get('code')}]"
 
 
@@ -161,8 +167,8 @@ def spending(usage: Mapping[str, Any]) -> str:
     return f"{tokens:,} tokens, ${usage.get('usd') or 0:.4f}" if tokens else ""
 
 
-def describe(out: Output, document: Mapping[str, Any]) -> None:
-    """`treadle show` for people."""
+def describe(out: Output, document: Mapping[str, Any], *, full: bool = False) -> None:
+    """`treadle show` for people; long values are cut unless all of it is asked for."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -191,8 +197,11 @@ def describe(out: Output, document: Mapping[str, Any]) -> None:
         if text:
             facts.add_row(heading, escape(text))
     console.print(facts)
+    trace = ((document.get("error") or {}).get("details") or {}).get("traceback")
     if document.get("error"):
         console.print(f"[red]error[/]  {escape(error_line(document['error']))}")
+    if trace:
+        console.print(f"[dim]{escape(trace if isinstance(trace, str) else to_json(trace))}[/]")
     for line in waits(document):
         console.print(line)
     for part in ("input", "state", "results", "result", "engine"):
@@ -200,7 +209,33 @@ def describe(out: Output, document: Mapping[str, Any]) -> None:
         again = part == "result" and document["result"] == document.get("state")
         if document.get(part) not in (None, {}, []) and not again:
             console.print(f"[bold dim]{part}[/]")
-            _json(console, document[part])
+            _json(console, document[part] if full else shortened(document[part]))
+
+
+# So many items of a list, or characters of a text, are shown unless all of it is asked for.
+ITEMS_MAX = 20
+CHARS_MAX = 2_000
+
+
+def shortened(value: Any) -> Any:
+    """A value for people: long lists and texts cut, and said so."""
+    if isinstance(value, str) and len(value) > CHARS_MAX:
+        return f"{value[:CHARS_MAX]}… ({len(value)} characters; --full shows all)"
+    if isinstance(value, Mapping):
+        kept = {key: shortened(part) for key, part in list(value.items())[: ITEMS_MAX * 5]}
+        return (
+            {**kept, "…": f"{len(value) - len(kept)} more; --full shows all"}
+            if len(kept) < len(value)
+            else kept
+        )
+    if isinstance(value, list):
+        items = [shortened(part) for part in value[:ITEMS_MAX]]
+        return (
+            [*items, f"… {len(value) - ITEMS_MAX} more; --full shows all"]
+            if len(value) > ITEMS_MAX
+            else items
+        )
+    return value
 
 
 def _json(console: Any, value: object) -> None:
