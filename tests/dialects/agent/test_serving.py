@@ -192,7 +192,7 @@ def test_every_address_of_loopback_is_checked_alike(host):
     assert (f"[{host}]:*" if ":" in host else f"{host}:*") in settings.allowed_hosts
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "no.such.name.invalid"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1"])
 def test_an_address_that_others_reach_wants_a_token(host):
     assert security(host) is None
     with pytest.raises(Usage, match="TREADLE_TOKEN"):
