@@ -244,7 +244,7 @@ class Engine(TaskMethods):
         if model is not None and not isinstance(model, str):
             model = self.agents.providers.take(run, model)
         compose.check_start(id, model, config, secrets, templates, skills)
-        row = await self.definition(workflow)
+        row = await self.library.named_before(workflow, id, self.read) or await self.definition(workflow)
         options = compose.run_options(
             row,
             model=model,

@@ -214,6 +214,19 @@ class Library:
             self._named[workflow] = row
         return row
 
+    async def named_before(self, workflow: Any, id: str | None, read: Read) -> DefinitionRow | None:
+        """The definition of the run that has this id already, if it was asked for by the same bare name:
+        the same start is the same run, whatever has been deployed since."""
+        if id is None or not isinstance(workflow, str):
+            return None
+
+        def ask(reads: Reads) -> DefinitionRow | None:
+            run = reads.run(id)
+            return reads.definition(run.definition) if run is not None and run.workflow == workflow else None
+
+        found: DefinitionRow | None = await read(ask)
+        return found
+
     def loaded(self, row: DefinitionRow) -> Any:
         """A definition made ready by its machine; for checks before a run is started."""
         found = self._loaded.get(row.digest)

@@ -256,8 +256,14 @@ def _start_again(core: Core, hot: Hot, item: Item, event: Started) -> None:
     if was["definition"] == event.definition and same:
         core.answer(item, {"run": item.run, "existing": True})
         return
+    other = [] if was["definition"] == event.definition else ["definition"]
+    other += [] if same else ["input"]
+    what = " and ".join(other)
     core.refuse(
-        item, RunExists(f"a run {item.run!r} exists with another definition or input; choose another id")
+        item,
+        RunExists(
+            f"a run {item.run!r} exists with another {what}; choose another id", details={"differs": other}
+        ),
     )
 
 

@@ -113,3 +113,16 @@ async def test_retry_takes_the_word_that_python_keeps_for_itself(tmp_path: Path)
         assert shown["status"] == "failed"
         with pytest.raises(TreadleError, match="nowhere"):
             await engine.retry(run.id, from_="nowhere")
+
+
+async def test_the_same_start_is_the_same_run_whatever_was_deployed_since(tmp_path: Path) -> None:
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        engine.deploy(flow(tmp_path, 1))
+        await engine.start("v", {"x": 1}, id="k")
+        engine.deploy(flow(tmp_path, 2))
+        assert (await engine.start("v", {"x": 1}, id="k")).existing
+        with pytest.raises(TreadleError, match="another input"):
+            await engine.start("v", {"x": 2}, id="k")
+        with pytest.raises(TreadleError, match="another definition"):
+            await engine.start("v@2", {"x": 1}, id="k")
+        await assert_replays(engine)
