@@ -9,7 +9,7 @@ Everything here runs on the core thread, between batches, or reads. Nothing is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from treadle.runtime.core import Core
 from treadle.runtime.hot import BlobCache, load_state, open_work
 from treadle.runtime.ports import Ack, Item, NewRun
 from treadle.runtime.registry import Registry
-from treadle.runtime.staging import answer_of
+from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
 
 PAGE = 1_000
@@ -126,7 +126,7 @@ def post(core: Core, app: App, made: list[Item], submission: str | None, ack: Ac
         core.remember(scope, {"runs": runs})
     gathered = _Gathered(core, runs, ack)
     for number, item in enumerate(made):
-        item.ack, item.derived = partial(gathered.one, number), True
+        item.ack, item.derived = partial(gathered.one, item.run), True
         item.message = f"publish:{submission or core.entropy(16).hex()}:{number}"
         core.post(item)
     return HANDED_ON
@@ -144,20 +144,25 @@ def runs_of(answer: dict[str, Any]) -> list[str]:
     return answer.get("runs") or [answer["run"]]
 
 
+def refusal(answers: Mapping[str, TreadleError | None]) -> TreadleError | None:
+    """One refusal for the deliveries of one event, which says what became of each (`staging.refusal_of`)."""
+    errors = [error for error in answers.values() if error is not None]
+    value = refusal_of({run: None if e is None else e.to_value() for run, e in answers.items()})
+    return None if value is None else TreadleError.restored(value, type(errors[0]).__name__)
+
+
 class _Gathered:
-    """One answer for several deliveries, once all are decided: the runs, or the first one's refusal."""
+    """One answer for several deliveries, once all are decided: the runs, or the refusal."""
 
     def __init__(self, core: Core, runs: list[str], ack: Ack | None) -> None:
-        self._core, self._left, self._runs, self._ack = core, len(runs), runs, ack
-        self._errors: dict[int, TreadleError] = {}
+        self._core, self._runs, self._ack = core, runs, ack
+        self._answers: dict[str, TreadleError | None] = {}
 
-    def one(self, number: int, value: Any, error: TreadleError | None) -> None:
-        if error is not None:
-            self._errors[number] = error
-        self._left -= 1
-        if self._left == 0 and self._ack is not None:
-            first = self._errors[min(self._errors)] if self._errors else None
-            self._core.reply(self._ack, None if first is not None else self._runs, first)
+    def one(self, run: str, value: Any, error: TreadleError | None) -> None:
+        self._answers[run] = error
+        if len(self._answers) == len(self._runs) and self._ack is not None:
+            refused = refusal({run: self._answers[run] for run in self._runs})
+            self._core.reply(self._ack, None if refused is not None else self._runs, refused)
 
 
 # --- looking ------------------------------------------------------------------------------------------

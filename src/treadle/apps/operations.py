@@ -91,21 +91,24 @@ class Applications:
 
     async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
         """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each.
-        The answer is the runs, or the first refusal, once all have decided."""
+        The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) > 1 and self._engine.owns:
             found: list[str] = await self._engine.ask(
                 lambda ack: Write(lambda core: cells.post(core, app, made, submission, ack), ack)
             )
             return found
         asking = (self._engine.ask(partial(_with_ack, item)) for item in made)
-        answers: list[dict[str, Any]] = []
-        for answer in await asyncio.gather(*asking, return_exceptions=True):
+        errors: dict[str, TreadleError | None] = {}
+        runs: list[str] = []
+        for item, answer in zip(made, await asyncio.gather(*asking, return_exceptions=True), strict=True):
+            errors[item.run] = answer if isinstance(answer, TreadleError) else None
             if isinstance(answer, BaseException):
-                raise answer
-            answers.append(answer)
-        if len(made) == 1 and "runs" in answers[0]:
-            return list(answers[0]["runs"])
-        runs = [answer.get("run", item.run) for item, answer in zip(made, answers, strict=True)]
+                if errors[item.run] is None:
+                    raise answer
+            else:
+                runs += answer.get("runs") or [answer.get("run", item.run)]
+        if (refused := cells.refusal(errors)) is not None:
+            raise refused
         return [run for run in runs if run != app.name]
 
     def _taking(self, schema: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,8 +81,16 @@ def answer_of(find: Callable[[str, str], Value], scope: str, id: str) -> Value:
     """The durable answer of a submission id. One that went to several runs has a refusal for its answer
     if one of them refused it."""
     found = find(scope, id)
-    for run in (found or {}).get("runs", ()):
-        one = find(f"run:{run}", id)
-        if one is not None and "error" in one:
-            return one
-    return found
+    each = {run: (find(f"run:{run}", id) or {}).get("error") for run in (found or {}).get("runs", ())}
+    refusal = refusal_of(each)
+    return found if refusal is None else {"error": refusal}
+
+
+def refusal_of(each: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The error of an event that went to several runs: the first refusal, with what each of them answered
+    (None: it took the event) in `details["deliveries"]`. None if nobody refused it."""
+    first = next((error for error in each.values() if error is not None), None)
+    if first is None or len(each) == 1:
+        return first
+    told = [{"run": run, "error": error} for run, error in each.items()]
+    return {**first, "details": {**first["details"], "deliveries": told}}

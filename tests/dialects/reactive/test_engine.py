@@ -33,6 +33,7 @@ from treadle.apps.cells import StoreBlobs
 from treadle.dialects.reactive.index import CellIndex
 from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
 from treadle.kernel.values import decode
+from treadle.testing import assert_replays
 
 
 @pytest.fixture(autouse=True)
@@ -459,6 +460,39 @@ async def test_a_guest_publishes_through_the_owner(tmp_path):
             with pytest.raises(InputInvalid):
                 await guest.publish("com.acme/OrderCreated@1", {})
             assert (await guest.snapshot())["shop"]["roots"] == (await owner.snapshot())["shop"]["roots"]
+
+
+async def test_a_refusal_says_who_took_the_event_to_owner_and_guest_alike(tmp_path):
+    """REACTIVE.md §8.6: the real answer, per cell where some took it, and the same again for the same id."""
+
+    def flow(name: str, takes: bool) -> rx.Workflow:
+        def step(state, event):
+            if not takes:
+                raise ValueError("not today")
+            return rx.Output(event)
+
+        return rx.workflow(name, state=Booked, events=[Booked], key="order_id", effects=[])(step)
+
+    def fan() -> rx.App:
+        return rx.App("fan", [flow("t/no@1", False), flow("t/yes@1", True)])
+
+    expected = [("t/no@1/a", "STEP_FAILED"), ("t/yes@1/a", None)]
+    told: list[Any] = []
+    async with Engine(url(tmp_path)) as owner, Engine(url(tmp_path)) as guest:
+        await asyncio.to_thread(owner.deploy, fan())
+        guest.load(fan())
+        assert (owner.owns, guest.owns) == (True, False)
+        for engine, submission in ((owner, "s1"), (owner, "s1"), (guest, "s1"), (guest, "s2"), (guest, "s2")):
+            with pytest.raises(TreadleError, match="not today") as caught:
+                await engine.publish(Booked("a"), submission_id=submission)
+            deliveries = caught.value.details["deliveries"]
+            assert [(d["run"], d["error"] and d["error"]["code"]) for d in deliveries] == expected
+            told.append((caught.value.code, caught.value.message))
+        assert len({*told}) == 1
+        assert await guest.cell("t/no@1", "a") is None
+        yes = await guest.cell("t/yes@1", "a")
+        assert len(await yes.journal()) == 2, "once for each submission"
+        await assert_replays(owner)
 
 
 # --- versions --------------------------------------------------------------------------------------------
