@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from treadle.dialects.agent import DIALECT
 from treadle.dialects.agent.provider_errors import FATAL
 from treadle.kernel.values import decode_trusted
 from treadle.runtime import document
@@ -63,7 +64,8 @@ def _script_of(reads: Reads, row: RunRow, remarks: list[str]) -> Script:
 
         # A question that was cut off is asked again by whoever replays the script: it must not run out.
         cut = unanswered_of(journal, blob, UNANSWERED["throw"])
-        _add_answers(script, [*cut, *answers_of(journal, blob)], _Remarked(list(document.events(reads, row))))
+        remarked = _Remarked(list(document.events(reads, row, DIALECT.machine)))
+        _add_answers(script, [*cut, *answers_of(journal, blob)], remarked)
     for record in journal:
         for intent in record.get("opened") or ():
             child = reads.run(child_id(row.id, str(intent["id"]))) if intent["kind"] == "child" else None

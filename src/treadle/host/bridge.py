@@ -341,7 +341,10 @@ class Bridge:
             row = reads.run(run)
             if row is None:
                 return []
-            return [*islice(document.events(reads, row, after=after, record=record), EVENTS_PER_READ)]
+            machine = self._registry_of(reads).machine(row.dialect)
+            return [
+                *islice(document.events(reads, row, machine, after=after, record=record), EVENTS_PER_READ)
+            ]
 
         found: list[dict[str, Any]] = []
         while page := await self.read(ask):

@@ -41,6 +41,9 @@ class Machine(ABC):
     large_input: ClassVar[bool] = False
     # Whether what people send in later (signals, answers to tasks, patches, retries) may be references too.
     large_data: ClassVar[bool] = False
+    # Whether people are told of each record what came and what was asked for; else the machine tells in its own
+    # events all that there is to tell.
+    narrated: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.
     signed: ClassVar[bool] = False
     # Whether events alone bring a run to life: its id is its identity, so it is not started or forked by hand.

@@ -148,6 +148,8 @@ class Step:
     status: str
     status_changed: bool
     ended: bool
+    # What `body` holds, as it was before it was encoded; for those who tell of it.
+    record: dict[str, Any]
 
     def carried(self, deliver: OpenIntent) -> Value:
         """The value of the event that a `deliver` intent carries, or names by its place in this step."""
@@ -411,6 +413,7 @@ def admit(
         status=status,
         status_changed=status != was or seq == 1,
         ended=status in TERMINAL,
+        record=record,
     )
 
 

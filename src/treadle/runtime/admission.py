@@ -41,7 +41,7 @@ from treadle.store.protocol import RunRow
 
 from . import effects, undecided
 from .hot import Hot, join_ids
-from .narrative import TOLD_HERE, events_of
+from .narrative import events_of
 from .payloads import disarming, handed_over, input_digest, lightened
 from .ports import Item, NewRun, Own
 
@@ -295,8 +295,8 @@ def _is_refusable(item: Item, hot: Hot) -> bool:
 def record(core: Core, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
     """Stages an admitted step, with all that follows from it."""
     state, staged = hot.state, core.staged
-    if state.dialect in TOLD_HERE:
-        told = events_of(state.dialect, decode_trusted(step.body))
+    if hot.machine.narrated:
+        told = events_of(step.record, narrated=True)
     else:
         told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
     first_no = hot.event_no + 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
+from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
 from treadle.kernel.run import GENESIS, RunState, error_of
 from treadle.kernel.values import Value, decode_trusted
@@ -226,14 +227,16 @@ def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) 
     }
 
 
-def record_events(dialect: str, stored: Stored, last_no: int) -> list[dict[str, Any]]:
+def record_events(stored: Stored, last_no: int, *, narrated: bool) -> list[dict[str, Any]]:
     """A record's events, numbered."""
     record = stored.record()
-    found = events_of(dialect, record)
+    found = events_of(record, narrated=narrated)
     return numbered(found, last_no - len(found) + 1, stored.seq, record["at"])
 
 
-def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Iterator[dict[str, Any]]:
+def events(
+    reads: Reads, row: RunRow, machine: Machine, *, after: int = 0, record: int = 1
+) -> Iterator[dict[str, Any]]:
     """A run's events in order of their numbers: the journal's and those beside it, merged, paged.
     `record` is one that no event with a number above `after` comes before."""
     beside = _frames(reads, row.no, after)
@@ -242,7 +245,7 @@ def events(reads: Reads, row: RunRow, *, after: int = 0, record: int = 1) -> Ite
         if last_no <= after:
             continue
         hidden = may_refer(stored.body)
-        for event in record_events(row.dialect, stored, last_no):
+        for event in record_events(stored, last_no, narrated=machine.narrated):
             if event["seq"] <= after:
                 continue
             if hidden:

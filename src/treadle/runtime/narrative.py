@@ -1,8 +1,8 @@
 """What people are shown of a record: the events of its work and of its decision.
 
-A machine tells in its decisions what happened, in its own words. A cell's step is the author's and tells
-nothing but what it emits, so what came to a cell and what it asked for is told here, from the record: the
-journal holds nothing twice, and what was recorded before can be told as well.
+A machine tells in its decisions what happened, in its own words. Where it does not (`Machine.narrated`), what
+came to a run and what it asked for is told here, from the record: the journal holds nothing twice, and what was
+recorded before can be told as well.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from typing import Any, Final
 from treadle.kernel.model import DETACHED_KINDS
 from treadle.lang.duration import instant_text
 
-# Dialects whose machines leave the telling to this module.
-TOLD_HERE: Final = ("reactive",)
 # Fields of every event; no field of its own can replace them.
 OWN_FIELDS: Final = ("seq", "at", "record", "type")
 
 
-def events_of(dialect: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+def events_of(record: dict[str, Any], *, narrated: bool) -> list[dict[str, Any]]:
     """A record's events in order: what happened inside the work first, then what was decided."""
     event = record["event"]
     inner = event.get("events", []) if record["kind"] == "receipt" else []
     decided = record.get("events", [])
-    if dialect not in TOLD_HERE:
+    if not narrated:
         return [*inner, *decided]
     return [*inner, *_came(record, event), *decided, *_asked(record)]
 

@@ -105,6 +105,9 @@ class Registry:
             input
         )
 
+    def machine(self, dialect: str) -> Machine:
+        return self._machine_of(dialect)
+
     def load(self, digest: str) -> Loaded:
         digest = self.instead or digest
         if found := self._loaded.get(digest):

@@ -99,6 +99,8 @@ class ReactiveMachine(Machine):
     final: ClassVar[bool] = False
     signed: ClassVar[bool] = True
     by_events: ClassVar[bool] = True
+    # A step is the author's and tells nothing but what it emits.
+    narrated: ClassVar[bool] = True
     # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
     record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
     # What the step emits, which is counted there too, and its annotations.
