@@ -17,14 +17,13 @@ from treadle.dialects.reactive import governance
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.decide import Bound
 from treadle.dialects.reactive.governance import ApplyBlocked
-from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, is_reference, make_reference
-from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
+from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
 from treadle.runtime.commands import HANDED_ON, Operate
@@ -36,7 +35,6 @@ from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
 
 PAGE = 1_000
-SNAPSHOTS = "cells"
 
 
 # --- which code is active -----------------------------------------------------------------------------
@@ -252,7 +250,7 @@ def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
                     continue
                 if (why := _misfit(core, bound, row)) is not None:
                     found.append({**_about(row), "reason": why})
-    return found + [{"run": run, "reason": "has queued events"} for run in _queued(core)]
+    return found + [{"run": run, "reason": "has queued events"} for run in queued(core)]
 
 
 def _has_an_end(workflow: str, app: App) -> bool:
@@ -295,7 +293,7 @@ def _misfit(core: Core, bound: Bound, row: RunRow) -> str | None:
     return None if why is None else f"does not fit the new state: {why}"
 
 
-def _queued(core: Core) -> list[str]:
+def queued(core: Core) -> list[str]:
     """Cells that have events or receipts waiting."""
     found = []
     for item in core.queued():
@@ -363,82 +361,3 @@ def report(reads: Reads, registry: Registry, app: App, *, run: str | None = None
     if run is not None and not histories:
         raise InputInvalid(f"{run} is no cell of {app.name}")
     return shadow(app, histories)
-
-
-# --- snapshots ----------------------------------------------------------------------------------------
-
-
-class StoreBlobs:
-    """The store's blobs as the index needs them; what is put stands in the batch at hand."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def get(self, digest: str) -> bytes:
-        return self._core.staged.batch.blobs.get(digest) or self._core.store.blob(digest)
-
-    def put(self, body: bytes) -> str:
-        digest = digest_bytes(body)
-        if digest not in self._core.staged.batch.blobs and not self._core.store.has_blob(digest):
-            self._core.staged.batch.blobs[digest] = body
-        return digest
-
-
-def snapshot(core: Core, app: App) -> dict[str, Any]:
-    """Materialises the cells of every workflow into its index; the roots depend on the states alone.
-    The last snapshot's roots are pinned: `gc` keeps what they reach."""
-    if queued := _queued(core):
-        raise TreadleError(f"{len(queued)} cells have queued events", code="NOT_QUIET", cls="consistency")
-    blobs = StoreBlobs(core)
-    index = CellIndex(blobs)
-    last = core.store.document(SNAPSHOTS, app.name) or {"roots": {}}
-    roots: dict[str, str] = {}
-    for workflow in app.workflows:
-        before = last["roots"].get(workflow, EMPTY)
-        seen: dict[bytes, Entry | None] = dict.fromkeys((entry.key for entry in index.entries(before)), None)
-        for row in filter(is_cell, rows_of(core.store, workflow)):
-            hot = core.hot.get(row.id)
-            if hot is None or hot.state.state is None:
-                continue
-            body = encode(hot.state.state)
-            key = b"" if row.id == workflow else encode(row.cell_key)
-            entry = Entry(key, digest_bytes(body), len(body), hot.state.last_ns)
-            if index.find(before, key) == entry:
-                seen.pop(key, None)
-            else:
-                blobs.put(body)
-                seen[key] = entry
-            core.hot.evict()
-        roots[workflow] = index.update(before, seen)
-    taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(core.clock.now_ns())}
-    core.staged.batch.documents.append((SNAPSHOTS, app.name, core.clock.now_ns(), encode(taken)))
-    return taken
-
-
-class _ReadBlobs:
-    """The store's blobs for looking only."""
-
-    def __init__(self, reads: Reads) -> None:
-        self.get = reads.blob
-
-    def put(self, body: bytes) -> str:
-        return digest_bytes(body)
-
-
-def differences(reads: Reads, before: str, after: str) -> list[dict[str, Any]]:
-    """The cells in which two roots differ, with the digests of their states."""
-    found = []
-    for one, other in CellIndex(_ReadBlobs(reads)).changes(before, after):
-        key = (one or other or Entry(b"", "", 0, 0)).key
-        states = {"before": one.state if one else None, "after": other.state if other else None}
-        found.append({"key": decode_trusted(key) if key else None, **states})
-    return found
-
-
-def pinned(core: Core) -> Iterator[str]:
-    """Every blob that the snapshots of applications hold on to."""
-    index = CellIndex(StoreBlobs(core))
-    for _, taken in core.store.documents(SNAPSHOTS):
-        for root in taken["roots"].values():
-            if root != EMPTY:
-                yield from index.reachable(root)

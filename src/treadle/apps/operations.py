@@ -31,7 +31,7 @@ from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
-from . import cells
+from . import cells, snapshots
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -210,20 +210,23 @@ class Applications:
         """The last snapshot of every application that is loaded here, after taking one."""
         for name in cells.names(self.machine):
             await self.active(name)
+            asked = {"app": name, "fresh": True}
             while True:
                 try:
-                    await self._engine.operate("snapshot", {"app": name}, home=name)
+                    answer = await self._engine.operate("snapshot", asked, home=name)
                 except TreadleError as error:
                     if error.code != "NOT_QUIET":
                         raise
                     await asyncio.sleep(DRAIN_POLL_S)
                     continue
-                break
-        return await self._engine.read(lambda reads: dict(reads.documents(cells.SNAPSHOTS)))
+                if answer["done"]:
+                    break
+                asked = {"app": name}
+        return await self._engine.read(lambda reads: dict(reads.documents(snapshots.SNAPSHOTS)))
 
     async def compare(self, before: str, after: str) -> list[dict[str, Any]]:
         """The cells in which two roots of one workflow differ."""
-        return await self._engine.read(lambda reads: cells.differences(reads, before, after))
+        return await self._engine.read(lambda reads: snapshots.differences(reads, before, after))
 
     async def propose(self, app: App) -> int:
         await asyncio.to_thread(self._engine.deploy, app)
@@ -261,7 +264,7 @@ class Applications:
 
     def pinned(self, core: Core) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
-        return cells.pinned(core)
+        return snapshots.pinned(core)
 
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""
@@ -304,7 +307,8 @@ class Applications:
                     )
                 return cells.govern(core, here[0], body["data"], asked)
             case "snapshot":
-                return cells.snapshot(core, self._app_on(core.store, body["app"]))
+                app = self._app_on(core.store, body["app"])
+                return snapshots.page(core, app, fresh=bool(body.get("fresh")))
             case name:
                 raise InputInvalid(f"no operation {name!r} is known")
 

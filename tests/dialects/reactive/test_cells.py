@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reactive_shop import ChargeReceipt, OrderCancelled, OrderCreated, app, order
 
 from treadle import reactive as rx
-from treadle.apps import cells as apps
+from treadle.apps import snapshots
 from treadle.dialects.reactive.index import EMPTY, LEAF_ENTRIES_MAX, CellIndex, Entry
 from treadle.kernel.errors import BlobCorrupt, BlobMissing
 from treadle.kernel.values import decode, digest_bytes, encode
@@ -144,7 +144,7 @@ def test_writes_stay_out_of_the_index_until_a_snapshot_and_reads_find_the_newest
     ]
     after = world.snapshot()
     assert world.compare(before, after) == {"t/held@1": [1, 2]}
-    index = CellIndex(apps.StoreBlobs(world._host.core))
+    index = CellIndex(snapshots.StoreBlobs(world._host.core))
     assert index.count(before.roots["t/held@1"]) == 5, "the old root still holds the old content"
 
 
@@ -252,6 +252,28 @@ def test_a_snapshot_drains_the_queue_and_is_allowed_with_open_effects():
     world.assert_replays()
 
 
+def test_a_snapshot_that_is_read_in_pages_is_of_one_moment():
+    """Cells change, come and go between its pages, and what nobody needs is collected."""
+    app = rx.App("x", [held])
+    world = rx.testing.World(app)
+    for n in range(9):
+        world.send(Put(n, b"old"))
+    host, rounds = world._host, 0
+    between = [Put(8, b"new"), Put(0, None), Put(9, b"late"), Put(3, b"x"), Put(3, b"old")]
+    while True:
+        taken = host.change(lambda core, ack: snapshots.page(core, app, limit=2))
+        if taken["done"]:
+            break
+        rounds += 1
+        if between:
+            world.send(between.pop(0))
+        host.change(lambda core, ack: core.store.sweep(keep=snapshots.pinned(core)))
+    assert rounds == 5, "nine cells, two at a time"
+    assert taken["roots"] == world.snapshot().roots
+    found = CellIndex(snapshots.StoreBlobs(host.core)).entries(taken["roots"]["t/held@1"])
+    assert sorted(decode(entry.key) for entry in found) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_a_small_cache_changes_nothing_but_residency():
     def run(cache: int) -> tuple[Any, ...]:
         world = rx.testing.World(app(), cell_cache=cache)
@@ -280,7 +302,7 @@ def test_collection_keeps_what_the_kept_snapshots_reach_and_nothing_else():
     assert world.gc(keep=1) == 0
     assert world.reopen(at=kept).cells(order) == world.cells(order)
     with pytest.raises(BlobMissing):
-        list(CellIndex(apps.StoreBlobs(world._host.core)).entries(roots[1].roots["com.acme/order@1"]))
+        list(CellIndex(snapshots.StoreBlobs(world._host.core)).entries(roots[1].roots["com.acme/order@1"]))
 
 
 def test_records_carry_the_workflow_and_the_key():

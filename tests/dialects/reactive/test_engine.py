@@ -29,7 +29,7 @@ from reactive_shop import (
 
 from treadle import Engine
 from treadle import reactive as rx
-from treadle.apps.cells import StoreBlobs
+from treadle.apps.snapshots import StoreBlobs
 from treadle.dialects.reactive.index import CellIndex
 from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
 from treadle.kernel.values import decode

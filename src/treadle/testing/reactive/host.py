@@ -14,6 +14,7 @@ from hashlib import sha512
 from typing import Any
 
 from treadle.apps import cells as apps
+from treadle.apps import snapshots
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.decide import Bound
 from treadle.dialects.reactive.index import EMPTY, CellIndex
@@ -25,7 +26,7 @@ from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.hot import Hot, split_ids
 from treadle.runtime.ports import Ack, Item, News, Work
-from treadle.runtime.registry import Registry, machines_of
+from treadle.runtime.registry import Family, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
@@ -112,6 +113,7 @@ class Host:
         self.registry = Registry(machines_of({DIALECT_NAME: self.machine}), self.store)
         self._known: dict[str, DefinitionRow] = {}
         self.registry.pending = self._known
+        self.registry.family = lambda digest: Family([self._known[digest]], {})
         self.apps: dict[str, App] = {}
         for app in apps:
             self.attach(app)
@@ -231,7 +233,7 @@ class Host:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
     def pinned(self, core: Core) -> Iterator[str]:
-        return apps.pinned(core)
+        return snapshots.pinned(core)
 
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
@@ -244,7 +246,7 @@ class Host:
         """Roots of the cells as an engine takes them, and a cut of every run."""
 
         def take(core: Core, ack: Ack) -> dict[str, Any]:
-            taken = apps.snapshot(core, app)
+            taken = snapshots.take(core, app)
             seqs: dict[str, int] = {}
             for row in apps.rows_of(core.store, None):
                 hot = core.hot.get(row.id)
@@ -268,7 +270,7 @@ class Host:
         return [body for name, body in sorted(self.store.documents(WORLD)) if name.startswith("snapshot ")]
 
     def collect(self, keep: int) -> int:
-        index = CellIndex(apps.StoreBlobs(self.core))
+        index = CellIndex(snapshots.StoreBlobs(self.core))
         kept = {
             blob
             for cut in self.cuts()[-keep:]

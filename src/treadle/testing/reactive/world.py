@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from treadle.apps import cells as apps
+from treadle.apps import snapshots
 from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.governance import ProposalRefused
 from treadle.dialects.reactive.machine import effect_name, timer_params
@@ -345,7 +346,8 @@ class World:
         """The keys whose cells differ between two snapshots, by workflow."""
         return {
             name: [
-                one["key"] for one in apps.differences(self._host.store, before.roots.get(name, root), root)
+                one["key"]
+                for one in snapshots.differences(self._host.store, before.roots.get(name, root), root)
             ]
             for name, root in after.roots.items()
         }
