@@ -17,7 +17,7 @@ from treadle.store.protocol import RunRow
 
 from . import effects
 from .hot import join_ids, split_ids
-from .narrative import TOLD_HERE, events_of
+from .narrative import events_of
 from .ports import Item, News
 from .progress import numbered
 
@@ -125,9 +125,7 @@ def _close(core: Core, row: RunRow, open_ids: list[str]) -> None:
 
 def _record(core: Core, row: RunRow, state: RunState, step: Step, open_ids: list[str]) -> None:
     batch = core.staged.batch
-    told = step.events
-    if row.dialect in TOLD_HERE:
-        told = events_of(row.dialect, {"kind": step.kind, "event": {}, "events": told, "status": step.status})
+    told = events_of(step.record, narrated=core.registry.machine(row.dialect).narrated)
     first_no = core.store.last_event_no(row.no) + 1
     event_no = first_no + len(told) - 1
     batch.records.append((row.no, step.seq, event_no, None, join_ids(open_ids), step.digest, step.body))
