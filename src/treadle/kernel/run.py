@@ -134,7 +134,7 @@ class RunState:
 
 @dataclass(slots=True)
 class Step:
-    """One admitted event: the record's bytes and what the runtime has to do about it."""
+    """One admitted event: its record, the record's bytes, and what the runtime has to do about it."""
 
     seq: int
     kind: str
@@ -148,7 +148,6 @@ class Step:
     status: str
     status_changed: bool
     ended: bool
-    # What `body` holds, as it was before it was encoded; for those who tell of it.
     record: dict[str, Any]
 
     def carried(self, deliver: OpenIntent) -> Value:
@@ -360,7 +359,6 @@ def admit(
     opened = [
         _identify(run, intent, seq, index, at_ns, allowed) for index, intent in enumerate(decision.intents)
     ]
-
     cancelled = _cancelled(run, decision.cancel)
     tracked = [intent for intent in opened if intent.kind not in DETACHED_KINDS]
     if final and decision.status in TERMINAL:
