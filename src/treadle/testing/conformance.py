@@ -337,10 +337,8 @@ def check_the_inbox_keeps_order_and_takes_a_key_once(make: MakePlace) -> None:
         store.post([("b", b"again"), ("c", b"3")])
         assert [tuple(row) for row in store.inbox(10)] == [("b", b"1"), ("a", b"2"), ("c", b"3")]
         assert [tuple(row) for row in store.inbox(1)] == [("b", b"1")]
-        assert store.inbox_has("a")
         store.commit(Batch(inbox_done=["a", "b"]))
         assert [tuple(row) for row in store.inbox(10)] == [("c", b"3")]
-        assert not store.inbox_has("a")
 
 
 def check_answers_are_found_by_their_keys_and_go_when_read_or_by_age(make: MakePlace) -> None:
@@ -368,7 +366,7 @@ def check_a_guest_can_write_messages(make: MakePlace) -> None:
             time.sleep(0.01)
         guest.post([("from afar", b"hello")])
         _noticed(owner, "another connection wrote")
-        assert owner.inbox_has("from afar")
+        assert [row[0] for row in owner.inbox(10)] == ["from afar"]
         owner.commit(Batch(inbox_done=["from afar"], replies=[("from afar", 1, b"heard")]))
         _noticed(guest, "another connection answered")
         assert guest.replies(["from afar"]) == {"from afar": b"heard"}

@@ -6,12 +6,16 @@ import asyncio
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from treadle import Engine
 from treadle import reactive as rx
 from treadle.host.signing import node_signer
 from treadle.kernel.model import Receipt
+from treadle.kernel.values import encode
+from treadle.runtime.messages import reply_from_bytes
 from treadle.runtime.ports import Item
+from treadle.store.open import open_sqlite
 
 
 @rx.schema("com.sign/Asked@1")
@@ -80,10 +84,20 @@ async def test_a_receipt_without_the_nodes_signature_settles_nothing(tmp_path: P
         for receipt in (forged, signed, stranger):
             answer = await engine._bridge.ask(lambda ack, r=receipt: Item(run.id, r, ack=ack))
             assert answer["stale"] is True
+        async with Engine(f"sqlite:///{store}", work=False) as guest:
+            answer = await guest._bridge.ask(lambda ack: Item(run.id, forged, ack=ack))
+            assert answer["stale"] is True, "nor if it comes from another process"
+            for word in ("own", "notes"):
+                value = {
+                    "run": run.id,
+                    "event": {"kind": "receipt", "intent": wait["id"]},
+                    word: {"own": True},
+                }
+                assert await refusal_of(store, f"guest:{word}", value) == "INPUT_INVALID"
         shown = await run.show()
         assert shown["status"] == "waiting", "the intent is still open"
         codes = [found["code"] for found in await engine.diagnostics(run.id)]
-        assert codes == ["receipt.unsigned"] * 3
+        assert codes == ["receipt.unsigned"] * 4
 
         gate.set()
         shown = await run.settled(timeout=10)
@@ -93,6 +107,21 @@ async def test_a_receipt_without_the_nodes_signature_settles_nothing(tmp_path: P
     key = tmp_path / "t.db-key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert len(key.read_bytes()) == 32
+
+
+async def refusal_of(store: Path, key: str, value: dict[str, Any]) -> str:
+    """What whoever posts this is told by the owner."""
+    writes = open_sqlite(store)
+    writes.post([(key, encode(value))])
+    async with asyncio.timeout(30):
+        while True:
+            if body := writes.replies([key]).get(key):
+                break
+            await asyncio.sleep(0.01)
+    writes.close()
+    error = reply_from_bytes(body)[1]
+    assert error is not None
+    return error.code
 
 
 def test_the_key_outlives_the_process(tmp_path: Path) -> None:
