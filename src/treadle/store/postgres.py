@@ -152,8 +152,11 @@ class PostgresDialect:
 
     def schema_version(self, connection: Connection) -> int:
         with self.errors():
-            there = connection.execute("SELECT to_regclass('meta') IS NOT NULL").fetchone()
-            if there is None or not there[0]:
+            # Asked as a query and not of a cache of names: another process may have made it while we waited.
+            there = connection.execute(
+                "SELECT 1 FROM pg_class WHERE relname = 'meta' AND relnamespace = current_schema()::regnamespace"
+            ).fetchone()
+            if there is None:
                 return 0
             row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         return int(row[0]) if row else 0
