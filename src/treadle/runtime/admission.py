@@ -128,14 +128,15 @@ def _find(core: Core, item: Item) -> Hot | None:
 def _create(core: Core, item: Item) -> Hot:
     assert item.create is not None
     new = item.create
-    loaded = core.registry.load(new.definition)
+    definition = _current(core, new)
+    loaded = core.registry.load(definition)
     now = core.clock.now_ns()
     about: dict[str, Any] = {
         "id": item.run,
         "dialect": new.dialect,
         "workflow": new.workflow,
         "version": new.version,
-        "definition": new.definition,
+        "definition": definition,
     }
     row = RunRow(no=core.next_run_no, cell_key=new.key, started_ns=now, **about)
     state = RunState(key=new.key, **about)
@@ -143,7 +144,7 @@ def _create(core: Core, item: Item) -> Hot:
     hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row, set())
     core.hot.add(hot)
     if not isinstance(item.event, Started | Domain):
-        started = Started(definition=new.definition, seed=core.entropy(16), machine=loaded.machine.version)
+        started = Started(definition=definition, seed=core.entropy(16), machine=loaded.machine.version)
         step = advance(state, loaded.machine, loaded.definition, started, at_ns=now, blobs=core.blobs)
         record(core, hot, step, Item(item.run, started, derived=True))
     return hot
@@ -159,8 +160,17 @@ def _to_cell(core: Core, hot: Hot, item: Item, event: Domain) -> Event:
             seed=core.entropy(16),
             machine=hot.machine.version,
         )
-    _move(core, hot, item.create.definition if item.create is not None else None)
+    _move(core, hot, _current(core, item.create) if item.create is not None else None)
     return event
+
+
+def _current(core: Core, new: NewRun) -> str:
+    """The definition of a run that events bring to life: what is active when the event is admitted. Its sender
+    may have known an earlier version."""
+    loaded = core.registry.load(new.definition)
+    if not loaded.machine.by_events:
+        return new.definition
+    return loaded.machine.successor(loaded.definition, partial(_state_of, core)) or new.definition
 
 
 def _move(core: Core, hot: Hot, definition: str | None) -> None:

@@ -21,6 +21,7 @@ from reactive_shop import (
 )
 
 from treadle import reactive as rx
+from treadle.apps import cells as apps
 from treadle.kernel.errors import InputInvalid, NotCanonical, TreadleError
 from treadle.kernel.values import encode
 
@@ -295,6 +296,21 @@ def test_apply_moves_quiescent_cells_and_later_events_run_the_new_code(world):
     assert [r.kind for r in rows[-2:]] == ["apply", "event"]
     assert {r.manifest for r in rows[:-1]} == {old}
     assert rows[-1].manifest == app_v2().digest
+    world.assert_replays()
+
+
+def test_an_event_that_was_routed_before_an_apply_is_decided_by_what_was_applied(world):
+    """Whoever publishes routes by the version that it knows; the owner may have moved on meanwhile."""
+    quiet(world)
+    late = [apps.items(app(), *app().event(OrderCreated(key, 9)), submission=None) for key in ("a", "new")]
+    world.apply(app_v2())
+    world.send(OrderCreated("a", 2))
+    for items in late:
+        world._host.publish(app(), items, None)
+    assert [record.manifest for record in world.journal(order_v2, "a")][-2:] == [app_v2().digest] * 2
+    assert [record.kind for record in world.journal(order_v2, "a")].count("apply") == 1
+    assert world.state(order_v2, "new").pc == "done", "the new version takes no money"
+    assert world.open() == []
     world.assert_replays()
 
 
