@@ -21,7 +21,7 @@ import pytest
 
 from treadle import Engine
 from treadle import reactive as rx
-from treadle.kernel.errors import RunNotFound, TreadleError, VersionMismatch
+from treadle.kernel.errors import RunExists, RunNotFound, TreadleError, VersionMismatch
 from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
@@ -357,7 +357,7 @@ async def test_the_same_id_and_input_is_the_same_run_whatever_its_size_and_whoev
         await until(lambda: engine.owns)
         found.append(await engine.start("Big", given, id="one"))
         assert [run.existing for run in found] == [False, True, True]
-        with pytest.raises(TreadleError, match="another definition or input"):
+        with pytest.raises(RunExists):
             await engine.start("Big", {"text": "y"}, id="one")
         await engine.signal("one", "go")
         assert await found[0].result(timeout=DEADLINE_S) == kib * 1024
