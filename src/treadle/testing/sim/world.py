@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from treadle.kernel.errors import AppendConflict, OwnershipLost, TreadleError
+from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.runtime.deploys import row_of
 from treadle.store.protocol import Batch, VersionRow
@@ -236,6 +236,9 @@ class World:
             self._died(process)
         except (OwnershipLost, AppendConflict) as error:
             self._deposed(process, error)
+        except StoreUnavailable:
+            # The store failed it too often in a row: it stops by itself, and is started again.
+            self._died(process)
         else:
             self.after(wait, lambda: self._turn(process))
 
