@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
+from treadle.kernel.limits import Limits
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
 from treadle.runtime.commands import Command, Operate, Operations, Write
@@ -209,7 +210,7 @@ class Bridge:
             clock=self._clock,
             entropy=os.urandom,
             operations=self._operations,
-            hot_max=self._hot_runs,
+            limits=Limits(hot_runs=self._hot_runs),
         )
         signer = node_signer(self.path)
         core.verify = signer.verify

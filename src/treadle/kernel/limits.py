@@ -2,9 +2,16 @@
 
 A limit protects a neighbour, never refuses a legal definition: a declarative machine that wants
 more than one step may open asks for the rest in slices (`Decision.more`).
+
+The names are the defaults. Whoever may be given other limits takes them as a value (`Limits`), so that a test
+or the simulator sets them for one core, and nobody else's change.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+import msgspec
 
 VALUE_DEPTH_MAX = 128
 INT_MIN = -(2**63)
@@ -29,6 +36,7 @@ BATCH_RECORDS_MAX = 512
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 TIMERS_PER_TURN_MAX = 1_000
 INBOX_PER_TURN_MAX = 1_000
+RECOVER_PER_TURN_MAX = 250
 
 BLOB_CACHE_BYTES_MAX = 64 * 1024 * 1024
 BLOB_INLINE_BYTES_MAX = 64 * 1024
@@ -37,5 +45,25 @@ DIAGNOSTICS_PER_RUN_MAX = 1_000
 LEASE_DURATION_MS = 30_000
 STORE_BUSY_MS_MAX = 30_000
 OWNER_POLL_MS = 25
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one core and of the steps that it takes. None of them has a say in what a step decides, so a
+    run replays equal under any others; those that have are the same everywhere, and no setting."""
+
+    snapshot_tail_bytes: int = SNAPSHOT_TAIL_BYTES_MIN
+    snapshot_tail_records: int = SNAPSHOT_TAIL_RECORDS_MAX
+    run_depth: int = RUN_DEPTH_MAX
+    hot_runs: int = HOT_RUNS_MAX
+    # With one record a commit, a process may be cut between any two.
+    batch_records: int = BATCH_RECORDS_MAX
+    batch_bytes: int = BATCH_BYTES_MAX
+    timers_per_turn: int = TIMERS_PER_TURN_MAX
+    inbox_per_turn: int = INBOX_PER_TURN_MAX
+    recover_per_turn: int = RECOVER_PER_TURN_MAX
+    blob_cache_bytes: int = BLOB_CACHE_BYTES_MAX
+
+
+LIMITS: Final = Limits()
 
 assert BATCH_RECORDS_MAX > STEP_INTENTS_MAX, "one step's children must fit into a batch"

@@ -16,12 +16,12 @@ from typing import Any, Final
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
 from .limits import (
     DUE_NS_MAX,
+    LIMITS,
     SIGNALS_BUFFERED_MAX,
-    SNAPSHOT_TAIL_BYTES_MIN,
-    SNAPSHOT_TAIL_RECORDS_MAX,
     STEP_BYTES_MAX,
     STEP_EVENTS_MAX,
     STEP_INTENTS_MAX,
+    Limits,
 )
 from .machine import Machine
 from .model import (
@@ -123,12 +123,12 @@ class RunState:
                             return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
         return None
 
-    def wants_snapshot(self, *, bytes_more: int = 0, records_more: int = 0) -> bool:
+    def wants_snapshot(self, limits: Limits, *, bytes_more: int = 0, records_more: int = 0) -> bool:
         """Whether its tail is long enough to be replaced by a snapshot, or would be with one record more."""
         tail_bytes = self.tail_bytes + bytes_more
         return (
-            self.tail_records + records_more >= SNAPSHOT_TAIL_RECORDS_MAX
-            or tail_bytes > max(SNAPSHOT_TAIL_BYTES_MIN, self.snapshot_bytes)
+            self.tail_records + records_more >= limits.snapshot_tail_records
+            or tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
         ) and tail_bytes * 4 >= self.snapshot_bytes
 
 
@@ -165,6 +165,7 @@ def advance(
     at_ns: int,
     blobs: Blobs | None = None,
     logged: Value = None,
+    limits: Limits = LIMITS,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
     at_ns = max(at_ns, run.last_ns)
@@ -179,7 +180,7 @@ def advance(
         case Signal():
             intent = _awaiting(run, event.name)
             if intent is None:
-                return _buffer(run, event, at_ns)
+                return _buffer(run, event, at_ns, limits)
             seen = Receipt(intent=intent.id, value=event.data, by=event.by)
         case Started():
             _begin(run, event, at_ns)
@@ -229,6 +230,7 @@ def advance(
         event=event,
         bytes_max=machine.record_bytes_max,
         events_max=machine.record_events_max,
+        limits=limits,
     )
 
 
@@ -314,7 +316,7 @@ def _awaiting(run: RunState, name: str) -> OpenIntent | None:
     return None
 
 
-def _buffer(run: RunState, event: Signal, at_ns: int) -> Step:
+def _buffer(run: RunState, event: Signal, at_ns: int, limits: Limits) -> Step:
     """A signal that nobody awaits yet is kept, first in first out per name."""
     if len(run.signals) >= SIGNALS_BUFFERED_MAX:
         raise LimitExceeded(
@@ -323,8 +325,9 @@ def _buffer(run: RunState, event: Signal, at_ns: int) -> Step:
     run.signals.append(event_value(event))
     decision = Decision(state=run.state, status=run.status, result=run.result, error=run.error)
     decision.events = [{"type": "signal.received", "name": event.name, "buffered": True}]
+    kept = event_value(event)
     return admit(
-        run, "signal", event_value(event), decision, at_ns, None, allowed=None, final=False, event=event
+        run, "signal", kept, decision, at_ns, None, allowed=None, final=False, event=event, limits=limits
     )
 
 
@@ -350,6 +353,7 @@ def admit(
     event: Event,
     bytes_max: int | None = STEP_BYTES_MAX,
     events_max: int = STEP_EVENTS_MAX,
+    limits: Limits = LIMITS,
 ) -> Step:
     """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
     kernel's own (a fault, a fork), which no limit may refuse."""
@@ -378,7 +382,7 @@ def admit(
     body = encode(record)
     if bytes_max is not None and len(body) > bytes_max:
         raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
-    _check_kept(run, decision, record, len(body))
+    _check_kept(run, decision, record, len(body), limits)
 
     was = run.status
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
@@ -425,12 +429,12 @@ def _check_limits(decision: Decision, events_max: int) -> None:
         raise LimitExceeded(f"{events} events in one step; at most {events_max} are allowed")
 
 
-def _check_kept(run: RunState, decision: Decision, record: dict[str, Any], size: int) -> None:
+def _check_kept(run: RunState, decision: Decision, record: dict[str, Any], size: int, limits: Limits) -> None:
     """What the record does not hold must be made of values too, or the next snapshot could not be
     written, with the record committed. The state is looked at when a snapshot is due, and at the start."""
     if decision.result is not None and "result" not in record:
         encode(decision.result)
-    if run.seq == 0 or run.wants_snapshot(bytes_more=size, records_more=1):
+    if run.seq == 0 or run.wants_snapshot(limits, bytes_more=size, records_more=1):
         encode(decision.state)
 
 

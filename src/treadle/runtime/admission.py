@@ -106,7 +106,9 @@ def admit(core: Core, item: Item) -> bool:
         event, blobs = lightened(event, settled, hot.machine.dialect)
         core.stage_blobs(hot, blobs)
     try:
-        step = advance(hot.state, hot.machine, hot.definition, event, at_ns=at_ns, blobs=core.blobs)
+        step = advance(
+            hot.state, hot.machine, hot.definition, event, at_ns=at_ns, blobs=core.blobs, limits=core.limits
+        )
     except PASSING:
         raise
     except Exception as error:
@@ -145,7 +147,9 @@ def _create(core: Core, item: Item) -> Hot:
     core.hot.add(hot)
     if not isinstance(item.event, Started | Domain):
         started = Started(definition=definition, seed=core.entropy(16), machine=loaded.machine.version)
-        step = advance(state, loaded.machine, loaded.definition, started, at_ns=now, blobs=core.blobs)
+        step = advance(
+            state, loaded.machine, loaded.definition, started, at_ns=now, blobs=core.blobs, limits=core.limits
+        )
         record(core, hot, step, Item(item.run, started, derived=True))
     return hot
 
@@ -180,7 +184,9 @@ def _move(core: Core, hot: Hot, definition: str | None) -> None:
     assert definition is not None
     moved = Apply(definition=definition, was=hot.state.definition)
     loaded = core.registry.load(definition)
-    step = advance(hot.state, loaded.machine, loaded.definition, moved, at_ns=core.clock.now_ns())
+    step = advance(
+        hot.state, loaded.machine, loaded.definition, moved, at_ns=core.clock.now_ns(), limits=core.limits
+    )
     hot.machine, hot.definition = loaded.machine, loaded.definition
     record(core, hot, step, Item(hot.state.id, moved, derived=True))
 
@@ -318,7 +324,7 @@ def record(core: Core, hot: Hot, step: Step, item: Item, *, forked: bool = False
     staged.batch.bytes += len(step.body)
     effects.apply(core, hot, step, item)
     _write_row(core, hot, step)
-    if forked or state.wants_snapshot():
+    if forked or state.wants_snapshot(core.limits):
         core.stage_snapshot(hot)
     elif step.ended and not hot.machine.final:
         core.stage_rest(hot, moved=step.status_changed)

@@ -26,7 +26,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.history import snapshot
-from treadle.kernel.limits import BATCH_RECORDS_MAX, HOT_RUNS_MAX
+from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value, encode
@@ -61,17 +61,15 @@ class Core:
         clock: Clock,
         entropy: Callable[[int], bytes],
         operations: commands.Operations,
-        hot_max: int = HOT_RUNS_MAX,
-        batch_records: int = BATCH_RECORDS_MAX,
+        limits: Limits = LIMITS,
     ) -> None:
         self.store = store
         self.registry = registry
         self.clock = clock
         self.entropy = entropy
-        self.blobs = BlobCache(store)
-        self.hot = HotRuns(store, registry, self.blobs, limit=hot_max)
-        # How many records a commit takes; with one, a process may be cut between any two.
-        self._batch_records = batch_records
+        self.limits = limits
+        self.blobs = BlobCache(store, limits.blob_cache_bytes)
+        self.hot = HotRuns(store, registry, self.blobs, limit=limits.hot_runs)
         self.staged = Staged(1)
         self.operations = operations
         # Set by the composition root: whether a receipt bears the node's signature.
@@ -229,8 +227,7 @@ class Core:
     @property
     def _closed(self) -> bool:
         """Whether the batch at hand takes no more."""
-        full = self.staged.full or len(self.staged.batch.records) >= self._batch_records
-        return full or (self._apart > 0 and self.staged.holds > 0)
+        return self.staged.full(self.limits) or (self._apart > 0 and self.staged.holds > 0)
 
     # --- commit ---
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, TreadleError
-from treadle.kernel.limits import RUN_DEPTH_MAX
 from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
@@ -194,9 +193,9 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
     waits = intent.kind == "child"
     reply = (state.id, intent.id) if intent.id in state.open else None
     try:
-        if state.depth + 1 > RUN_DEPTH_MAX and waits:
+        if state.depth + 1 > core.limits.run_depth and waits:
             raise TreadleError(
-                f"runs are nested deeper than {RUN_DEPTH_MAX}", cls="user", code="RUN_TOO_DEEP"
+                f"runs are nested deeper than {core.limits.run_depth}", cls="user", code="RUN_TOO_DEEP"
             )
         options = {**state.options, **(params.get("options") or {})}
         row = core.registry.find(str(params["workflow"]), caller=state.definition)

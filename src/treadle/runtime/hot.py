@@ -41,8 +41,9 @@ class Hot:
 class BlobCache:
     """Payloads by digest, decoded; bounded by their encoded size."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, bytes_max: int = BLOB_CACHE_BYTES_MAX) -> None:
         self._reads = reads
+        self._bytes_max = bytes_max
         self._values: OrderedDict[str, tuple[int, Value]] = OrderedDict()
         self._size = 0
         self.staged: dict[str, bytes] = {}
@@ -55,7 +56,7 @@ class BlobCache:
         value = decode_trusted(body)
         self._values[digest] = (len(body), value)
         self._size += len(body)
-        while self._size > BLOB_CACHE_BYTES_MAX and len(self._values) > 1:
+        while self._size > self._bytes_max and len(self._values) > 1:
             _, (size, _) = self._values.popitem(last=False)
             self._size -= size
         return value

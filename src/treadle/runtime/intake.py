@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
-from treadle.kernel.limits import INBOX_PER_TURN_MAX, TIMERS_PER_TURN_MAX
 from treadle.kernel.model import ENGINE_KINDS, Receipt
 from treadle.kernel.run import error_of
 from treadle.store.protocol import RunRow
@@ -22,8 +21,6 @@ from .staging import Staged
 
 if TYPE_CHECKING:
     from .core import Core
-
-RECOVER_PER_TURN = 250
 
 
 class Intake:
@@ -80,7 +77,7 @@ class Intake:
     def _fire_timers(self, now_ns: int) -> None:
         if self._next_due_ns is None or now_ns < self._next_due_ns:
             return
-        rows = self._core.store.timers_due(now_ns, TIMERS_PER_TURN_MAX + len(self.firing))
+        rows = self._core.store.timers_due(now_ns, self._core.limits.timers_per_turn + len(self.firing))
         fresh = [row for row in rows if row.intent not in self.firing]
         for row in fresh:
             self.firing.add(row.intent)
@@ -94,7 +91,7 @@ class Intake:
     def _read_inbox(self) -> None:
         if not self.inbox_dirty:
             return
-        found = self._core.store.inbox(INBOX_PER_TURN_MAX + len(self.reading))
+        found = self._core.store.inbox(self._core.limits.inbox_per_turn + len(self.reading))
         rows = [row for row in found if row[0] not in self.reading]
         for key, body in rows:
             self.reading.add(key)
@@ -113,7 +110,8 @@ class Intake:
         """Hands open work out again under the same ids ("ensure started")."""
         if self._recovered_no is None:
             return
-        rows = self._core.store.working(after_no=self._recovered_no, limit=RECOVER_PER_TURN)
+        limit = self._core.limits.recover_per_turn
+        rows = self._core.store.working(after_no=self._recovered_no, limit=limit)
         for row in rows:
             try:
                 if undecided.is_undecided(row):
@@ -134,7 +132,7 @@ class Intake:
             if owes:
                 # It owes itself an event, or may: load it and see.
                 self._core.put_back(Own(row.id, None))
-        self._recovered_no = rows[-1].no if len(rows) == RECOVER_PER_TURN else None
+        self._recovered_no = rows[-1].no if len(rows) == limit else None
 
     def _dispatch_again(self, row: RunRow) -> bool:
         """Whether the run may owe itself an event, besides what workers hold."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from treadle.kernel.limits import Limits
 from treadle.kernel.values import Value
 from treadle.store.protocol import Batch
 
@@ -37,12 +37,11 @@ class Staged:
     def empty(self) -> bool:
         return self.batch.empty and not self.answers and not self.dispatched and not self.revoked
 
-    @property
-    def full(self) -> bool:
+    def full(self, limits: Limits) -> bool:
         # Runs go in a commit to themselves: an event would bring one back into memory that is gone after it.
         return (
-            len(self.batch.records) >= BATCH_RECORDS_MAX
-            or self.batch.bytes >= BATCH_BYTES_MAX
+            len(self.batch.records) >= limits.batch_records
+            or self.batch.bytes >= limits.batch_bytes
             or bool(self.batch.runs_removed)
         )
 

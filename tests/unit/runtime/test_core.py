@@ -19,9 +19,10 @@ from treadle.kernel.errors import (
     TreadleError,
     VersionMismatch,
 )
+from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime import intake, staging, tasks
+from treadle.runtime import tasks
 from treadle.runtime.commands import CheckpointSaved, FrameSent, NoOperations, Operate, Write
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
@@ -64,7 +65,7 @@ class Bench:
     """A core with everything around it in the test's hands; also its clock and its port."""
 
     def __init__(
-        self, store: SqlStore | None = None, *, hot_max: int = 4096, machine: DrillMachine | None = None
+        self, store: SqlStore | None = None, *, limits: Limits = LIMITS, machine: DrillMachine | None = None
     ) -> None:
         fresh = store is None
         self.real = store or open_sqlite(None)
@@ -86,12 +87,12 @@ class Bench:
             clock=self,
             entropy=entropy,
             operations=TaskOperations(),
-            hot_max=hot_max,
+            limits=limits,
         )
 
     def reborn(self, **more: Any) -> Bench:
         """The same database after a crash."""
-        bench = Bench(self.real, **more)
+        bench = Bench(self.real, **{"limits": self.core.limits, **more})
         bench.time_ns = self.time_ns
         return bench
 
@@ -203,7 +204,7 @@ def test_a_child_that_does_not_wait_runs_within_one_commit() -> None:
 
 
 def test_hot_runs_are_bounded() -> None:
-    bench = Bench(hot_max=2)
+    bench = Bench(limits=Limits(hot_runs=2))
     for number in range(10):
         bench.start(f"run-{number}", [work()])
     bench.settle()
@@ -292,9 +293,8 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     assert len(again.works) == 1
 
 
-def test_an_owed_continuation_survives_a_later_failed_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 1)
-    bench = Bench()
+def test_an_owed_continuation_survives_a_later_failed_commit() -> None:
+    bench = Bench(limits=Limits(batch_records=1))
     bench.start("run", [{"do": "many", "count": 5}])
     bench.core.turn()
     bench.store.failing = [StoreFull()]
@@ -305,12 +305,8 @@ def test_an_owed_continuation_survives_a_later_failed_commit(monkeypatch: pytest
 
 @pytest.mark.parametrize("first", ["continuation", "signal"])
 @pytest.mark.parametrize("recovered", ["before", "after"])
-def test_what_a_run_owes_itself_comes_first_after_a_restart(
-    monkeypatch: pytest.MonkeyPatch, first: str, recovered: str
-) -> None:
-    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 1)
-    monkeypatch.setattr(intake, "RECOVER_PER_TURN", 1)
-    bench = Bench()
+def test_what_a_run_owes_itself_comes_first_after_a_restart(first: str, recovered: str) -> None:
+    bench = Bench(limits=Limits(batch_records=1, recover_per_turn=1))
     if recovered == "after":
         bench.start("earlier", [work()])
         bench.settle()
@@ -402,11 +398,8 @@ def test_a_repeated_submission_is_answered_through_a_failed_commit() -> None:
 # --- recovery --------------------------------------------------------------------------------------------------
 
 
-def test_recovery_reaches_runs_that_were_touched_before_it_came_to_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(intake, "RECOVER_PER_TURN", 1)
-    bench = Bench()
+def test_recovery_reaches_runs_that_were_touched_before_it_came_to_them() -> None:
+    bench = Bench(limits=Limits(recover_per_turn=1))
     for number in range(4):
         bench.start(f"run-{number}", [work(number)], [awaits()])
     bench.settle()
@@ -603,10 +596,9 @@ def test_a_deadline_settles_with_timeout_and_revokes_the_work() -> None:
     assert bench.revoked == [bench.works[0].intent.id], "also after a commit that failed"
 
 
-def test_every_ack_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_ack_is_called_once() -> None:
     """A storm of commits that fail: each caller is told, and told once (`Bench.ack` checks it)."""
-    monkeypatch.setattr(staging, "BATCH_RECORDS_MAX", 2)
-    bench = Bench()
+    bench = Bench(limits=Limits(batch_records=2))
     chance = random.Random(7)
     make: list[Callable[[int], Item]] = [
         lambda n: bench.item("run-0", Signal(name="x", data=n), ack=f"signal {n}"),

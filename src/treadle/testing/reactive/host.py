@@ -20,6 +20,7 @@ from treadle.dialects.reactive.decide import Bound
 from treadle.dialects.reactive.index import EMPTY, CellIndex
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
+from treadle.kernel.limits import Limits
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.runtime.commands import Command, Operate, Write
@@ -124,8 +125,7 @@ class Host:
             clock=self,
             entropy=self.entropy,
             operations=self,
-            hot_max=cell_cache,
-            batch_records=1,
+            limits=Limits(hot_runs=cell_cache, batch_records=1),
         )
         if kept is None:
             self.set_now(now_ns)

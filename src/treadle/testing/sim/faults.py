@@ -6,14 +6,10 @@ others wild, so that a frequent fault cannot mask a rare one (TigerBeetle's habi
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from random import Random
-from types import ModuleType
 
-from treadle.kernel import run as kernel_run
-from treadle.runtime import intake, staging
+from treadle.kernel.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +62,13 @@ class Faults:
 CALM = Faults()
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+def small_limits(rng: Random) -> Limits:
     """Small limits bring rare paths (a full batch, a page, a snapshot) into every run."""
-
-    batch_records: int
-    snapshot_records: int
-    recover_rows: int
-    timer_rows: int
-    inbox_rows: int
-    hot_runs: int
-
-    @classmethod
-    def swarm(cls, rng: Random) -> Limits:
-        return cls(
-            batch_records=rng.choice((1, 3, 512)),
-            snapshot_records=rng.choice((2, 5, 256)),
-            recover_rows=rng.choice((1, 3, 250)),
-            timer_rows=rng.choice((1, 1000)),
-            inbox_rows=rng.choice((1, 1000)),
-            hot_runs=rng.choice((1, 4, 4096)),
-        )
-
-    @contextlib.contextmanager
-    def apply(self) -> Iterator[None]:
-        changes: list[tuple[ModuleType, str, int]] = [
-            (staging, "BATCH_RECORDS_MAX", self.batch_records),
-            (kernel_run, "SNAPSHOT_TAIL_RECORDS_MAX", self.snapshot_records),
-            (intake, "RECOVER_PER_TURN", self.recover_rows),
-            (intake, "TIMERS_PER_TURN_MAX", self.timer_rows),
-            (intake, "INBOX_PER_TURN_MAX", self.inbox_rows),
-        ]
-        before = [(module, name, getattr(module, name)) for module, name, _ in changes]
-        try:
-            for module, name, value in changes:
-                setattr(module, name, value)
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
+    return Limits(
+        batch_records=rng.choice((1, 3, 512)),
+        snapshot_tail_records=rng.choice((2, 5, 256)),
+        recover_per_turn=rng.choice((1, 3, 250)),
+        timers_per_turn=rng.choice((1, 1000)),
+        inbox_per_turn=rng.choice((1, 1000)),
+        hot_runs=rng.choice((1, 4, 4096)),
+    )

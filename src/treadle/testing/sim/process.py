@@ -138,7 +138,7 @@ class SimProcess:
             clock=self,
             entropy=world.entropy,
             operations=SimOperations(),
-            hot_max=world.limits.hot_runs,
+            limits=world.limits,
         )
 
     def point(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
+from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL
 from treadle.runtime.deploys import row_of
 from treadle.store.protocol import Batch, VersionRow
@@ -21,7 +22,7 @@ from treadle.store.sql import SqlStore
 from .checks import Journals
 from .clients import Clients, Keeper, Network, People
 from .disk import Died, Disk, SimDialect
-from .faults import CALM, Faults, Limits
+from .faults import CALM, Faults, small_limits
 from .process import MS, SimProcess
 from .workload import Workload
 
@@ -57,12 +58,14 @@ class Outcome:
 
 
 class World:
-    def __init__(self, seed: int, workload: Workload) -> None:
+    def __init__(self, seed: int, workload: Workload, *, patience: int = LIVENESS_EVENTS_MAX) -> None:
         self.rng = Random(seed)
         self.seed = seed
+        # How many events it may take, once the weather is fine, until all has come to its end.
+        self._patience = patience
         self.workload = workload
         self.faults = Faults.swarm(self.rng)
-        self.limits = Limits.swarm(self.rng)
+        self.limits = small_limits(self.rng)
         self.disk = Disk(self.rng)
         self.journals = Journals(self.disk)
         self.disk.on_commit = self._committed
@@ -113,7 +116,7 @@ class World:
         weather = self.faults
         self._go(SAFETY_EVENTS_MAX, self._done)
         self._heal()
-        if not self._go(LIVENESS_EVENTS_MAX, self._done):
+        if not self._go(self._patience, self._done):
             raise AssertionError(f"nothing moves any more: {self._pending()}")
         self.journals.check(self)
         self.workload.check(self)
@@ -131,7 +134,7 @@ class World:
         self.keeper.collect()
         self._go(COLLECT_EVENTS_MAX, lambda: self.keeper.collected)
         self._heal()
-        if not self._go(LIVENESS_EVENTS_MAX, lambda: self.keeper.collected):
+        if not self._go(self._patience, lambda: self.keeper.collected):
             raise AssertionError("the store is never collected to its end")
         self.journals.check_collected(self)
 
@@ -290,23 +293,24 @@ class World:
             self._start_process()
 
 
-def simulate(seed: int, make: Callable[[Random], Workload] | None = None) -> Outcome:
+def simulate(
+    seed: int, make: Callable[[Random], Workload] | None = None, *, patience: int = LIVENESS_EVENTS_MAX
+) -> Outcome:
     """Runs one seed to its end; raises SimulationFailed with the command that shows it again."""
     from .drill import Drill
 
     workload = (make or Drill)(Random(seed ^ 0x5EED))
-    world = World(seed, workload)
+    world = World(seed, workload, patience=patience)
     faults = world.faults
-    with world.limits.apply():
-        try:
-            outcome = world.run()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise SimulationFailed(
-                f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
-                f"reproduce with: python -m treadle.testing.sim {seed}"
-            ) from error
+    try:
+        outcome = world.run()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise SimulationFailed(
+            f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
+            f"reproduce with: python -m treadle.testing.sim {seed}"
+        ) from error
     return Outcome(
         **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "faults"}, faults=faults
     )
