@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
+from .ids import intent_id
 from .limits import (
     DUE_NS_MAX,
     LIMITS,
@@ -477,13 +478,6 @@ def _identify(
         due_ns=None if intent.due_ns is None else min(intent.due_ns, DUE_NS_MAX),
         idempotency_key=intent.idempotency_key,
     )
-
-
-def intent_id(identity: bytes, intent: Intent, seq: int, index: int) -> str:
-    """The id an intent gets: `identity` is `encode([run, definition, key])`, `index` its position in
-    the decision. A machine may compute it to name its own waiting token in an event."""
-    named = encode([intent.kind, intent.params, intent.idempotency_key, seq, index])
-    return hashlib.sha256(identity + named).hexdigest()[:32]
 
 
 def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
+from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
 from treadle.kernel.run import GENESIS, RunState, error_of
@@ -14,7 +15,6 @@ from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
-from .effects import child_id
 from .hot import BlobCache, load_state, open_work
 from .narrative import events_of
 from .payloads import may_refer, refers, whole

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, TreadleError
+from treadle.kernel.ids import child_id
 from treadle.kernel.model import ENGINE_KINDS, Cancel, Domain, OpenIntent, Receipt, Started
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 # Who cancels the child of a run that no longer waits for it; it then has nobody to report to.
 PARENT = "treadle:parent"
-
-
-def child_id(parent: str, intent: str) -> str:
-    return f"{parent}.{intent[:12]}"
 
 
 def apply(core: Core, hot: Hot, step: Step, item: Item) -> None:

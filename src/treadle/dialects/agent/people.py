@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treadle.kernel.ids import intent_id
 from treadle.kernel.model import Intent
-from treadle.kernel.run import intent_id
 from treadle.kernel.values import Value, encode
 
 from .child import render_text, value_at

@@ -16,11 +16,11 @@ from treadle.dialects.agent.context import entry, evals_of, routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Workflow
 from treadle.kernel.errors import BlobMissing, Unsupported
+from treadle.kernel.ids import child_id
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.runtime import document
-from treadle.runtime.effects import child_id
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads
 
