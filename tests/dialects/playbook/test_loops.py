@@ -367,7 +367,7 @@ JOIN = """
       - {step: c, tool: {kind: echo, value: 3}, next: {arcs: [{step: joined, args: {v: "{{ event.result }}"}}]}}
       - step: joined
         spec: {policy: {admit: {%s}}}
-        tool: {kind: echo, value: "{{ args.tokens }}"}
+        tool: {kind: echo, value: "{{ args.tokens | default(none) }}"}
 """
 
 

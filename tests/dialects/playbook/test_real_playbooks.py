@@ -55,7 +55,7 @@ workflow:
   tool: {kind: python, code: "result = {'count': 3}"}
   next: {arcs: [{step: b}]}
 - step: b
-  tool: {kind: noop, result: {defined: "{{ a._ref is defined }}", val: "{{ a._ref }}", store: "{{ a._store | default('none') }}"}}
+  tool: {kind: noop, result: {defined: "{{ a._ref is defined }}", val: "{{ a._ref | default(none) }}", store: "{{ a._store | default('none') }}"}}
 """,
     "loop1000": """
 metadata: {name: loop1000}

@@ -520,7 +520,7 @@ def test_retry_gives_failed_steps_their_tokens_again() -> None:
         """
     workflow:
       - {step: a, tool: {kind: flaky}, next: {arcs: [{step: b, when: "{{ event.name == 'step.done' }}", args: {x: 1}}]}}
-      - {step: b, tool: {kind: echo, value: "{{ args.x }}"}}
+      - {step: b, tool: {kind: echo, value: "{{ args.x | default(1) }}"}}
     """,
         {"flaky": lambda config, call: 1 / 0 if len(lab.tools["flaky"].calls) == 1 else 1},
     ).start()

@@ -350,7 +350,7 @@ def _check_names(
                 "name_unknown",
                 path,
                 f"{root!r} is no workload key, step, task, argument or ctx key of this playbook",
-                hint="it is undefined unless the run's input or a patch brings it",
+                hint="it is undefined, and fails its step as an argument, unless the run's input or a patch brings it",
             )
 
 

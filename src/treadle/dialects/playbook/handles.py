@@ -11,7 +11,7 @@ Nothing here knows Jinja; `templates.py` asks `attribute` and `item` for every d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -248,10 +248,17 @@ def attribute(target: Any, name: str) -> Any:
 class Scope:
     """The names of one evaluation. Fixed names win; then the first layer that has the key."""
 
-    __slots__ = ("layers", "names")
+    __slots__ = ("later", "layers", "names")
 
-    def __init__(self, names: dict[str, Any], layers: tuple[Mapping[str, Any], ...] = ()) -> None:
+    def __init__(
+        self,
+        names: dict[str, Any],
+        layers: tuple[Mapping[str, Any], ...] = (),
+        later: Container[str] = (),
+    ) -> None:
         self.names, self.layers = names, layers
+        # Steps and tasks: names that may have no value yet.
+        self.later = later
 
     def resolve(self, name: str) -> Any:
         found = self.names.get(name, MISSING)

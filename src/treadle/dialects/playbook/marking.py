@@ -144,7 +144,8 @@ class Turn:
             "job": {"uuid": run, "execution_id": run},
             **names,
         }
-        return Scope(fixed, (args, ctx, iteration, workload, StepResults(state["steps"])))
+        layers = (args, ctx, iteration, workload, StepResults(state["steps"]))
+        return Scope(fixed, layers, self.playbook.steps)
 
     def own_iter(self) -> dict[str, Any]:
         """The scratchpad a step-run starts with: empty, or its caller's iteration as the parent."""

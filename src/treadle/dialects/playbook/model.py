@@ -127,6 +127,8 @@ class Step:
     needs: Needs = field(default_factory=Needs)
     # The same for an iteration, which renders the step's args too (version 2).
     item_needs: Needs = field(default_factory=Needs)
+    # Names that may have no value yet when a task of this step is rendered: steps and its own tasks.
+    later: frozenset[str] = frozenset()
     # Whether what happens after the pipeline reads `iter`, so that the receipt must bring it.
     reads_iter: bool = False
 
@@ -249,6 +251,7 @@ class _Loader:
             arcs=arcs,
             needs=needs_of(uses, steps=self.steps, tasks=names),
             item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),
+            later=self.steps.union(names),
             reads_iter=any(name == "iter" for name, _ in routing)
             or any(
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")

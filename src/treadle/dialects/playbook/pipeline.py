@@ -113,9 +113,8 @@ class Pipeline:
         }
         if (total := inputs.get("total")) is not None and iteration is not None:
             names["loop"] = loop_view(iteration, total)
-        self.scope = Scope(
-            names, (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
-        )
+        layers = (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
+        self.scope = Scope(names, layers, step.later)
         self._unrendered = step.args if inputs.get("per_item") and "args" not in frame else None
         if "args" in frame:
             self._use_args(frame["args"])
@@ -143,7 +142,7 @@ class Pipeline:
     def _render_args(self, own: Tree) -> None:
         """The step's own args for this item of its loop; the token's win over them."""
         try:
-            args = canonical(merge(own.render(self.scope), self.scope.names["args"]))
+            args = canonical(merge(own.arguments(self.scope), self.scope.names["args"]))
         except ExpressionError as error:
             self._end("error", template_failure(error))
             return
@@ -169,11 +168,11 @@ class Pipeline:
         """The task's fields rendered for its tool."""
         scope, more = self.scope, task.verbatim
         if task.called_with is not None:
-            given = {**scope.names["args"], **task.called_with.render(scope, load=load)}
-            scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers))
+            given = {**scope.names["args"], **task.called_with.arguments(scope, load=load)}
+            scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
             more = {**more, "args": given}
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        config: dict[str, Any] = copied(task.config.render(scope, load=load))
+        config: dict[str, Any] = copied(task.config.arguments(scope, load=load))
         if task.kind in _TAKE_ARGS and (given := self._given()):
             own = config.get("args")
             config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}

@@ -86,7 +86,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     """One token along one arc. Arguments above the limit are rendered again by a worker, which
     stores them and answers with references: neither the marking nor the journal takes them in."""
     turn, step = boundary.turn, boundary.step
-    args = arc.args.render(boundary.scope)
+    args = arc.args.arguments(boundary.scope)
     if arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:
         turn.place(arc.step, canonical(args), boundary.event, step.name)
         return
@@ -103,7 +103,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     turn.open(Intent(kind="step", params=params, ref=f"{name}!args"))
 
 
-def argument_scope(step: Step, params: Mapping[str, Any], run: str) -> Scope:
+def argument_scope(step: Step, arc: Arc, params: Mapping[str, Any], run: str) -> Scope:
     """The names that an arc's arguments see, rebuilt at the worker."""
     args, iteration, event = params["args"], params["iter"], params["event"]
     ctx, workload = params.get("ctx") or {}, params.get("workload") or {}
@@ -118,7 +118,8 @@ def argument_scope(step: Step, params: Mapping[str, Any], run: str) -> Scope:
         "event": event,
         "output": output_view(step.tasks[-1].kind if step.tasks else "", event),
     }
-    return Scope(names, (args, ctx, iteration, workload, StepResults(params.get("steps") or {})))
+    layers = (args, ctx, iteration, workload, StepResults(params.get("steps") or {}))
+    return Scope(names, layers, arc.needs.steps)
 
 
 def apply_step_set(boundary: Boundary) -> None:

@@ -35,7 +35,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
     error: dict[str, Any] | None = None
     if step.args is not None and not _per_item(turn, step):
         try:
-            defaults = step.args.render(turn.scope(token["args"], event=token.get("event") or {}))
+            defaults = step.args.arguments(turn.scope(token["args"], event=token.get("event") or {}))
             token["args"] = canonical(merge(defaults, token["args"]))
         except ExpressionError as problem:
             error = template_failure(problem)

@@ -25,6 +25,7 @@ from jinja2.visitor import NodeTransformer
 from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
+from .absent import Absent, Wanted, chains_of, wanted
 from .bounds import Budget, Misuse, budget, check_size, purse
 from .edition import is_first
 from .environment import ENV
@@ -41,7 +42,7 @@ Use = tuple[str, str | None]
 class Expression:
     """One compiled text. `native` tells whether it is a single expression, with a native value."""
 
-    __slots__ = ("_fast", "_names", "_slow", "native", "path", "text", "uses")
+    __slots__ = ("_fast", "_names", "_slow", "chains", "native", "path", "text", "uses")
 
     def __init__(self, text: str, *, shortcuts: bool = True) -> None:
         if len(text) > TEMPLATE_CHARS_MAX:
@@ -57,6 +58,7 @@ class Expression:
             )
             self.uses = tuple(_uses(tree, frozenset(names)))
             self._names = tuple(names)
+            self.chains = tuple(dict.fromkeys(chains_of(tree)))
             self.native = expression is not None
             # ("workload", "items") for {{ workload.items }}; None for anything but a plain path.
             self.path = _path(expression)
@@ -260,10 +262,15 @@ class Field:
             raise self.failed(error) from error
 
     def value(self, scope: Scope, *, load: bool = False) -> Value:
+        if (asking := wanted.get()) is not None:
+            asking.chains = self.expression.chains
         try:
             return self.expression.rendered(scope, load=load)
         except (ExpressionError, BlobMissing):
             raise
+        except Absent as error:
+            remedy = "give it a value, or say what it is otherwise: | default(…)"
+            raise self.failed(UndefinedError(f"{error.name[:200]!r} is undefined; {remedy}")) from error
         except Exception as error:
             raise self.failed(error) from error
 
@@ -335,6 +342,16 @@ class Tree:
 
     def render(self, scope: Scope, *, load: bool = False) -> Value:
         return self.value_if_constant if self._render is None else self._render(scope, load)
+
+    def arguments(self, scope: Scope, *, load: bool = False) -> Value:
+        """The same of what a step or a task is given: a name in it that is not there is an error."""
+        if self._render is None:
+            return self.value_if_constant
+        token = wanted.set(None if is_first() else Wanted(scope))
+        try:
+            return self._render(scope, load)
+        finally:
+            wanted.reset(token)
 
 
 def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, bool], Value] | None:

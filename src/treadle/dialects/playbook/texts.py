@@ -15,6 +15,7 @@ from jinja2 import ChainableUndefined, Undefined
 from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
+from .absent import wanted
 from .bounds import Misuse, check_repeated, purse
 from .edition import is_first
 from .handles import Handle, payload_of
@@ -46,6 +47,11 @@ class NotThere(ChainableUndefined):
     def name(self) -> str:
         return str(self._undefined_name)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether a template named it; what a filter or an `if` without `else` gives has no name."""
+        return self._undefined_name is not None
+
 
 def plain(value: Any, *, load: bool = False) -> Value:
     """A template's value as a canonical value. Handles become their result: with `load` the
@@ -62,6 +68,7 @@ def plain(value: Any, *, load: bool = False) -> Value:
     if kind is Handle:
         return plain(payload_of(value.raw)) if load else value.raw
     if isinstance(value, Undefined):
+        _asked_for(value)
         return None
     if isinstance(value, str):
         return str.__str__(value)
@@ -70,6 +77,13 @@ def plain(value: Any, *, load: bool = False) -> Value:
     if callable(value) or not isinstance(value, Iterable):
         raise no_value(value)
     return [plain(item, load=load) for item in value]
+
+
+def _asked_for(value: Undefined) -> None:
+    """Nothing is about to be handed on: where arguments are made, what was named must be there."""
+    asking = wanted.get()
+    if asking is not None and isinstance(value, NotThere) and value.is_named:
+        asking.meets(value.name)
 
 
 def _key(key: Any) -> str:
@@ -102,6 +116,7 @@ def text_of(value: Any) -> str:
     if kind is Handle:
         return text_of(value.payload())
     if isinstance(value, Undefined):
+        _asked_for(value)
         return ""
     if isinstance(value, str):
         return str.__str__(value)

@@ -67,7 +67,8 @@ async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
     them leave as references."""
     params = job.intent.params
     step = playbook.steps[params["step"]]
-    scope = argument_scope(step, params, job.run)
+    arc = step.arcs[params["render"]]
+    scope = argument_scope(step, arc, params, job.run)
     payloads: dict[str, Value] = {}
 
     def at_hand(reference: Mapping[str, Any]) -> Value:
@@ -79,7 +80,7 @@ async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
     try:
         while True:
             try:
-                args: dict[str, Any] = step.arcs[params["render"]].args.render(scope)
+                args: dict[str, Any] = arc.args.arguments(scope)
                 break
             except PayloadNeeded as need:
                 payloads[str(need.reference["checksum"])] = await job.load_blob(need.reference)
