@@ -45,7 +45,7 @@ class Wanted:
         """A missing name is about to become a value or text."""
         culprit = name
         for chain in self.chains:
-            if (key := missing_key(self.scope, chain)) == name:
+            if missing_key(self.scope, chain) == name:
                 if _may_be_nothing(self.scope, chain):
                     return
                 culprit = ".".join(chain)
