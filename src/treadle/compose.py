@@ -87,7 +87,9 @@ def register_performers(engine: Engine, dialect: str) -> None:
     if dialect == "playbook":
         from .performers.playbook.performer import PipelinePerformer
 
-        pipeline = PipelinePerformer(engine.tools, engine.secrets)
+        pipeline = PipelinePerformer(
+            engine.tools, engine.secrets, file_of=lambda digest: _file_of(engine, digest)
+        )
         register("step", pipeline, dialect=dialect, threaded=pipeline.never_waits)
     if dialect == "process":
         calls = engine.transports
@@ -99,6 +101,11 @@ def register_performers(engine: Engine, dialect: str) -> None:
 
         register("*", EffectPerformer(engine.tools, engine.applications.machine), dialect=dialect)
         engine.worker.signing.add(dialect)
+
+
+async def _file_of(engine: Engine, digest: str) -> str | None:
+    row = await engine.read(lambda reads: reads.definition(digest))
+    return None if row is None else row.file
 
 
 def register(engine: Engine, plugin: Any) -> None:

@@ -105,8 +105,8 @@ class Progress:
         self._fancy = terminal and not self._silent
         self._active: dict[str, _Activity] = {}
         self._live: Live | None = None
-        # The last reason that was given for a failure.
-        self._said = ""
+        # The last reason that was given for a failure, and of what.
+        self._said = ("", "")
 
     def __enter__(self) -> Self:
         if self._fancy:
@@ -187,9 +187,11 @@ class Progress:
             if outer is not None and str(event.get("type")).endswith("iteration.done"):
                 outer.count += 1
             return
-        if why == self._said:
+        last, reason = self._said
+        if why == reason and last.startswith(f"{subject.key}/"):
             why = ""  # the same reason, one level further out
-        self._said = why or self._said
+        elif why:
+            self._said = (subject.key, why)
         took = ""
         if begun is not None and not (subject.inner and _at(event) <= begun.since):
             took = f" [dim]{elapsed(max(0.0, _at(event) - begun.since))}[/]"

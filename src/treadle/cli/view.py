@@ -10,6 +10,7 @@ from treadle.lang.json_text import to_json
 
 from .moments import moment
 from .output import STATUS_STYLES, Output, elapsed, exit_code
+from .tracing import shortened_trace, traceback_of
 
 # How much is shown of what a person is asked.
 PROMPT_CHARS = 200
@@ -48,6 +49,8 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"[bold {style}]{status}[/] {escape(document['workflow'])} [dim]{escape(document['id'])}{took}{_used(document)}[/]{stale}"
     if error := document.get("error"):
         yield f"  [red]{escape(error_line(error))}[/]"
+        for line in shortened_trace(traceback_of(document) or ""):
+            yield f"  [dim]{escape(line)}[/]"
     yield from waits(document)
     if status == "running" and any(wait.get("kind") in _WORK for wait in document.get("waiting_for") or ()):
         id = escape(document["id"])
@@ -197,11 +200,11 @@ def describe(out: Output, document: Mapping[str, Any], *, full: bool = False) ->
         if text:
             facts.add_row(heading, escape(text))
     console.print(facts)
-    trace = ((document.get("error") or {}).get("details") or {}).get("traceback")
+    trace = traceback_of(document)
     if document.get("error"):
         console.print(f"[red]error[/]  {escape(error_line(document['error']))}")
     if trace:
-        console.print(f"[dim]{escape(trace if isinstance(trace, str) else to_json(trace))}[/]")
+        console.print(f"[dim]{escape(trace)}[/]")
     for line in waits(document):
         console.print(line)
     for part in ("input", "state", "results", "result", "engine"):

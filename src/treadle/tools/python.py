@@ -58,7 +58,7 @@ class PythonTool(ToolBase):
         deps = mapping(config, "deps")
         request = PythonRequest(
             code=await self._code(config, call),
-            name=f"<{config.get('name') or 'python task'}>",
+            name=_named(config),
             args=arguments(config),
             context=_context(config, call),
             libs=_libraries(config),
@@ -120,6 +120,14 @@ class PythonTool(ToolBase):
         if (script := pick(config, "script")) is not None:
             return await _read_script(script, call)
         raise BadConfig("one of the fields 'code', 'code_b64', 'script', 'callable' is needed")
+
+
+def _named(config: dict[str, Any]) -> str:
+    """What tracebacks call the code: its file, or its task."""
+    script = pick(config, "script")
+    if script is not None and pick(config, "code", "code_b64") is None:
+        return str(pick(script, "uri", "path", "url") if isinstance(script, dict) else script)
+    return f"<{config.get('name') or 'python task'}>"
 
 
 def _died(error: ProcessDied, printed: str) -> Outcome:

@@ -24,6 +24,7 @@ from treadle.work.raised import named
 
 from .keychain import KeychainReader
 from .pipeline import EVENTS_MAX, Saving, StepRun, Tools
+from .places import FileOf
 
 # A lease begins no further iteration after this, so that results are seen while a long loop runs.
 BEGIN_S_MAX: Final = 2.0
@@ -31,8 +32,17 @@ REPORT_BYTES_MAX: Final = 32 * 1024
 
 
 class Lease(Saving):
-    def __init__(self, tools: Tools, job: Job, playbook: Playbook, keychain: KeychainReader) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        job: Job,
+        playbook: Playbook,
+        keychain: KeychainReader,
+        *,
+        file_of: FileOf | None = None,
+    ) -> None:
         super().__init__(job)
+        self.file_of = file_of
         self.tools, self.playbook, self.keychain = tools, playbook, keychain
         self.params = {key: value for key, value in job.intent.params.items() if key != loops.LEASE}
         self.lease: Mapping[str, Any] = job.intent.params[loops.LEASE]
@@ -122,6 +132,7 @@ class Lease(Saving):
             id=own,
             frame=self.frames[index],
             saving=_Share(self, index),
+            file_of=self.file_of,
         )
         try:
             done = await run.run()

@@ -22,6 +22,7 @@ from treadle.work.job import Done, Job, StaysOpen
 from .keychain import KeychainReader
 from .lease import Lease
 from .pipeline import StepRun, Tools
+from .places import FileOf
 from .results import render_args
 
 
@@ -43,7 +44,14 @@ class PlainTools:
 class PipelinePerformer:
     """`performer = PipelinePerformer(tools)`; `await performer(job)` is one step-run."""
 
-    def __init__(self, tools: Tools | Mapping[str, Tool], secrets: Secrets | None = None) -> None:
+    def __init__(
+        self,
+        tools: Tools | Mapping[str, Tool],
+        secrets: Secrets | None = None,
+        *,
+        file_of: FileOf | None = None,
+    ) -> None:
+        self._file_of = file_of
         self._tools: Tools = PlainTools(tools) if isinstance(tools, dict) else tools  # type: ignore[assignment]
         self._secrets = secrets
 
@@ -64,8 +72,8 @@ class PipelinePerformer:
         if "render" in params:
             return Done(value=await render_args(job, playbook))
         if LEASE in params:
-            return await Lease(self._tools, job, playbook, keychain).run()
-        return await StepRun(self._tools, job, playbook, keychain).run()
+            return await Lease(self._tools, job, playbook, keychain, file_of=self._file_of).run()
+        return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
 
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""

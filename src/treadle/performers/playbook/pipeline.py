@@ -44,6 +44,7 @@ from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 
 from .keychain import KeychainReader
+from .places import FileOf, relocate
 from .results import externalise, find_reference, store_large
 
 # A retry that waits less than this keeps its lease and waits in its coroutine.
@@ -131,7 +132,9 @@ class StepRun:
         id: str | None = None,
         frame: Value = None,
         saving: Saving | None = None,
+        file_of: FileOf | None = None,
     ) -> None:
+        self.file_of = file_of
         self.tools, self.job, self.playbook, self.keychain = tools, job, playbook, keychain
         self.params = job.intent.params if params is None else params
         self.step: Step = playbook.steps[self.params["step"]]
@@ -297,6 +300,9 @@ class StepRun:
                 raise
             outcome = _raised(error)
         self.saving.dirty = True
+        if task.kind == "python" and outcome.error is not None and self.file_of is not None:
+            file = await self.file_of(job.definition)
+            await relocate(outcome, self.step.name, task, file, job.options.get("base"))
         # What a tool gives is data, but for references to what it stored here itself.
         envelope: dict[str, Any] = disarmed(
             _envelope(outcome, task, action.attempt, time.monotonic() - started), ours=ours

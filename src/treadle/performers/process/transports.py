@@ -35,6 +35,8 @@ NATS_URL: Final = "nats://127.0.0.1:4222"
 NATS_TIMEOUT_S: Final = 60.0
 BODY_SHOWN_BYTES_MAX: Final = 8 * 1024
 # What a call's parameters hold besides the fields of the transport itself.
+# Frames that tell an author nothing.
+_OURS: Final = (__file__, aside.__code__.co_filename)
 _NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload"})
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -307,7 +309,7 @@ async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Don
     except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
         if is_revoked(error):
             raise
-        details = {"exception": type(error).__name__, "traceback": trace(error, hidden=(__file__,))}
+        details = {"exception": type(error).__name__, "traceback": trace(error, hidden=_OURS)}
         raise TransportFailed(named(error), code="PYTHON_ERROR", details=details) from error
 
 
