@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 import msgspec
 
 from .errors import BlobMissing
-from .values import Value, encode
+from .values import Value, decode_trusted, digest_bytes, encode
 
 Status = Literal["running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled", "partial"})
@@ -216,7 +216,8 @@ class Decision:
     `status=None` leaves running/waiting to the kernel: running while a worker holds something.
     `cancel` names open intents by `ref`. `more` asks for a `Continue(more)` right after this record.
     `log` is journaled beside the decision (a proof of the state, or the output of code that cannot be
-    run again); replay hands it back as `ctx.logged`.
+    run again); replay hands it back as `ctx.logged`. `blobs` need not be filled by hand: whatever the step
+    stored through its context is among them.
     """
 
     state: Value
@@ -229,6 +230,8 @@ class Decision:
     reference: Any = UNSET
     more: Value = None
     log: Value = None
+    # Payloads that the decision refers to, by digest; they are committed with it (`Context.store`).
+    blobs: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -252,6 +255,8 @@ class Context:
     status: str = "running"
     # On replay only: the `log` of the record, or {"fault": error} where the step had failed.
     logged: Value = None
+    # What this step has stored, by digest.
+    stored: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def entropy(self) -> bytes:
@@ -261,9 +266,20 @@ class Context:
     def blob(self, reference: Mapping[str, Any]) -> Value:
         """The payload behind a reference. It is addressed by its content, so this is as pure as any
         other argument: there is one answer, or none."""
+        checksum = str(reference["checksum"])
+        if (body := self.stored.get(checksum)) is not None:
+            return decode_trusted(body)
         if self.blobs is None:
             raise BlobMissing()
-        return self.blobs(str(reference["checksum"]))
+        return self.blobs(checksum)
+
+    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        """Puts a payload away and gives its reference. It is named by its content, so storing is as pure
+        as computing: the bytes are committed with the decision, and replay makes the same ones again."""
+        body = encode(value)
+        checksum = digest_bytes(body)
+        self.stored[checksum] = body
+        return make_reference(checksum=checksum, size=len(body), schema_hint=schema_hint)
 
 
 # A mapping with this key is data, whatever else it looks like.

@@ -150,6 +150,8 @@ class Step:
     status_changed: bool
     ended: bool
     record: dict[str, Any]
+    # Payloads that the machine made; they are committed with the record.
+    blobs: dict[str, bytes] = field(default_factory=dict)
 
     def carried(self, deliver: OpenIntent) -> Value:
         """The value of the event that a `deliver` intent carries, or names by its place in this step."""
@@ -216,6 +218,8 @@ def advance(
         decision = machine.cancel(definition, run.state, seen, ctx)
     else:
         decision = machine.step(definition, run.state, seen, ctx)
+    if ctx.stored:
+        decision.blobs = {**ctx.stored, **decision.blobs}
     kind = seen.kind if type(seen) is Rejected else event.kind
     journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
     allowed = machine.kinds(definition)
@@ -251,35 +255,29 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
         _begin(run, event, max(at_ns, run.last_ns))
     decision = Decision(state=run.state, status="failed", error=error)
     journaled = {"kind": event.kind, **event_value(event)}
-    return admit(
-        run,
-        "fault",
-        journaled,
-        decision,
-        max(at_ns, run.last_ns),
-        intent,
-        allowed=None,
-        final=True,
-        event=event,
-        bytes_max=None,
-    )
+    return _closed(run, "fault", journaled, decision, at_ns, intent, event)
 
 
 def abandon(run: RunState, event: Cancel, error: dict[str, Any], *, at_ns: int) -> Step:
     """Ends a run without asking its machine: it cannot be decided any more. Only what is open counts."""
     decision = Decision(state=run.state, status="cancelled", error=error)
     decision.events = [{"type": "run.abandoned", "error": error}]
+    return _closed(run, "abandon", event_value(event), decision, at_ns, None, event)
+
+
+def _closed(
+    run: RunState,
+    kind: str,
+    journaled: dict[str, Any],
+    decision: Decision,
+    at_ns: int,
+    settled: OpenIntent | None,
+    event: Event,
+) -> Step:
+    """A run ended by the kernel itself, which no limit may refuse."""
+    at_ns = max(at_ns, run.last_ns)
     return admit(
-        run,
-        "abandon",
-        event_value(event),
-        decision,
-        max(at_ns, run.last_ns),
-        None,
-        allowed=None,
-        final=True,
-        event=event,
-        bytes_max=None,
+        run, kind, journaled, decision, at_ns, settled, allowed=None, final=True, event=event, bytes_max=None
     )
 
 
@@ -417,6 +415,7 @@ def admit(
         status_changed=status != was or seq == 1,
         ended=status in TERMINAL,
         record=record,
+        blobs=decision.blobs,
     )
 
 
@@ -453,6 +452,8 @@ def _describe(
         record["more"] = decision.more
     if decision.log is not None:
         record["log"] = decision.log
+    if decision.blobs:
+        record["blobs"] = sorted(decision.blobs)
     if decision.reference is not UNSET:
         record["reference"] = decision.reference
     if record["status"] in TERMINAL or decision.error is not None:

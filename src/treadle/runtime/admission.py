@@ -322,6 +322,7 @@ def record(core: Core, hot: Hot, step: Step, item: Item, *, forked: bool = False
     closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
     staged.batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
     staged.batch.bytes += len(step.body)
+    core.stage_blobs(hot, step.blobs)
     effects.apply(core, hot, step, item)
     _write_row(core, hot, step)
     if forked or state.wants_snapshot(core.limits):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.kernel.errors import JournalCorrupt, ReplayDiffers, RunTooOld
-from treadle.kernel.history import opened_by, replay, restore, snapshot_of
+from treadle.kernel.errors import BlobMissing, JournalCorrupt, ReplayDiffers, RunTooOld
+from treadle.kernel.history import Stored, opened_by, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
@@ -109,9 +109,19 @@ def load_state(
     cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
     for stored in records:
         replay(state, machine, lambda digest: registry.load(digest).definition, [stored], blobs=blobs)
+        if genesis:
+            _check_stored(row, stored, reads)
         if state.seq in cuts:
             _compare(row, state, reads)
     return state
+
+
+def _check_stored(row: RunRow, stored: Stored, reads: Reads) -> None:
+    """Whether the payloads that a step made are there. That they are the same was compared with the record."""
+    for checksum in stored.record().get("blobs", ()):
+        if not reads.has_blob(checksum):
+            where = f"{row.id}#{stored.seq}"
+            raise BlobMissing(f"{where} stored {checksum}, which is not there any more", where=where)
 
 
 def _compare(row: RunRow, state: RunState, reads: Reads) -> None:

@@ -1,8 +1,9 @@
 """Payloads moved out of what people send in, and put back where people look at a run.
 
 What is too large for the journal goes to the blobs, and a reference stands in its place. For people
-only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process) are
-resolved: other dialects show references to their users on purpose.
+only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process), or that
+stand for what people or other runs are handed (`payload`), are resolved: other dialects show references to
+their users on purpose.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from treadle.kernel.model import (
 from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, encode
 from treadle.store.protocol import Reads
 
-HIDDEN: Final = frozenset({"agent", "process"})
+HIDDEN: Final = frozenset({"agent", "process", "payload"})
 # How their fields look in canonical bytes: most records have none, and are not walked.
 _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
 
@@ -94,7 +95,7 @@ def handed_over(event: Event, intent: OpenIntent | None) -> list[str]:
     """The payloads that another run hands over with an event: by a child's report, or at a start."""
     match event:
         case Started() if event.parent is not None or event.continued_from is not None:
-            return list(_checksums(event.input))
+            return list(_checksums([event.input, event.options]))
         case Receipt() if intent is not None and intent.kind == "child":
             return list(_checksums([event.value, event.error]))
     return []

@@ -10,7 +10,7 @@ from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Event, OpenIntent, Patch, Receipt, Retry, Signal, Started
 from treadle.kernel.run import RunState, advance, error_of, fault
-from treadle.kernel.values import Value, digest
+from treadle.kernel.values import Value, decode_trusted, digest
 
 START_NS = 1_800_000_000 * 10**9
 
@@ -65,6 +65,7 @@ class Driver:
                 if pending.kind not in ("receipt", "continue", "frame"):
                     raise
                 step = fault(self.run, pending, error_of(error), at_ns=self.now_ns)
+            self.blobs.update((checksum, decode_trusted(body)) for checksum, body in step.blobs.items())
             self.journal.append(Stored(step.seq, step.body, step.digest))
             self.events += step.events
             pending = self.run.pending()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle.dialects.playbook import loops
-from treadle.kernel.values import encode
+from treadle.kernel.values import decode_trusted, encode
 from treadle.tools.protocol import ToolCall
 
 from .harness import Lab
@@ -226,6 +226,7 @@ def _without_probes(lab: Lab) -> Any:
                 at_ns=driver.now_ns,
                 blobs=driver.blobs.__getitem__,
             )
+            driver.blobs.update((name, decode_trusted(body)) for name, body in step.blobs.items())
             driver.journal.append(module.Stored(step.seq, step.body, step.digest))
             driver.events += step.events if len(driver.events) < 1000 else []
             pending = driver.run.pending()

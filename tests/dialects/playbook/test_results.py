@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.kernel.model import Cancel, make_reference
+from treadle.kernel.model import Cancel, Started, make_reference
 from treadle.kernel.values import decode, digest, encode
 from treadle.tools.protocol import ToolCall
 
@@ -131,23 +131,31 @@ def test_a_loop_over_a_stored_result_keeps_the_reference() -> None:
     assert lab.driver.run.open
 
 
-def test_r8_large_args_become_references() -> None:
-    lab = Lab(
-        """
+LARGE_ARGS = """
     workflow:
       - {step: load, tool: {kind: big}, next: {arcs: [{step: use, args: {rows: "{{ event.result.rows }}", n: "{{ event.result.total }}"}}]}}
       - {step: use, tool: {kind: echo, value: ["{{ args.rows[7].id }}", "{{ args.n }}", "{{ args.rows._store }}"]}}
-    """,
-        {"big": big},
-    ).start()
+    """
+
+
+def test_r8_large_args_become_references() -> None:
+    lab = Lab(LARGE_ARGS, {"big": big}).start()
     lab.perform(lab.driver.open("step")[0])
-    (storing,) = lab.driver.open("step")
-    assert storing.params["render"] == 0
-    lab.perform(storing)
     (token,) = lab.tokens
     assert (token["args"]["rows"]["kind"], token["args"]["n"]) == ("result_ref", 2000)
     assert lab.work().replays().result == [7, 2000, "blob"]
     assert sum(len(stored.body) for stored in lab.driver.journal) < 20_000
+
+
+def test_a_run_of_0_1_0_has_its_large_args_rendered_by_a_worker() -> None:
+    lab = Lab(LARGE_ARGS, {"big": big})
+    lab.driver.feed(Started(seed=b"seed"))
+    lab.perform(lab.driver.open("step")[0])
+    (storing,) = lab.driver.open("step")
+    assert storing.params["render"] == 0
+    lab.perform(storing)
+    assert lab.tokens[0]["args"]["rows"]["kind"] == "result_ref"
+    assert lab.work().replays().result == [7, 2000, "blob"]
 
 
 def test_a_large_input_stays_in_the_store_and_is_read_key_by_key() -> None:

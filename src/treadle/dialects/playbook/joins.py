@@ -44,7 +44,7 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
         tracker["fired"] = True
     else:
         _drop(turn, step.name, key)
-    joined = {**token, "args": canonical(args), "joined": True}
+    joined = {**token, "args": turn.light_args(canonical(args)), "joined": True}
     turn.state["n"] += 1
     fresh = str(turn.state["n"])
     turn.state["tokens"][fresh] = joined

@@ -24,33 +24,39 @@ from .texts import NotThere, bounded
 def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:
     """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
     if loop.source.constant:
-        return {"list": collection(loop.source.value_if_constant, where)}
+        return _listed(turn, collection(loop.source.value_if_constant, where))
     scope = turn.scope(token["args"], event=token.get("event") or {})
     if loop.field is None:
         # A written list, or mapping, of templates.
-        return {"list": canonical(collection(loop.source.render(scope), where))}
+        return _listed(turn, canonical(collection(loop.source.render(scope), where)))
     raw = loop.field.raw(scope)
     if isinstance(raw, NotThere) and not is_first():
         raise loop.field.missing(raw)
     if isinstance(raw, range):
         return {"range": [raw.start, raw.stop, raw.step]}
-    found = _lasting(turn, loop, raw)
+    found = _lasting(turn, loop, token, raw)
     if found is not None and isinstance(items(turn, found, token), list):
         return found
     try:
         computed = bounded(raw, load=True)
     except (TypeError, ValueError, Misuse) as error:
         raise loop.field.failed(error) from error
-    return {"list": canonical(collection(computed, where))}
+    return _listed(turn, canonical(collection(computed, where)))
 
 
-def _lasting(turn: Turn, loop: Loop, raw: Any) -> dict[str, Any] | None:
+def _listed(turn: Turn, found: list[Value]) -> dict[str, Any]:
+    kept = turn.light(found)
+    return {"list": found} if kept is found else {"stored": kept, "path": []}
+
+
+def _lasting(turn: Turn, loop: Loop, token: Token, raw: Any) -> dict[str, Any] | None:
     assert loop.field is not None
     path = loop.field.expression.path
     if path is None:
         return None
     if path[0] in ("workload", "args"):
-        large = turn.state["workload"].get(path[1]) if path[0] == "workload" and len(path) > 1 else None
+        root = turn.state["workload"] if path[0] == "workload" else {} if is_first() else token["args"]
+        large = root.get(path[1]) if len(path) > 1 else None
         return {"stored": large, "path": list(path[2:])} if is_stored(large) else {"path": list(path)}
     if isinstance(raw, Handle) and is_stored(raw.raw):
         return {"stored": raw.raw, "path": []}

@@ -20,6 +20,8 @@ from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
 from . import loop_items
+from .edition import is_first
+from .handles import payload_of
 from .layers import merge
 from .marking import Token, Turn, canonical, iteration_of
 from .model import MAX_IN_FLIGHT, Step
@@ -206,9 +208,13 @@ def is_over(token: Token) -> bool:
 def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -> None:
     """A chunk of results is in the blob store. The oldest of a level that has enough of them are
     folded into one of the next, so levels stand in falling order and items in theirs."""
-    parts = tracker["parts"]
-    next(entry for entry in reversed(parts) if entry["id"] == part)["stored"] = reference
+    next(entry for entry in reversed(tracker["parts"]) if entry["id"] == part)["stored"] = reference
     tracker["keeping"] -= 1
+    _fold(turn, name, tracker)
+
+
+def _fold(turn: Turn, name: str, tracker: Tracker) -> None:
+    parts = tracker["parts"]
     for start in range(len(parts) - FOLD_PARTS + 1):
         level = parts[start]["level"]
         first_of_level = start == 0 or parts[start - 1]["level"] != level
@@ -220,8 +226,8 @@ def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -
 
 
 def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
-    """Hands full chunks of results to a worker, which stores them and answers with their references.
-    One slow item may have held back many: they leave in several chunks, in slices if need be."""
+    """Puts full chunks of results away (in 0.1.0 a worker did). One slow item may have held back many: they
+    leave in several chunks, in slices if need be."""
     while is_full(tracker):
         if not turn.room:
             turn.again = True
@@ -250,6 +256,11 @@ def _cut(chunk: list[Value], size: int) -> tuple[int, int]:
 
 def _keep(turn: Turn, name: str, tracker: Tracker, chunk: Value, level: int, *, at: int) -> None:
     tracker["chunks"] = part = tracker.get("chunks", 0) + 1
+    if not is_first():
+        stored = turn.store(chunk, "loop results")
+        tracker["parts"].insert(at, {"id": part, "level": level, "stored": stored})
+        _fold(turn, name, tracker)
+        return
     step = turn.state["tokens"][name]["step"]
     params = {"name": step, "step": step, "keep": chunk}
     turn.open(Intent(kind="step", params=params, ref=f"{name}!keep{part}"))
@@ -261,7 +272,7 @@ def _manifest(parts: list[Value]) -> dict[str, Any]:
     return {"kind": "manifest", "strategy": "concat", "parts": parts}
 
 
-def result_of(step: Step, token: Token) -> dict[str, Any]:
+def result_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
     tracker = token["loop"]
     results: Value = tracker["chunk"]
     if tracker["parts"]:
@@ -274,7 +285,7 @@ def result_of(step: Step, token: Token) -> dict[str, Any]:
     if reduce == "collect":
         out["reduced"] = [r for r in results if r is not None] if isinstance(results, list) else results
     elif reduce is not None:
-        out["reduced"] = tracker.get("reduced", 0 if reduce == "sum" else {})
+        out["reduced"] = turn.light(tracker.get("reduced", 0 if reduce == "sum" else {}))
     return out
 
 
@@ -298,7 +309,9 @@ def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
             message = f"step {step.name!r}: the sum of its results is no number of 64 bits any more"
             tracker["wrong"] = failure("schema", message)
     elif reduce == "merge" and isinstance(result, dict):
-        tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), result))
+        own = result if is_first() else payload_of(result)
+        if isinstance(own, dict):
+            tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), own))
 
 
 def conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str, Any] | None:

@@ -29,8 +29,8 @@ from treadle.kernel.model import (
 from treadle.kernel.values import Value, encode, to_value
 
 from . import finish, joins, loops, stepruns
-from .edition import CURRENT, edition
-from .handles import Scope, loader
+from .edition import CURRENT, edition, is_first
+from .handles import Scope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
 from .marking import State, Turn, canonical, new_state, token_of
@@ -38,6 +38,7 @@ from .model import Playbook, load
 from .needs import pick
 from .pipeline import failure, template_failure
 from .routing import admitted
+from .stored import by_reference
 
 KEYCHAIN_REF = "!keychain"
 _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running", "pending": "pending"}
@@ -47,6 +48,7 @@ class PlaybookMachine(Machine):
     dialect = "playbook"
     version = CURRENT
     large_input = True
+    large_data = True
     # One value is small or a reference; how many of them one step names is the author's choice. What
     # can be sliced is (`marking.BYTES_MAX`); the arguments of one step cannot.
     record_bytes_max: ClassVar[int] = 16 * 1024 * 1024
@@ -318,6 +320,10 @@ def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any
             if alone and len(encode(value)) > definition.inline_bytes_max:
                 address = f"treadle://execution/{ctx.run}/input/{name}"
                 workload[name] = {"kind": "result_ref", "ref": address, **input, "path": [name]}
+    if not is_first():
+        for name, value in workload.items():
+            if not is_stored(value) and len(encode(value)) > definition.inline_bytes_max:
+                workload[name] = canonical(by_reference(ctx.run, value, ctx.store(value)))
     return workload
 
 

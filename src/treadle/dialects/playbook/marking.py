@@ -14,18 +14,24 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.kernel.errors import LimitExceeded
-from treadle.kernel.model import Context, Decision, Intent, Status
+from treadle.kernel.model import Context, Decision, Intent, Status, is_reference
 from treadle.kernel.values import Value, encode
 
-from .handles import Scope, StepResults
+from .edition import is_first
+from .handles import Scope, StepResults, is_stored
 from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
+from .stored import by_reference
 
 INTENTS_MAX: Final = 56
 EVENTS_MAX: Final = 200
 EVENTS_HARD_MAX: Final = 250
 BYTES_MAX: Final = 384 * 1024
+# So much is put away in one decision, about; what is left waits for the next.
+STORED_BYTES_MAX: Final = 4 * 1024 * 1024
+# Where a record is full, what is larger than this goes by reference. A reference has about half of it.
+SPARE_BYTES_MAX: Final = 2048
 # A net that doubles its tokens at each of thirty steps would fill the store with its marking.
 TOKENS_MAX: Final = 100_000
 
@@ -67,6 +73,7 @@ class Turn:
         self.intents: list[Intent] = []
         self.cancelled: list[str] = []
         self.bytes = 0
+        self.stored = 0
         self.ctx_changed = False
         self.again = False
         self.status: Status | None = None
@@ -75,7 +82,12 @@ class Turn:
 
     @property
     def room(self) -> bool:
-        return len(self.intents) < INTENTS_MAX and len(self.events) < EVENTS_MAX and self.bytes < BYTES_MAX
+        return (
+            len(self.intents) < INTENTS_MAX
+            and len(self.events) < EVENTS_MAX
+            and self.bytes < BYTES_MAX
+            and self.stored < STORED_BYTES_MAX
+        )
 
     def emit(self, type: str, **data: Any) -> None:
         event = {"type": type, **data}
@@ -114,6 +126,67 @@ class Turn:
             more={"go": True} if again and self.status is None else None,
         )
 
+    # --- what is too large for the journal ------------------------------------------------------
+
+    def store(self, value: Value, schema_hint: str | None = None) -> dict[str, Any]:
+        """Puts a value away, whatever its size."""
+        reference = self.ctx.store(value, schema_hint=schema_hint)
+        self.stored += reference["size"]
+        return reference
+
+    def light(self, value: Value, limit: int | None = None) -> Value:
+        """The value itself while it is small, else a reference to it."""
+        if is_first():
+            return value
+        if is_reference(value):
+            # What people sent in was put away where it came in, and has no address yet.
+            bare = "kind" not in value and "path" not in value
+            return canonical(by_reference(self.ctx.run, self.ctx.blob(value), value)) if bare else value
+        limit = self.playbook.inline_bytes_max if limit is None else limit
+        if is_stored(value) or len(encode(value)) <= limit:
+            return value
+        return canonical(by_reference(self.ctx.run, value, self.store(value)))
+
+    def light_args(self, args: dict[str, Value]) -> dict[str, Value]:
+        """Arguments, small as a whole: the largest go by reference first."""
+        limit = self.playbook.inline_bytes_max
+        if is_first() or len(encode(args)) <= limit:
+            return args
+        out = dict(args)
+        sizes = {name: len(encode(value)) for name, value in args.items()}
+        left = sum(sizes.values()) + sum(map(len, sizes))
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+            if left <= limit or sizes[name] <= min(limit, SPARE_BYTES_MAX):
+                break
+            out[name] = self.light(args[name], 0)
+            left += len(encode(out[name])) - sizes[name]
+        return out
+
+    def light_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What a worker is told, small enough for a record, however many names a step's templates have."""
+        if is_first():
+            return params
+        if "ctx" in params:
+            params["ctx"] = {key: self.light(value) for key, value in params["ctx"].items()}
+        if len(encode(params)) <= BYTES_MAX:
+            return params
+        for scope in ("workload", "ctx", "args"):
+            if scope in params:
+                kept = {key: self.light(value, SPARE_BYTES_MAX) for key, value in params[scope].items()}
+                params[scope] = kept
+        for entry in params.get("steps", {}).values():
+            if "result" in entry:
+                entry["result"] = self.light(entry["result"], SPARE_BYTES_MAX)
+        return params
+
+    def _recorded(self, value: Value) -> Value:
+        """A value that this record shows, whatever else it has to show."""
+        size = len(encode(value))
+        full = self.bytes + size > BYTES_MAX
+        kept = self.light(value, min(SPARE_BYTES_MAX, self.playbook.inline_bytes_max) if full else None)
+        self.bytes += size if kept is value else len(encode(kept))
+        return kept
+
     # --- ctx and names -------------------------------------------------------------------------
 
     def patch(self, writes: list[list[Any]], shown: list[list[Any]] | None = None, /, **about: Any) -> None:
@@ -121,6 +194,8 @@ class Turn:
         looked at again."""
         if not writes:
             return
+        if shown is None and not is_first():
+            writes = [[path, self._recorded(value)] for path, value in writes]
         ctx = self.state["ctx"]
         for path, value in writes:
             write(ctx, path, value)
@@ -155,7 +230,7 @@ class Turn:
     # --- tokens --------------------------------------------------------------------------------
 
     def place(
-        self, step: str, args: Value, event: Mapping[str, Any], source: str | None, *, ready: bool = True
+        self, step: str, args: dict[str, Value], event: Mapping[str, Any], source: str | None, *, ready: bool = True
     ) -> str:
         """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
         for its arguments to be stored."""
@@ -166,7 +241,11 @@ class Turn:
                 "consume; join branches (admit.join), or let mode be exclusive"
             )
         state["n"] += 1
-        token: Token = {"step": step, "status": "ready" if ready else "storing", "args": args}
+        token: Token = {
+            "step": step,
+            "status": "ready" if ready else "storing",
+            "args": self.light_args(args),
+        }
         target = self.playbook.steps[step]
         if target.admit is not None or target.join is not None:
             token["event"] = dict(event)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
+from .edition import is_first
 from .handles import Scope, StepResults
 from .marking import Token, Turn, canonical
 from .model import Arc, Step, holds
@@ -83,11 +84,12 @@ def route(boundary: Boundary) -> bool:
 
 
 def _send(boundary: Boundary, arc: Arc) -> None:
-    """One token along one arc. Arguments above the limit are rendered again by a worker, which
-    stores them and answers with references: neither the marking nor the journal takes them in."""
+    """One token along one arc. Arguments above the limit go by reference: neither the marking nor the
+    journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
     args = arc.args.arguments(boundary.scope)
-    if arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:
+    small = arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max
+    if small or not is_first():
         turn.place(arc.step, canonical(args), boundary.event, step.name)
         return
     name = turn.place(arc.step, {}, boundary.event, step.name, ready=False)

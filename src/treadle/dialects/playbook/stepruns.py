@@ -10,10 +10,11 @@ from typing import Any
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, encode
 
 from . import finish, loops
-from .handles import is_stored
+from .edition import is_first
+from .handles import is_stored, payload_of
 from .layers import merge
 from .marking import Token, Turn, canonical, iteration_of
 from .model import Step
@@ -36,7 +37,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
     if step.args is not None and not _per_item(turn, step):
         try:
             defaults = step.args.arguments(turn.scope(token["args"], event=token.get("event") or {}))
-            token["args"] = canonical(merge(defaults, token["args"]))
+            token["args"] = turn.light_args(canonical(merge(defaults, _mergeable(defaults, token["args"]))))
         except ExpressionError as problem:
             error = template_failure(problem)
     if error is None and not _arm(turn, name, step, token):
@@ -56,6 +57,16 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
         end(turn, name, step, token)
     else:
         turn.open(Intent(kind="step", params=params_of(turn, step, token), ref=name))
+
+
+def _mergeable(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What a token brings, with the mappings at hand that are to be merged into mappings."""
+    if is_first():
+        return given
+    return {
+        key: payload_of(value) if isinstance(defaults.get(key), dict) else value
+        for key, value in given.items()
+    }
 
 
 def _per_item(turn: Turn, step: Step) -> bool:
@@ -93,7 +104,7 @@ def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
         params["per_item"] = True
     if iteration := turn.own_iter():
         params["iter"] = iteration
-    return params
+    return turn.light_params(params)
 
 
 def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> None:
@@ -118,9 +129,23 @@ def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> 
 
 
 def _suspend(turn: Turn, token: Token, ref: str, value: dict[str, Any]) -> None:
-    hold = {"frame": value["suspended"], "on": value["on"], "first": value["first"]}
-    token.setdefault("holds", {})[ref] = hold
-    turn.open(intent_for(value["on"], f"{ref}!on", turn.ctx.now_ns))
+    on = _handed(turn, value["on"])
+    token.setdefault("holds", {})[ref] = {"frame": value["suspended"], "on": on, "first": value["first"]}
+    turn.open(intent_for(on, f"{ref}!on", turn.ctx.now_ns))
+
+
+def _handed(turn: Turn, on: dict[str, Any]) -> dict[str, Any]:
+    """What a pipeline waits for, with what is large in it by reference. People and children get to see
+    the values that these stand for."""
+    if is_first():
+        return on
+    out = dict(on)
+    for key in ("payload", "input"):
+        if len(encode(out.get(key))) > turn.playbook.inline_bytes_max and not is_stored(out[key]):
+            out[key] = turn.store(out[key], "payload")
+    if out.get("iter"):
+        out["iter"] = turn.light_args(out["iter"])
+    return out
 
 
 def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Receipt, value: Value) -> None:
@@ -176,7 +201,9 @@ def _resume(
         del token["holds"]
     resume: dict[str, Any] = {"frame": hold["frame"]}
     if not hold["on"].get("retry"):
-        resume["outcome"] = canonical(answer(hold["on"], receipt, value))
+        resume["outcome"] = outcome = canonical(answer(hold["on"], receipt, value))
+        if "result" in outcome:
+            outcome["result"] = turn.light(outcome["result"])
     params = params_of(turn, step, token)
     index = iteration_of(base)
     if index is not None:
@@ -223,7 +250,7 @@ def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
 
 
 def _loop_ended(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any] | None = None) -> None:
-    result = loops.result_of(step, token)
+    result = loops.result_of(turn, step, token)
     if error is None and loops.must_stop(step, token):
         error = token["loop"]["error"]
     end(turn, name, step, token, result=result, error=error, stats=result["stats"])

@@ -6,7 +6,6 @@ that `spec.result.select` picked. PLAYBOOK §5.12.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Playbook, Step, Task
 from treadle.dialects.playbook.routing import argument_scope
 from treadle.dialects.playbook.selection import extracted
+from treadle.dialects.playbook.stored import by_reference, preview
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
 from treadle.work.job import Job
@@ -50,16 +50,7 @@ async def store_large(job: Job, value: Value, limit: int) -> Value:
     body = encode(value)
     if len(body) <= limit or is_reference(value):
         return value
-    stored = await job.store_blob(value)
-    return {
-        "kind": "result_ref",
-        "ref": f"treadle://execution/{job.run}/blob/{stored['checksum']}",
-        **stored,
-        "scope": "execution",
-        "expires_at": None,
-        "extracted": {},
-        "preview": preview(value, PREVIEW_BYTES_MAX),
-    }
+    return by_reference(job.run, value, await job.store_blob(value))
 
 
 async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
@@ -106,9 +97,3 @@ def find_reference(value: Value, ref: str) -> dict[str, Any] | None:
     if isinstance(value, list):
         return next((found for item in value if (found := find_reference(item, ref)) is not None), None)
     return None
-
-
-def preview(value: Value, limit: int) -> dict[str, Any]:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    cut = text.encode()[:limit].decode(errors="ignore")
-    return {"truncated": len(cut) < len(text), "bytes": len(text.encode()), "sample": cut}
