@@ -223,10 +223,10 @@ def _start_child(core: Core, hot: Hot, intent: OpenIntent) -> None:
 def _prepared(core: Core, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
     """The input a child starts with. Where it may hold references, it is checked with their payloads
     in place, and handed on as it is."""
-    if not (core.registry.load(row.digest).machine.large_data and refers(input)):
+    if not refers(input):
         return core.registry.prepare(row, input, options)
-    core.registry.prepare(row, put_back(core.blobs, input), options)
-    return input
+    prepared = core.registry.prepare(row, put_back(core.blobs, input), options)
+    return input if core.registry.load(row.digest).machine.large_data else prepared
 
 
 def _report(hot: Hot) -> Receipt:

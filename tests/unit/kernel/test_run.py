@@ -552,3 +552,49 @@ def test_a_fault_of_the_first_step_is_a_record_too() -> None:
     error = TreadleError("no", code="NO").to_value()
     step = fault(run, Started(seed=b"s"), error, at_ns=5)
     assert (step.seq, run.status, run.error) == (1, "failed", error)
+
+
+# --- payloads that a machine stores ----------------------------------------------------------------------
+
+
+def storing(state: Any, event: Event, ctx: Context) -> Decision:
+    reference = ctx.store(["x" * 100_000, ctx.seq])
+    assert ctx.blob(reference) == ["x" * 100_000, ctx.seq], "a step reads what it stored itself"
+    return Decision(state={"at": reference}, intents=[call()])
+
+
+def reading(state: Any, event: Event, ctx: Context) -> Decision:
+    return Decision(state=state, status="completed", result=len(ctx.blob(state["at"])[0]))
+
+
+def test_what_a_machine_stores_is_committed_with_its_decision_and_named_in_the_record() -> None:
+    driver = drive(Probe(storing, reading))
+    record = decode(driver.journal[0].body)
+    assert record["blobs"] == [driver.state["at"]["checksum"]]
+    assert len(driver.journal[0].body) < 1_000
+    driver.ok(driver.open()[0])
+    assert driver.run.result == 100_000
+    driver.assert_replays()
+
+
+def test_a_step_that_stores_something_else_on_replay_is_a_difference() -> None:
+    driver = drive(Probe(storing, reading))
+
+    def other(state: Any, event: Event, ctx: Context) -> Decision:
+        ctx.store("another payload")
+        return storing(state, event, ctx)
+
+    with pytest.raises(ReplayDiffers) as caught:
+        replay(driver._fresh(), Probe(other), lambda _: None, driver.journal)
+    assert "blobs" in caught.value.message
+
+
+def test_a_refused_decision_stores_nothing() -> None:
+    def refused(state: Any, event: Event, ctx: Context) -> Decision:
+        ctx.store("x" * 100_000)
+        raise TreadleError("no", cls="user", code="NO")
+
+    driver = Driver(Probe(refused), {"body": 1})
+    with pytest.raises(TreadleError):
+        driver.start()
+    assert driver.blobs == {}
