@@ -19,6 +19,8 @@ MIB = 1024 * 1024
 MAKE = "{{ 'x' * 3145728 }}"
 LIST = "{{ [workload.unit * 4] * 24 }}"
 SIZE = 24 * 4 * 50_000
+ARCS = ", ".join(f"{{step: s{n}}}" for n in range(60))
+STEPS = "\n".join(f"      - {{step: s{n}, tool: {{kind: block, key: {n}}}}}" for n in range(60))
 
 # Where a playbook renders: the text of it, and what must come out.
 PLACES: dict[str, tuple[str, Any]] = {
@@ -117,17 +119,13 @@ PLACES: dict[str, tuple[str, Any]] = {
         1_800_000,
     ),
     "the summary of final_step": (
-        """
-    executor: {spec: {final_step: last}}
+        f"""
+    executor: {{spec: {{final_step: last}}}}
     workflow:
-      - {step: fan, next: {spec: {mode: inclusive}, arcs: [%s]}}
-%s
-      - {step: last, tool: {kind: echo, value: "{{ args.results | length }}"}}
-    """
-        % (
-            ", ".join(f"{{step: s{n}}}" for n in range(60)),
-            "\n".join(f"      - {{step: s{n}, tool: {{kind: block, key: {n}}}}}" for n in range(60)),
-        ),
+      - {{step: fan, next: {{spec: {{mode: inclusive}}, arcs: [{ARCS}]}}}}
+{STEPS}
+      - {{step: last, tool: {{kind: echo, value: "{{{{ args.results | length }}}}"}}}}
+    """,
         60,
     ),
 }
@@ -269,5 +267,3 @@ workflow:
         await engine.patch("o", {"given": forged})
         assert await run.result(timeout=20) is True
         await assert_replays(engine)
-
-

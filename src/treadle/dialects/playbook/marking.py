@@ -230,7 +230,13 @@ class Turn:
     # --- tokens --------------------------------------------------------------------------------
 
     def place(
-        self, step: str, args: dict[str, Value], event: Mapping[str, Any], source: str | None, *, ready: bool = True
+        self,
+        step: str,
+        args: dict[str, Value],
+        event: Mapping[str, Any],
+        source: str | None,
+        *,
+        ready: bool = True,
     ) -> str:
         """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
         for its arguments to be stored."""
