@@ -25,7 +25,10 @@ def words(error: BaseException) -> str:
         text = str(error)
     except BaseException as broken:  # also SystemExit: the code of `__str__` is not ours
         return f"(its text cannot be read: {type(broken).__name__})"
-    return _cut(plain(text[: 4 * TEXT_CHARS_MAX]), TEXT_CHARS_MAX)
+    shown = plain(text[: 4 * TEXT_CHARS_MAX])
+    if len(shown) <= TEXT_CHARS_MAX:
+        return shown
+    return f"{shown[:TEXT_CHARS_MAX]}… ({len(text):,} characters)"
 
 
 def named(error: BaseException) -> str:
@@ -57,7 +60,3 @@ def plain(text: str) -> str:
     """Text that can be written down anywhere: half characters escaped, addresses of objects left out,
     which are different each time."""
     return _ADDRESS.sub("0x…", text.encode("utf-8", "backslashreplace").decode())
-
-
-def _cut(text: str, chars_max: int) -> str:
-    return text if len(text) <= chars_max else f"{text[:chars_max]}… ({len(text):,} characters)"
