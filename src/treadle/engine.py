@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported, ValueRefused
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status, disarmed
 from treadle.kernel.values import Value, to_value
-from treadle.lang.definition import Definition
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, doctor, document, keeping
@@ -30,18 +30,23 @@ from treadle.runtime.commands import Command
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
+from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
-from . import compose
+from . import arguments
+from .apps.methods import AppMethods
+from .definitions.dialects import Dialects
 from .definitions.library import Library
 from .host.bridge import Bridge
 from .host.news import Watch
+from .host.operations import EngineOperations
 from .host.task_methods import TaskMethods
+from .performers import performers_of
 from .performers.process.transports import Transports
 from .runs import Run
 from .secrets.providers import Secrets, SecretStore, secret_store_path
 from .store.open import migrate_store, store_path
-from .tools.registry import ToolRegistry
+from .tools.registry import ToolRegistry, checked_tool
 
 if TYPE_CHECKING:
     from .apps.operations import Applications
@@ -53,7 +58,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods):
+class Engine(TaskMethods, AppMethods):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -78,7 +83,7 @@ class Engine(TaskMethods):
         path = store_path(self.store_url)
         self.tools = ToolRegistry()
         self.transports = Transports(self.tools)
-        self.dialects = compose.Dialects(self.transports.names, self.tools.declared)
+        self.dialects = Dialects(Surroundings(self.transports.names, self.tools.declared, _finds_skill))
         self.library = Library(self.dialects)
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
@@ -92,20 +97,22 @@ class Engine(TaskMethods):
         self._bridge = Bridge(
             path,
             clock=self.clock,
-            hot_runs=compose.positive(*compose.cache_size(hot_runs)),
+            hot_runs=arguments.positive(*arguments.cache_size(hot_runs)),
             registry_of=self.library.registry,
-            operations=compose.EngineOperations(self),
+            operations=EngineOperations(
+                self.dialects, lambda: self.applications, lambda dialect: self.worker.try_again(dialect)
+            ),
             readonly=readonly,
         )
         self.worker = Worker(
             self._bridge.submit,
             self.secrets,
             self._bridge.fetch_blob,
-            concurrency=compose.positive("concurrency", concurrency),
-            threads=compose.positive("threads", threads),
+            PerformerTable(lambda dialect: performers_of(dialect, self)),
+            concurrency=arguments.positive("concurrency", concurrency),
+            threads=arguments.positive("threads", threads),
         )
         self._bridge.worker = self.worker if work else None
-        self.worker.prepare = lambda dialect: compose.register_performers(self, dialect)
 
     async def __aenter__(self) -> Engine:
         self.library.stored.clear()
@@ -152,7 +159,7 @@ class Engine(TaskMethods):
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
-        return dict(await self.ask(lambda ack: Item(run, compose.checked_event(event), ack=ack, **more)))
+        return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
 
     async def write(self, change: Callable[[Core], T]) -> T:
         """Runs a change on the core thread, in a commit of its own."""
@@ -240,12 +247,12 @@ class Engine(TaskMethods):
         """Starts a run, durable when this returns. The same id with the same definition and input is the
         same run. `model` is PROVIDER[:ARG], or a model object that lives in this process. `templates` are
         further Sources of an agent workflow, by name; `skills` files of Python, FILE.py or FILE.py:NAME."""
-        run = id or compose.new_id()
+        run = id or arguments.new_id()
         if model is not None and not isinstance(model, str):
             model = self.agents.providers.take(run, model)
-        compose.check_start(id, model, config, secrets, templates, skills)
+        arguments.check_start(id, model, config, secrets, templates, skills)
         row = await self.library.named_before(workflow, id, self.read) or await self.definition(workflow)
-        options = compose.run_options(
+        options = arguments.run_options(
             row,
             model=model,
             secrets=secrets,
@@ -255,12 +262,13 @@ class Engine(TaskMethods):
             skills=skills,
         )
         loaded = self.library.loaded(row)
-        given = disarmed(compose.checked_input(self.dialects[row.dialect], loaded, input, options))
-        compose.check_model(self, row, loaded, options, works=self._bridge.worker is not None)
+        dialect = self.dialects[row.dialect]
+        given = disarmed(arguments.checked_input(dialect, loaded, input, options))
+        self._check_model(dialect, loaded, options)
         if config:
             self.configs[run] = dict(config)
         machine = self.library.machine_of(row.dialect)
-        given, blobs = compose.externalised(given, machine)
+        given, blobs = arguments.externalised(given, machine)
         event = Started(
             definition=row.digest,
             input=given,
@@ -275,6 +283,17 @@ class Engine(TaskMethods):
             await self.operate("learn", deploys.family_value(self.library.family(row.digest)))
         answer = await self.submit(run, event, create=create, blobs=blobs)
         return Run(self, run, existing=bool(answer.get("existing")))
+
+    def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
+        """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is
+        chosen and this engine does the work itself. Where others work, one of them may have a model."""
+        spec = options.get("model")
+        # A script may be wrong for the agents that another dialect calls, too.
+        scripted = spec is not None and spec.partition(":")[0] == "scripted"
+        works = self._bridge.worker is not None
+        own = dialect.asks_models and self.owns
+        if scripted or (own and (spec or (works and dialect.needs_model(loaded)))):
+            self.agents.providers.check(options)
 
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
@@ -296,7 +315,7 @@ class Engine(TaskMethods):
         """Runs, newest first, as many as `limit`."""
         if not isinstance(since_ns, int | None):
             raise ValueRefused("since_ns is a whole number of nanoseconds since 1970")
-        wanted = compose.checked_statuses(status, get_args(Status))
+        wanted = arguments.checked_statuses(status, get_args(Status))
         rows = await self.read(
             lambda reads: reads.runs(
                 status=wanted,
@@ -385,56 +404,6 @@ class Engine(TaskMethods):
 
         return await self.read(lambda reads: transcript(reads, self.library.registry(reads), id, node=node))
 
-    # --- reactive applications ---
-
-    async def publish(
-        self, event: Any, value: Any = None, *, key: Value = None, submission_id: str | None = None
-    ) -> Sequence[str]:
-        """Publishes a domain event: a typed object, or a schema's name and a value. Returns the runs
-        it was delivered to, once that is durable. The same submission id again changes nothing."""
-        return await self.applications.publish(event, value, key=key, submission_id=submission_id)
-
-    async def cells(self, workflow: Any, *, limit: int | None = None) -> Rows:
-        """The cells of a reactive workflow."""
-        return await self.applications.cells(workflow, limit=limit)
-
-    async def cell(self, workflow: Any, key: Any = None) -> Run | None:
-        """The run behind (workflow, key); None if there is no such cell."""
-        return await self.applications.cell(workflow, key)
-
-    async def reset(self, id: str) -> dict[str, Any]:
-        """Lets a failed cell take events again, from the state it had."""
-        return await self.applications.reset(id)
-
-    async def apply(self, what: Any, *, app: str | None = None, wait: bool = False) -> dict[str, Any]:
-        """Moves an application to new code (or to an approved proposal); refused with
-        details["blockers"] unless it is quiet."""
-        return await self.applications.apply(what, app=app, wait=wait)
-
-    async def shadow(self, what: Any, *, app: str | None = None, run: str | None = None) -> dict[str, Any]:
-        """What a candidate does with what has happened so far; touches nothing."""
-        return await self.applications.shadow(what, app=app, run=run)
-
-    async def snapshot(self) -> dict[str, Any]:
-        """Writes the cells' states into content-addressed indexes and returns their roots."""
-        return await self.applications.snapshot()
-
-    async def propose(self, app: Any) -> int:
-        """Submits a new version of an application; the number of the proposal."""
-        return await self.applications.propose(app)
-
-    async def approve(self, number: int, *, app: str | None = None) -> None:
-        """Approves a proposal, so that it can be applied."""
-        await self.applications.decide(number, "approve", app=app)
-
-    async def reject(self, number: int, *, app: str | None = None) -> None:
-        """Rejects a proposal."""
-        await self.applications.decide(number, "reject", app=app)
-
-    async def proposals(self, app: str | None = None) -> Rows:
-        """The proposals of an application and where each stands."""
-        return await self.applications.proposals(app)
-
     # --- watching, house-keeping, plug-ins ---
 
     def observe(
@@ -482,13 +451,24 @@ class Engine(TaskMethods):
 
     def register(self, plugin: Any) -> None:
         """Registers a tool or a skill."""
-        compose.register(self, plugin)
+        from .performers.agent.skill import Skill
+
+        if isinstance(plugin, Skill):
+            self.agents.skills.register(plugin)
+        else:
+            self.tools.register(checked_tool(plugin))
+
+
+def _finds_skill(id: str, file: str | None) -> bool | str:
+    from .performers.agent.skill_finding import is_there
+
+    return is_there(id, None if file is None else str(Path(file).resolve().parent))
 
 
 def _secret_store(path: Path | None) -> SecretStore | None:
     return None if path is None else SecretStore(secret_store_path(f"sqlite:///{path}"))
 
 
-new_id = compose.new_id
+new_id = arguments.new_id
 
 __all__ = ["Engine", "Run", "migrate_store", "new_id", "store_path"]

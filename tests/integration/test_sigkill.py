@@ -24,7 +24,7 @@ from typing import Any
 from treadle.engine import Engine
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.model import TERMINAL
-from treadle.lang.definition import Definition
+from treadle.lang.definition import Definition, Dialect
 from treadle.lang.graph import Graph
 from treadle.runtime.document import replayed
 from treadle.runtime.registry import Registry, machines_of
@@ -41,7 +41,7 @@ KILL_AFTER_S_MAX = 0.06
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})
 
 
-class DrillDialect:
+class DrillDialect(Dialect):
     """The simulator's dialect, on a real engine."""
 
     name = "drill"

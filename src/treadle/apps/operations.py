@@ -282,7 +282,7 @@ class Applications:
         except TreadleError as error:
             log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
 
-    def operate(self, core: Core, asked: Operate) -> Any:
+    def perform(self, core: Core, asked: Operate) -> Any:
         body = asked.body
         match asked.name:
             case "apply":

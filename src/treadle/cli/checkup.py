@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from treadle.compose import Dialects
+from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
 from treadle.lang.duration import instant_text
 from treadle.runtime import doctor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import typer
 
@@ -141,18 +141,12 @@ async def schema(
     from treadle.engine import Engine
 
     engine = Engine("memory:")
-    describes = [name for name in engine.dialects if isinstance(engine.dialects[name], Described)]
-    found: object = engine.dialects.get(dialect)
-    if not isinstance(found, Described):
-        raise Usage(f"there is no schema for {dialect!r}; there is one for {', '.join(describes)}")
-    cli.out.document(found.json_schema())
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A dialect whose files have a JSON Schema."""
-
-    def json_schema(self) -> dict[str, Any]: ...
+    found = {name: known.json_schema() for name, known in engine.dialects.items()}
+    described = found.get(dialect)
+    if described is None:
+        names = ", ".join(name for name, schema in found.items() if schema is not None)
+        raise Usage(f"there is no schema for {dialect!r}; there is one for {names}")
+    cli.out.document(described)
 
 
 @commands(
@@ -191,7 +185,6 @@ async def export(
     """Write a definition out again, as YAML, JSON or Python."""
     from treadle.lang.definition import Definition
 
-    from .exporting import export_text
     from .loading import one
 
     wanted = format or ("json" if cli.out.as_json else "yaml")
@@ -200,7 +193,7 @@ async def export(
         if isinstance(target, str):
             row = await engine.definition(target)
             target = Definition(row.dialect, row.name, row.version, row.body, row.path, row.file)
-        text = export_text(target, engine.dialects[target.dialect], wanted, canonical=canonical)
+        text = engine.dialects[target.dialect].export(target, wanted, canonical=canonical)
     if output is None:
         cli.out.raw(text)
         return

@@ -7,37 +7,16 @@ for, in the folder of its file or below, and only among workflow files; code (`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-from treadle.lang.definition import Definition
 
 from .files import SUFFIXES, split_target
 
 
-def literal_names(definition: Definition) -> list[str]:
-    """The workflows that a definition names outright; what a template makes of data is not known yet."""
-    found = (
-        name for name in _named(definition.dialect, definition.body) if "{{" not in name and "{%" not in name
-    )
-    return list(dict.fromkeys(found))
-
-
-def _named(dialect: str, body: Any) -> Iterator[str]:
-    match dialect:
-        case "process":
-            yield from body["requires"]["children"]
-        case "playbook":
-            for step in body["workflow"]:
-                for task in step.get("tool") or ():
-                    if task["kind"] in ("playbook", "workflow"):
-                        named = (task.get(key) for key in ("path", "workflow", "name"))
-                        yield from [name for name in named if isinstance(name, str)][:1]
-        case "agent":
-            for node in body["nodes"].values():
-                if isinstance(run := node.get("run"), dict) and isinstance(run.get("workflow"), str):
-                    yield run["workflow"]
+def literal_names(names: Iterable[str]) -> list[str]:
+    """Those of the names in a definition that stand there outright; what a template makes of data is not
+    known yet."""
+    return list(dict.fromkeys(name for name in names if "{{" not in name and "{%" not in name))
 
 
 def file_beside(name: str, caller: str) -> Path | None:

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from treadle.compose import Dialects, as_problem, attach
 from treadle.kernel.errors import DefinitionError, TreadleError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
@@ -18,6 +17,7 @@ from treadle.runtime.registry import Family, Loaded, LoadedCache, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .children import file_beside, literal_names
+from .dialects import Dialects
 from .files import (
     SUFFIXES,
     compile_text,
@@ -56,7 +56,7 @@ class Library:
         else:
             found = definitions_of(target, file=None)
         for definition in found:
-            self._verify(definition)
+            self._dialects[definition.dialect].verify(definition)
             self._learn(definition)
             if definition is not target or definition.digest not in self.pins:
                 self._pin(definition, {})
@@ -65,7 +65,7 @@ class Library:
     def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:
         """Compiles the children that a definition names by file, and theirs."""
         pins: dict[str, str] = {}
-        for name in literal_names(definition):
+        for name in literal_names(self._dialects[definition.dialect].names(definition.body)):
             path = None if definition.file is None else file_beside(name, definition.file)
             if path is None:
                 continue
@@ -82,12 +82,6 @@ class Library:
         if self.pins.get(definition.digest, {}) != pins:
             self.stored.discard(definition.digest)
         self.pins[definition.digest] = pins
-
-    def _verify(self, definition: Definition) -> None:
-        """What only the engine can check, of definitions that were not compiled here."""
-        verify = getattr(self._dialects[definition.dialect], "verify", None)
-        if verify is not None:
-            verify(definition)
 
     def _load_path(self, target: str, *, strict: bool) -> list[Definition]:
         path, name = split_target(target)
@@ -132,7 +126,7 @@ class Library:
         row = deploys.row_of(definition)
         self.known[row.digest] = row
         if definition.code is not None:
-            attach(self._dialects[definition.dialect], definition)
+            self._dialects[definition.dialect].attach(definition.code)
         return row
 
     def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
@@ -267,3 +261,7 @@ def together(refused: list[TreadleError]) -> TreadleError:
         where=first.where,
         details={"problems": listed},
     )
+
+
+def as_problem(error: TreadleError, file: str) -> Problem:
+    return Problem("error", error.code, error.message, file=file)

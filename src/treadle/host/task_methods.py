@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from treadle.compose import checked_actor, checked_statuses
+from treadle.arguments import checked_actor, checked_statuses
 from treadle.kernel.values import Value, to_value
 from treadle.runtime import tasks
 

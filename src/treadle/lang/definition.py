@@ -6,16 +6,25 @@ it by `Machine.load` and cached. So the stored truth never depends on the compil
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Final
 
+from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, digest
 
+from .fields import Declared, nothing_declared
 from .graph import Graph
+from .json_text import to_json
 from .problems import Problem, Problems
 from .text import Document
+from .yaml_text import to_yaml
+
+# What a definition can be exported to.
+FORMATS: Final = ("yaml", "json", "python")
 
 
 @dataclass(frozen=True)
@@ -43,25 +52,93 @@ class Definition:
         )
 
 
-class Dialect(Protocol):
-    """One language for writing workflows. Found as `treadle.dialects.<name>.DIALECT`."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an engine tells its dialects of itself, for the checks that only it can answer: the names of
+    what can be called, the fields that tools declare, and whether a skill is found from a file (or what
+    is wrong with the one that is)."""
+
+    callables: Callable[[], Collection[str]] = tuple
+    declared: Declared = nothing_declared
+    finds_skill: Callable[[str, str | None], bool | str] = lambda skill, file: False
+
+
+class Dialect(ABC):
+    """One language for writing workflows: all that the house may know of it. Found as
+    `treadle.dialects.<name>.DIALECT`; what does its work, as `treadle.performers.<name>.performers`.
+    Every member that is not abstract has the answer of a dialect that has nothing to say on it."""
 
     name: str
     machine: Machine
+    # Whether its runs can rehearse (`dry_run`): decide everything, and do nothing outside.
+    rehearses: ClassVar[bool] = False
+    # Whether its runs ask models, so that one has to be at hand where they are worked on.
+    asks_models: ClassVar[bool] = False
+    # Whether `check_input` is heard before it is known that an input can be stored at all.
+    checks_input_first: ClassVar[bool] = False
 
+    def within(self, surroundings: Surroundings) -> Dialect:
+        """This dialect for one engine. One that holds live code, or asks the engine, makes an instance
+        of its own for each."""
+        return self
+
+    # --- from text to definition ---
+
+    @abstractmethod
     def recognises(self, value: Value) -> bool:
         """Whether a parsed text has this dialect's shape."""
-        ...
 
+    @abstractmethod
     def compile(self, document: Document, *, strict: bool = False) -> tuple[Definition | None, Problems]:
         """Normalises and checks a text. With errors among the problems there is no definition."""
-        ...
 
+    def verify(self, definition: Definition) -> None:
+        """What only the engine can check, of a definition that was not compiled from a text. Raises."""
+        return
+
+    def attach(self, code: Any) -> None:
+        """Takes the live Python objects behind a definition (`Definition.code`)."""
+        raise Unsupported(f"a {self.name} has no code of its own")
+
+    def export(self, definition: Definition, format: str, *, canonical: bool = False) -> str:
+        """The definition as text that compiles to the same digest. By default the canonical form is the
+        text: it compiles to itself."""
+        match format:
+            case "yaml":
+                return to_yaml(definition.body)
+            case "json":
+                return to_json(definition.body, indent=2) + "\n"
+            case "python":
+                raise Unsupported(f"a {self.name} cannot be written as Python; choose yaml or json")
+        raise Unsupported(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
+
+    def json_schema(self) -> dict[str, Any] | None:
+        """For editors: what a file of this dialect may hold; None if nobody wrote that down."""
+        return None
+
+    # --- what a definition says of itself ---
+
+    def names(self, body: Value) -> Iterable[str]:
+        """The workflows that a canonical body names, templates among them. Files are looked for by these."""
+        return ()
+
+    def children(self, body: Any) -> list[str]:
+        """The workflows without which it cannot run; a strict deploy refuses where one is missing."""
+        return []
+
+    def about(self, body: Any) -> tuple[str | None, Value]:
+        """Its description, and its inputs as this dialect writes them."""
+        return body.get("description"), body.get("inputs")
+
+    def needs_model(self, definition: Any) -> bool:
+        """Whether a run of it cannot go on without a model."""
+        return False
+
+    @abstractmethod
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
         """The input a run is started with (`definition` is what `machine.load` made). Raises
         InputInvalid with every error in details["errors"]; then no run is made."""
-        ...
 
+    @abstractmethod
     def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
         """Draws a definition, or a run of it when `view` (what `machine.view` gave) is there."""
-        ...

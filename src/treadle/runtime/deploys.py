@@ -14,8 +14,6 @@ from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 from .core import Core
 from .registry import Family, latest
 
-UNVERSIONED = "0"
-
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
@@ -58,11 +56,9 @@ def row_of(definition: Definition) -> DefinitionRow:
 
 def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
     """What deploying a definition asks for. A dialect may name the workflows it needs."""
-    children = getattr(dialect, "children", None)
-    loaded = dialect.machine.load(definition.body) if children else None
     row = row_of(definition)
-    named = list(children(loaded)) if children else []
-    return Deploy(row, [], named, validation == "strict", Family([row], {}))
+    children = dialect.children(definition.body)
+    return Deploy(row, [], children, validation == "strict", Family([row], {}))
 
 
 def row_value(row: DefinitionRow) -> dict[str, Any]:

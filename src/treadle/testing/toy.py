@@ -13,7 +13,7 @@ from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Context, Decision, Event, Intent, Receipt, Started
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition
+from treadle.lang.definition import Definition, Dialect
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
@@ -63,7 +63,7 @@ class ToyMachine(Machine):
         )
 
 
-class ToyDialect:
+class ToyDialect(Dialect):
     name = "toy"
 
     def __init__(self) -> None:

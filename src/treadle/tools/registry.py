@@ -14,19 +14,19 @@ import difflib
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from treadle.kernel.errors import TreadleError
 from treadle.lang.fields import Fields
 
 from .fields import BUILT_IN
 from .functions import FunctionTool
-from .protocol import Declares, Tool
+from .protocol import Declares, Outcome, Tool, ToolCall
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["FunctionTool", "ToolRegistry", "UnknownTool"]
+__all__ = ["FunctionTool", "ToolRegistry", "UnknownTool", "checked_tool"]
 
 ENTRY_POINTS = "treadle.tools"
 
@@ -65,6 +65,27 @@ def _plugins(name: str | None = None) -> list[EntryPoint]:
     from importlib.metadata import entry_points
 
     return [entry for entry in entry_points(group=ENTRY_POINTS) if name in (None, entry.name)]
+
+
+@runtime_checkable
+class _Runs(Protocol):
+    """The least that a tool is; what it does not say of itself has a default."""
+
+    kind: str
+
+    async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome: ...
+
+
+def checked_tool(plugin: object) -> Tool:
+    """What somebody registers, if it is a tool."""
+    if isinstance(plugin, _Runs) and isinstance(plugin.kind, str) and callable(plugin.run):
+        return cast("Tool", plugin)
+    raise TreadleError(
+        f"{type(plugin).__name__} is neither a skill (treadle.agent.Skill) nor a tool "
+        "(an object with `kind` and `async run(config, call)`); register one of these",
+        cls="definition",
+        code="PLUGIN_INVALID",
+    )
 
 
 class ToolRegistry:

@@ -31,11 +31,11 @@ from treadle.runtime.ports import Item, SystemClock, Work
 
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 from .lane import STUCK_S, Lane
+from .performers import ANY, PerformerTable, Performs
 from .worker_job import Vault, WorkerJob, failed
 
 log = logging.getLogger("treadle.worker")
 
-ANY: Final = "*"
 LOOP: Final = "loop"
 FINISH_POLL_S: Final = 0.02
 # The lane of functions grows to this many threads while all of them are busy and nothing moves.
@@ -54,6 +54,7 @@ class Worker:
         submit: Callable[[Command], None],
         vault: Vault,
         fetch_blob: Callable[[str], bytes],
+        performers: PerformerTable | None = None,
         *,
         concurrency: int = 256,
         threads: int = 8,
@@ -64,14 +65,10 @@ class Worker:
         self.unknown: dict[str, str] = {}
         # What could not be done here, in case what it needs is given later.
         self._parked: dict[str, Work] = {}
-        # Set by the composition root: how receipts are signed, and those of which dialects.
+        # Set by the composition root: how receipts are signed.
         self.sign: Callable[[Receipt], bytes] | None = None
-        self.signing: set[str] = set()
         self._concurrency = concurrency
-        self._performers: dict[tuple[str, str], tuple[Performer, Threaded | None]] = {}
-        self._prepared: set[str] = set()
-        # Set by the composition root: registers the performers of a dialect when its first work comes.
-        self.prepare: Callable[[str], None] = lambda dialect: None
+        self.performers = performers or PerformerTable()
         self._threads = threads
         self._make_lanes()
         self._here = threading.local()
@@ -93,14 +90,7 @@ class Worker:
         self, kind: str, performer: Performer, *, dialect: str = ANY, threaded: Threaded | None = None
     ) -> None:
         """Who performs a kind of intent, of one dialect or of any. The kind `*` is every other kind."""
-        self._performers[dialect, kind] = (performer, threaded)
-
-    def _entry(self, dialect: str, kind: str) -> tuple[Performer, Threaded | None] | None:
-        if dialect not in self._prepared:
-            self.prepare(dialect)
-            self._prepared.add(dialect)
-        found = self._performers
-        return found.get((dialect, kind)) or found.get((ANY, kind)) or found.get((dialect, ANY))
+        self.performers.register(Performs(kind, performer, threaded), dialect=dialect)
 
     # --- life ---
 
@@ -208,8 +198,11 @@ class Worker:
 
     def _is_threaded(self, work: Work) -> bool:
         try:
-            entry = self._entry(work.dialect, work.intent.kind)
-            return entry is not None and entry[1] is not None and entry[1](work.intent, work.loaded)
+            row = self.performers.get(work.dialect, work.intent.kind)
+            # Who performs a dialect's work is found out by its first job, on the loop.
+            if row is None or row.threaded is None or not self.performers.is_ready(work.dialect):
+                return False
+            return row.threaded(work.intent, work.loaded)
         except Exception:  # the core must not stop for it; the performer finds the same, and says it
             return False
 
@@ -252,6 +245,11 @@ class Worker:
         job = WorkerJob(self, work, threaded=False)
         try:
             try:
+                if not self.performers.is_ready(work.dialect):
+                    await asyncio.to_thread(self.performers.prepare, work.dialect)
+                    if self._is_threaded(work):
+                        self._lane.put([work])
+                        return
                 item = await self._perform(job)
             except BaseException as error:
                 if is_revoked(error):
@@ -350,11 +348,11 @@ class Worker:
         return [] if self._leaving else bus.take(worker, limit)
 
     async def _perform(self, job: WorkerJob) -> Item | None:
-        entry = self._entry(job.dialect, job.intent.kind)
-        if entry is None:
+        row = self.performers.get(job.dialect, job.intent.kind)
+        if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
         try:
-            done = await entry[0](job)
+            done = await row.performer(job)
             return job.finish(done)
         except StaysOpen as error:
             return self._stays_open(job, str(error))

@@ -132,7 +132,8 @@ class WorkerJob:
             by=done.by,
             events=redact(to_value(done.events)) if done.events else [],
         )
-        if self._worker.sign is not None and self.dialect in self._worker.signing:
+        row = self._worker.performers.get(self.dialect, self.intent.kind)
+        if self._worker.sign is not None and row is not None and row.signed:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
         return Item(self.run, receipt, blobs=self._blobs)
 

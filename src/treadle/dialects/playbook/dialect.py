@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition
-from treadle.lang.fields import Declared, nothing_declared
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
@@ -17,26 +17,26 @@ from . import inputs
 from .analysis import analyse
 from .compile import compile_playbook
 from .fields import check_fields
-from .kinds import Kinds, unknown_kinds
+from .kinds import unknown_kinds
 from .machine import PlaybookMachine
 from .picture import picture
 from .schema import json_schema
 
+# Kinds of tasks that call another workflow, and the fields that may name it.
+_CALLS: Final = ("playbook", "workflow")
+_NAMED_BY: Final = ("path", "workflow", "name")
 
-class PlaybookDialect:
+
+class PlaybookDialect(Dialect):
     name = "playbook"
     machine = PlaybookMachine()
 
-    def __init__(self, kinds: Kinds = tuple, declared: Declared = nothing_declared) -> None:
-        self._kinds, self._declared = kinds, declared
+    def __init__(self, surroundings: Surroundings | None = None) -> None:
+        self._surroundings = surroundings or Surroundings()
 
-    def knowing(self, kinds: Kinds) -> PlaybookDialect:
-        """This dialect, for an engine with tools of its own."""
-        return PlaybookDialect(kinds, self._declared)
-
-    def declaring(self, declared: Declared) -> PlaybookDialect:
-        """This dialect, holding tasks to the fields that their tools declare."""
-        return PlaybookDialect(self._kinds, declared)
+    def within(self, surroundings: Surroundings) -> PlaybookDialect:
+        """For an engine with tools of its own: tasks are held to the fields that these declare."""
+        return PlaybookDialect(surroundings)
 
     def recognises(self, value: Value) -> bool:
         return isinstance(value, dict) and (
@@ -48,15 +48,25 @@ class PlaybookDialect:
         if definition is None:
             return None, problems
         analyse(reader, definition.body)
-        unknown_kinds(reader, definition.body, self._kinds)
-        check_fields(reader, definition.body, self._declared)
+        unknown_kinds(reader, definition.body, self._surroundings.callables)
+        check_fields(reader, definition.body, self._surroundings.declared)
         if problems.errors:
             return None, problems
         return replace(definition, warnings=tuple(problems)), problems
 
     def json_schema(self) -> dict[str, Any]:
         """For editors: what a file of this dialect may hold, with the tools that are known here."""
-        return json_schema(self._kinds(), self._declared)
+        return json_schema(self._surroundings.callables(), self._surroundings.declared)
+
+    def names(self, body: Any) -> Iterator[str]:
+        for step in body["workflow"]:
+            for task in step.get("tool") or ():
+                if task["kind"] in _CALLS:
+                    named = (task.get(key) for key in _NAMED_BY)
+                    yield from [name for name in named if isinstance(name, str)][:1]
+
+    def about(self, body: Any) -> tuple[str | None, Value]:
+        return (body.get("metadata") or {}).get("description"), body.get("workload")
 
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
         if input is None:

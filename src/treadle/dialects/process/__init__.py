@@ -9,8 +9,6 @@ definition back into what people write.
 
 from __future__ import annotations
 
-from .dialect import ProcessDialect
-
-DIALECT = ProcessDialect()
+from .dialect import DIALECT, ProcessDialect
 
 __all__ = ["DIALECT", "ProcessDialect"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
@@ -20,22 +20,19 @@ from .program import Program
 from .schemas import mismatches
 from .transports import BUILT_IN, TOOLS
 
-Transports = Callable[[], Collection[str]]
 
-
-class ProcessDialect:
-    """Business processes: human tasks, timers, signals, sub-workflows. `transports` names what an
-    engine can call besides what is built in."""
+class ProcessDialect(Dialect):
+    """Business processes: human tasks, timers, signals, sub-workflows."""
 
     name = "process"
 
-    def __init__(self, transports: Transports = tuple) -> None:
+    def __init__(self, surroundings: Surroundings | None = None) -> None:
         self.machine = ProcessMachine()
-        self._transports = transports
+        self._transports = (surroundings or Surroundings()).callables
 
-    def knowing(self, transports: Transports) -> ProcessDialect:
-        """This dialect, for an engine with transports and tools of its own."""
-        return ProcessDialect(transports)
+    def within(self, surroundings: Surroundings) -> ProcessDialect:
+        """For an engine with transports and tools of its own."""
+        return ProcessDialect(surroundings)
 
     def recognises(self, value: Value) -> bool:
         if not isinstance(value, dict):
@@ -85,7 +82,7 @@ class ProcessDialect:
     def graph(self, definition: Program, view: dict[str, Any] | None = None) -> Graph:
         return draw(definition, view)
 
-    def export(self, definition: Definition, format: str = "yaml", *, canonical: bool = False) -> str:
+    def export(self, definition: Definition, format: str, *, canonical: bool = False) -> str:
         """The definition as text that compiles to the same digest: yaml, json or python."""
         return exporting.export(definition.body, format, canonical=canonical)
 
@@ -94,7 +91,16 @@ class ProcessDialect:
         requires: dict[str, list[str]] = definition.body["requires"]
         return requires
 
-    def children(self, definition: Program) -> list[str]:
+    def names(self, body: Any) -> list[str]:
+        return self.children(body)
+
+    def about(self, body: Any) -> tuple[str | None, Value]:
+        return body.get("description"), (body.get("start") or {}).get("schema")
+
+    def children(self, body: Any) -> list[str]:
         """The workflows it starts."""
-        children: list[str] = definition.body["requires"]["children"]
+        children: list[str] = body["requires"]["children"]
         return children
+
+
+DIALECT = ProcessDialect()

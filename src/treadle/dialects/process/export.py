@@ -1,66 +1,40 @@
 """A canonical definition back into what people write. Importing the result gives the same digest.
 
-YAML is written for our own reader (YAML 1.2 core): any text that could be read as something else
-is quoted, which PyYAML's own dumper, made for YAML 1.1, would not always do.
+Everything is sorted or in a fixed order, so that a definition from the store exports alike.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
-
-import yaml
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
+from treadle.lang.definition import FORMATS
 from treadle.lang.expressions.closures import is_expression
 from treadle.lang.expressions.syntax import unparse
+from treadle.lang.yaml_text import BREAKS, to_yaml
 
 from .export_python import python_source
 from .normalise import RETENTION_DEFAULT
 from .program import kind_of
 
-FORMATS = ("yaml", "json", "python")
-
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
-_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
-_WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
 _TOP = ("dialect", "name", "version", "title", "description", "start", "retention", "tasks", "steps")
 
 
 def export(body: dict[str, Any], format: str, *, canonical: bool = False) -> str:
     """The text of a definition in one of `FORMATS`; canonical keeps trees and defaults as they are."""
-    # Sorted or in a fixed order throughout, so that a definition from the store exports alike.
     value = _sorted({"dialect": "process", **body}) if canonical else readable(body)
     match format:
         case "yaml":
-            text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-            return text
+            return to_yaml(value)
         case "json":
             text = json.dumps(value, indent=2, ensure_ascii=False)
             # Only in strings, where YAML 1.1 readers would take them for the end of a line.
-            return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+            return BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
         case "python" if not canonical:
             return python_source(body)
-    raise Unsupported(f"{format} is not a format to export to; choose one of {', '.join(FORMATS)}")
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:
-        return super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    plain = _PLAIN.match(text) and text.lower() not in _WORDS
-    style = None if plain else '"' if _BREAKS.search(text) else "'"
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
+    raise Unsupported(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
 
 
 def readable(body: dict[str, Any]) -> dict[str, Value]:

@@ -8,6 +8,6 @@ them in `treadle.testing.reactive`. Authors use `treadle.reactive`.
 
 from __future__ import annotations
 
-from .dialect import ReactiveDialect
+from .dialect import DIALECT
 
-DIALECT = ReactiveDialect()
+__all__ = ["DIALECT"]

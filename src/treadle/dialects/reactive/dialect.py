@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
@@ -17,15 +17,20 @@ from .governance import Books
 from .machine import ReactiveMachine, draw
 
 
-class ReactiveDialect:
+class ReactiveDialect(Dialect):
     name = DIALECT_NAME
+
+    machine: ReactiveMachine
 
     def __init__(self) -> None:
         self.machine = ReactiveMachine()
 
-    def knowing(self, transports: object) -> ReactiveDialect:
-        """An instance for each engine, because the machine holds live code; transports do not matter."""
+    def within(self, surroundings: Surroundings) -> ReactiveDialect:
+        """An instance for each engine, because the machine holds live code."""
         return ReactiveDialect()
+
+    def attach(self, code: Any) -> None:
+        self.machine.attach(code)
 
     def recognises(self, value: Value) -> bool:
         return isinstance(value, dict) and value.get("$kind") == "manifest"
@@ -65,3 +70,6 @@ class ReactiveDialect:
 
     def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
         return draw(definition)
+
+
+DIALECT = ReactiveDialect()

@@ -16,7 +16,7 @@ from treadle.kernel.model import OpenIntent, is_reference
 from treadle.secrets import logs as clean_logs
 from treadle.secrets.providers import Secrets
 from treadle.work.job import Done, Job
-from treadle.work.worker import Worker
+from treadle.work.performers import Performs
 
 from .api import McpServer, McpSession, ProviderError, Visit
 from .models import Providers
@@ -81,11 +81,14 @@ class Agents:
 
         return fetch
 
-    def register(self, worker: Worker) -> None:
-        worker.register("source", self._source, dialect="agent", threaded=_all_inline)
-        worker.register("model", self.work.model, dialect="agent", threaded=self._is_instant)
-        for kind in ("call", "route", "ask"):
-            worker.register(kind, getattr(self.work, kind), dialect="agent")
+    def performs(self) -> list[Performs]:
+        return [
+            Performs("source", self._source, _all_inline),
+            Performs("model", self.work.model, self._is_instant),
+            Performs("call", self.work.call),
+            Performs("route", self.work.route),
+            Performs("ask", self.work.ask),
+        ]
 
     async def _source(self, job: Job) -> Done:
         """Step 0. Whether it waits is decided without the run's options; templates are among them, and

@@ -18,6 +18,7 @@ from treadle.kernel.values import Value
 from treadle.performers.agent.skill import Skill, ToolContext
 
 if TYPE_CHECKING:
+    from treadle.lang.definition import Dialect
     from treadle.store.protocol import DefinitionRow
 
 
@@ -26,6 +27,9 @@ class Runs(Protocol):
 
     # What runs were given besides their settings, by run id.
     configs: dict[str, Mapping[str, Any]]
+
+    @property
+    def dialects(self) -> Mapping[str, Dialect]: ...
 
     async def start(
         self,
@@ -57,20 +61,10 @@ async def described(runs: Runs) -> list[dict[str, Any]]:
         body: Any = {}
         with suppress(TreadleError):  # one that cannot be loaded here has nothing to say
             body = (await runs.definition(row["digest"])).body
-        rows.append({**row, **_about(row["dialect"], body if isinstance(body, dict) else {})})
+        known = row["dialect"] in runs.dialects and isinstance(body, dict)
+        description, inputs = runs.dialects[row["dialect"]].about(body) if known else (None, None)
+        rows.append({**row, "description": description or "", "inputs": inputs or {}})
     return rows
-
-
-def _about(dialect: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition's description, and its inputs as its dialect writes them."""
-    match dialect:
-        case "playbook":
-            description, inputs = (body.get("metadata") or {}).get("description"), body.get("workload")
-        case "process":
-            description, inputs = body.get("description"), (body.get("start") or {}).get("schema")
-        case _:
-            description, inputs = body.get("description"), body.get("inputs")
-    return {"description": description or "", "inputs": inputs or {}}
 
 
 def workflows_skill(runs: Runs) -> Skill:
@@ -121,7 +115,7 @@ async def _started(runs: Runs, workflow: str, input: Value, ctx: ToolContext) ->
         return await runs.run(id)
     options = ctx._options
     dialect = (await runs.definition(workflow)).dialect
-    if options.get("dry_run") and dialect != "agent":
+    if options.get("dry_run") and not runs.dialects[dialect].rehearses:
         raise ToolError(
             f"this is a dry run, and {workflow} (a {dialect}) would do its work: it was not started"
         )

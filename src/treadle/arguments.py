@@ -1,0 +1,173 @@
+"""What callers may hand to an engine: every argument is checked before anything of a run is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from treadle.kernel.errors import Unsupported, ValueRefused
+from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import Event, event_value, make_reference
+from treadle.kernel.values import Value, digest_bytes, encode, to_value
+from treadle.lang.definition import Dialect
+from treadle.runtime.messages import check_name
+from treadle.runtime.ports import SystemClock
+from treadle.store.protocol import DefinitionRow
+
+
+def positive(name: str, value: object) -> int:
+    """A number of the engine's, given in code or in the environment."""
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueRefused(f"{name} is a whole number from 1 on, not {value!r:.40}", details={"path": name})
+    return number
+
+
+def cache_size(given: object) -> tuple[str, object]:
+    """How many runs are kept in memory, and who says so."""
+    if given is not None:
+        return "hot_runs", given
+    return "TREADLE_CELL_CACHE_SIZE", os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX
+
+
+def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> tuple[str, ...]:
+    """One status or several. A word that is none would find nothing, and say nothing."""
+    asked = (status,) if isinstance(status, str) else tuple(status or ())
+    if unknown := [word for word in asked if word not in statuses]:
+        raise ValueRefused(f"{unknown[0]!r} is no status; choose from {', '.join(statuses)}")
+    return asked
+
+
+def check_start(
+    id: object, model: object, config: object, secrets: object, templates: object, skills: Sequence[str]
+) -> None:
+    """Refuses what cannot be an option of a run, before anything of it is there."""
+    if id == "":
+        raise ValueRefused("a run's id is empty; leave it out, and one is made", details={"path": "id"})
+    for name, value, kind in (
+        ("id", id, str),
+        ("model", model, str),
+        ("config", config, Mapping),
+        ("secrets", secrets, str | Path),
+        ("templates", templates, Mapping),
+    ):
+        if value is not None and not isinstance(value, kind):
+            wanted = "a mapping" if kind is Mapping else "text"
+            raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
+    if secrets is not None:
+        from .secrets.files import read_secrets_file
+
+        read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
+    if isinstance(skills, str) or not all(isinstance(target, str) for target in skills):
+        raise ValueRefused("skills is a list of FILE.py or FILE.py:NAME", details={"path": "skills"})
+    for target in skills:
+        from .performers.agent.skill_files import skills_in
+
+        skills_in(target)
+
+
+def checked_event(event: Event) -> Event:
+    """Refuses an event that a caller has filled with what it cannot hold: `signal("r", name=5)`."""
+    try:
+        msgspec.convert(event_value(event), type(event), builtin_types=(bytes,))
+    except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueRefused(f"{event.kind}: {error}") from error
+    check_name(event)
+    return event
+
+
+def checked_actor(user: object, roles: object, to: object = None) -> tuple[str | None, tuple[str, ...]]:
+    if not isinstance(roles, list | tuple | set | frozenset) or any(type(role) is not str for role in roles):
+        raise ValueRefused("roles must be a list of texts", details={"path": "roles"})
+    for name, who in (("to", to), ("user", user)):
+        if who is not None and (not isinstance(who, str) or not who):
+            raise ValueRefused(
+                f"{name} must be the name of somebody, not {who!r:.40}", details={"path": name}
+            )
+    assert user is None or isinstance(user, str)
+    return user, tuple(roles)
+
+
+def run_options(
+    row: DefinitionRow,
+    *,
+    model: str | None,
+    secrets: str | None,
+    offline: bool,
+    dry_run: bool,
+    templates: Mapping[str, Any] | None = None,
+    skills: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Settings recorded with a run, so that whoever drives it on uses the same: names and absolute
+    paths, never values."""
+    options: dict[str, Any] = {}
+    if model is not None:
+        provider, sign, argument = model.partition(":")
+        if provider == "scripted" and sign:
+            model = f"{provider}:{Path(argument).resolve()}"
+        options["model"] = model
+    if secrets is not None:
+        options["secrets"] = str(Path(secrets).resolve())
+    if offline:
+        options["offline"] = True
+    if dry_run:
+        options["dry_run"] = True
+    if templates:
+        options["templates"] = to_value(templates)
+    if skills:
+        options["skills"] = [_absolute(target) for target in skills]
+    if row.file is not None:
+        options["base"] = str(Path(row.file).resolve().parent)
+    return options
+
+
+def _absolute(target: str) -> str:
+    from .performers.agent.skill_files import split
+
+    path, name = split(target)
+    return f"{path.resolve()}:{name}" if name is not None else str(path.resolve())
+
+
+def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:
+    """The input a run starts with. What a dialect checks first is told before anything else, all of it at
+    once: also where a value is one that could not be stored."""
+    if dialect.machine.by_events:
+        raise Unsupported(
+            "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
+        )
+    try:
+        return dialect.check_input(loaded, to_value(input), options)
+    except ValueRefused:
+        if dialect.checks_input_first and isinstance(input, dict):
+            dialect.check_input(loaded, {key: _as_far_as(item) for key, item in input.items()}, options)
+        raise
+
+
+def _as_far_as(value: object) -> object:
+    try:
+        return to_value(value)
+    except ValueRefused:
+        return value
+
+
+def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
+    """An input for the journal: itself, or a reference and the payload behind it if it is large and the
+    machine takes that."""
+    body = encode(value) if machine.large_input else b""
+    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
+        return value, {}
+    checksum = digest_bytes(body)
+    # People see what is behind a reference that its dialect keeps for itself.
+    hint = machine.dialect if machine.large_data else None
+    return make_reference(checksum=checksum, size=len(body), schema_hint=hint), {checksum: body}
+
+
+def new_id() -> str:
+    """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
+    value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
+    return "".join("0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5))

@@ -1,0 +1,39 @@
+"""The dialects of one engine, each imported when it is first needed: short commands stay fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+from treadle.dialects import INSTALLED
+from treadle.lang.definition import Dialect, Surroundings
+
+
+class Dialects(Mapping[str, Dialect]):
+    """By name. Each is told what this engine has."""
+
+    def __init__(self, surroundings: Surroundings | None = None) -> None:
+        self._loaded: dict[str, Dialect] = {}
+        self._surroundings = surroundings or Surroundings()
+
+    def __getitem__(self, name: str) -> Dialect:
+        if name not in self._loaded:
+            if name not in INSTALLED:
+                raise KeyError(name)
+            found: Dialect = import_module(f"treadle.dialects.{name}").DIALECT
+            # Two threads may meet here: all of them get the one that came first.
+            return self._loaded.setdefault(name, found.within(self._surroundings))
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, dialect: Dialect) -> None:
+        """For tests and plug-ins: a dialect of one's own."""
+        self._loaded[name] = dialect
+
+    def __contains__(self, name: object) -> bool:
+        return name in INSTALLED or name in self._loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*INSTALLED, *(name for name in self._loaded if name not in INSTALLED)])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

@@ -1,0 +1,66 @@
+"""What an engine's core can be asked for besides events: deploys, tasks, and what applications need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from treadle.lang.definition import Dialect
+from treadle.runtime import deploys, tasks
+from treadle.runtime.commands import Operate, Operations
+from treadle.runtime.core import Core
+from treadle.store.protocol import DefinitionRow, Reads
+
+
+class AppOperations(Operations, Protocol):
+    """The operations of applications: definitions that events bring to life belong to one."""
+
+    def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
+        """Refuses a definition that belongs to another application."""
+        ...
+
+    def learn(self, row: DefinitionRow) -> None:
+        """Loads the code of a definition that another process deploys."""
+        ...
+
+
+class EngineOperations:
+    """`applications` is asked when the first of them is needed; `try_again` hands out once more what a
+    dialect's work lacked code for."""
+
+    def __init__(
+        self,
+        dialects: Mapping[str, Dialect],
+        applications: Callable[[], AppOperations],
+        try_again: Callable[[str], None],
+    ) -> None:
+        self._dialects = dialects
+        self._applications = applications
+        self._try_again = try_again
+
+    def perform(self, core: Core, asked: Operate) -> Any:
+        match asked.name:
+            case "deploy":
+                return self._deploy(core, deploys.Deploy.from_value(asked.body))
+            case "learn":
+                return deploys.learn(core, asked.body)
+            case "task":
+                return tasks.perform(core, asked)
+            case _:
+                return self._applications().perform(core, asked)
+
+    def _deploy(self, core: Core, deploy: deploys.Deploy) -> dict[str, Any]:
+        """Deploys. What was left alone for want of this code gets another chance."""
+        row = deploy.row
+        if row.dialect not in self._dialects or not self._dialects[row.dialect].machine.by_events:
+            return deploys.perform(core, deploy)
+        applications = self._applications()
+        applications.check_owner(core.store, row)
+        answer = deploys.perform(core, deploy)
+        applications.learn(row)
+        core.readable()
+        self._try_again(row.dialect)
+        return answer
+
+    def pinned(self, core: Core) -> Iterable[str]:
+        return self._applications().pinned(core)

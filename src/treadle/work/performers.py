@@ -1,0 +1,61 @@
+"""Who performs which intents: filled dialect by dialect, when the first work of one comes.
+
+Filling imports whole packages, so it is never done on the core's thread: until a dialect is ready the
+worker takes its work to the loop, and from there to a thread that fills the table. Reading needs no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from .job import Performer, Threaded
+
+ANY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Performs:
+    """One row: the kind of intent (`*` is every other kind), who performs it, which of them need no event
+    loop, and whether the receipts are signed by the node."""
+
+    kind: str
+    performer: Performer
+    threaded: Threaded | None = None
+    signed: bool = False
+
+
+def nobody(dialect: str) -> Iterable[Performs]:
+    return ()
+
+
+class PerformerTable:
+    """`find` gives the rows of a dialect; it is asked once for each."""
+
+    def __init__(self, find: Callable[[str], Iterable[Performs]] = nobody) -> None:
+        self._find = find
+        self._rows: dict[tuple[str, str], Performs] = {}
+        self._ready: set[str] = set()
+        self._filling = threading.Lock()
+
+    def register(self, row: Performs, *, dialect: str = ANY) -> None:
+        """A row for one dialect, or for any that has none of its own for this kind."""
+        self._rows[dialect, row.kind] = row
+
+    def is_ready(self, dialect: str) -> bool:
+        return dialect in self._ready
+
+    def prepare(self, dialect: str) -> None:
+        """Fills in a dialect's rows. Takes its time; raises what importing them raises."""
+        with self._filling:
+            if dialect not in self._ready:
+                for row in self._find(dialect):
+                    self._rows.setdefault((dialect, row.kind), row)
+                self._ready.add(dialect)
+
+    def get(self, dialect: str, kind: str) -> Performs | None:
+        """Of a dialect that is ready."""
+        rows = self._rows
+        return rows.get((dialect, kind)) or rows.get((ANY, kind)) or rows.get((dialect, ANY))

@@ -1,0 +1,86 @@
+"""Shared code knows no dialect by name: what it asks of one is declared in `lang.definition.Dialect`."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from treadle.definitions.dialects import Dialects
+from treadle.dialects import INSTALLED
+from treadle.lang.definition import Dialect
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "treadle"
+# Where a dialect is at home, and what authors import of it.
+HOMES = ("dialects", "performers", "testing", *(f"{name}.py" for name in INSTALLED))
+# Still told apart by name; the list only shrinks.
+BY_NAME = {
+    "cli/compare.py": 1,
+    "cli/definitions.py": 1,
+    "cli/following.py": 1,
+    "cli/loading.py": 2,
+    "cli/output.py": 1,
+    "cli/recording_agent.py": 1,
+    "cli/runs.py": 2,
+    "cli/transcripts.py": 1,
+    "cli/view.py": 1,
+    "runtime/narrative.py": 1,
+    "runtime/payloads.py": 2,
+    "views/comparing.py": 1,
+    "views/trace.py": 1,
+}
+
+
+def names_in(path: Path) -> int:
+    """How often a file has the name of a dialect as a text of its own. `__all__` lists names of Python."""
+    tree = ast.parse(path.read_text("utf-8"))
+    skipped = {
+        id(node)
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "__all__" for target in statement.targets)
+        for node in ast.walk(statement)
+    }
+    return sum(
+        isinstance(node, ast.Constant) and node.value in INSTALLED and id(node) not in skipped
+        for node in ast.walk(tree)
+    )
+
+
+def test_shared_code_knows_no_dialect_by_name() -> None:
+    found = {
+        path.relative_to(SRC).as_posix(): count
+        for path in sorted(SRC.rglob("*.py"))
+        if path.relative_to(SRC).parts[0] not in HOMES and (count := names_in(path))
+    }
+    assert found == BY_NAME
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_every_installed_dialect_declares_what_it_is(name: str) -> None:
+    dialect = Dialects()[name]
+    assert isinstance(dialect, Dialect)
+    assert dialect.name == name == dialect.machine.dialect
+    assert callable(import_module(f"treadle.performers.{name}").performers)
+    declared = {member for member in vars(Dialect) if not member.startswith("_")} | {"name", "machine"}
+    own = {member for member in vars(type(dialect)) if not member.startswith("_")}
+    # What a dialect has besides is its own business: nobody outside may ask for it.
+    outside = {member for path in SRC.rglob("*.py") for member in asked_of(path, own - declared)}
+    assert not outside, f"declare these in Dialect: {outside}"
+
+
+def asked_of(path: Path, members: set[str]) -> set[str]:
+    """Which of these members a file asks of an engine's dialects: `dialects[…].member`."""
+    if path.relative_to(SRC).parts[0] == "dialects":
+        return set()
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in members
+        and isinstance(node.value, ast.Subscript)
+        and isinstance(node.value.value, ast.Attribute)
+        and node.value.value.attr in ("dialects", "_dialects")
+    }
