@@ -110,7 +110,9 @@ class Registry:
 
     def load(self, digest: str) -> Loaded:
         digest = self.instead or digest
-        if found := self._loaded.get(digest):
+        found = self._loaded.get(digest)
+        # One that another machine made is of no use: a dialect may be replaced.
+        if found is not None and found.machine is self._machine_of(found.row.dialect):
             return found
         row = self.pending.get(digest) or self._reads.definition(digest)
         if row is None:
