@@ -75,6 +75,7 @@ class Worker:
         # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
         self.turn_with: Callable[[Item], bool] = lambda item: False
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._preparing: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, float] = {}
         self._ended = 0
         self._watching: asyncio.TimerHandle | None = None
@@ -246,7 +247,7 @@ class Worker:
         try:
             try:
                 if not self.performers.is_ready(work.dialect):
-                    await asyncio.to_thread(self.performers.prepare, work.dialect)
+                    await self._make_ready(work.dialect)
                     if self._is_threaded(work):
                         self._lane.put([work])
                         return
@@ -261,6 +262,15 @@ class Worker:
             if self._tasks.get(work.intent.id) is asyncio.current_task():
                 self._coroutines.done(work.intent.id)
                 self._free(work.intent.id)
+
+    async def _make_ready(self, dialect: str) -> None:
+        """The first jobs of a dialect wait together, and go on in the order they came."""
+        assert self._loop is not None
+        if (found := self._preparing.get(dialect)) is None:
+            found = self._loop.create_task(asyncio.to_thread(self.performers.prepare, dialect))
+            found.add_done_callback(lambda _: self._preparing.pop(dialect, None))
+            self._preparing[dialect] = found
+        await asyncio.shield(found)
 
     def _free(self, intent: str) -> None:
         del self._tasks[intent], self._begun[intent]
