@@ -27,7 +27,7 @@ from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, doctor, document, keeping
 from treadle.runtime.commands import Command
-from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
@@ -161,7 +161,7 @@ class Engine(TaskMethods, AppMethods):
         """Hands one event to a run; returns when the decision on it is durable."""
         return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
 
-    async def write(self, change: Callable[[Core], T]) -> T:
+    async def write(self, change: Callable[[Desk], T]) -> T:
         """Runs a change on the core thread, in a commit of its own."""
         return await self._bridge.write(change)
 
@@ -383,7 +383,7 @@ class Engine(TaskMethods, AppMethods):
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
-        await self.write(lambda core: keeping.fork(core, id, at=at, definition=row, new_id=name, by=by))
+        await self.write(lambda desk: keeping.fork(desk, id, at=at, definition=row, new_id=name, by=by))
         return Run(self, name)
 
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from treadle.kernel.model import Domain, Patch, Started, is_reference, make_refe
 from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
-from treadle.runtime.commands import HANDED_ON, Operate
-from treadle.runtime.core import Core
+from treadle.runtime.answers import answer_of, refusal_of
+from treadle.runtime.commands import HANDED_ON, Handing, Operate
+from treadle.runtime.desk import Desk
 from treadle.runtime.hot import BlobCache, load_state, open_work
 from treadle.runtime.ports import Ack, Item, NewRun
 from treadle.runtime.registry import Registry
-from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
 
 PAGE = 1_000
@@ -112,21 +112,21 @@ def _by_reference(item: Item) -> Item:
     return item
 
 
-def post(core: Core, app: App, made: list[Item], submission: str | None, ack: Ack | None) -> Any:
+def post(desk: Desk, app: App, made: list[Item], submission: str | None, ack: Ack | None) -> Any:
     """Publishes to several cells, on the core thread. They are accepted together: each delivery is
     decided in this commit, or waits in the inbox with it."""
     runs = [item.run for item in made]
     if submission is not None:
         scope = (f"app:{app.name}", submission)
-        found = core.remembered(scope)
+        found = desk.remembered(scope)
         if found is not None:
             return runs_of(found)
-        core.remember(scope, {"runs": runs})
-    gathered = _Gathered(core, runs, ack)
+        desk.remember(scope, {"runs": runs})
+    gathered = _Gathered(desk, runs, ack)
     for number, item in enumerate(made):
         item.ack, item.derived = partial(gathered.one, item.run), True
-        item.message = f"publish:{submission or core.entropy(16).hex()}:{number}"
-        core.post(item)
+        item.message = f"publish:{submission or desk.entropy(16).hex()}:{number}"
+        desk.post(item)
     return HANDED_ON
 
 
@@ -143,7 +143,7 @@ def runs_of(answer: dict[str, Any]) -> list[str]:
 
 
 def refusal(answers: Mapping[str, TreadleError | None]) -> TreadleError | None:
-    """One refusal for the deliveries of one event, which says what became of each (`staging.refusal_of`)."""
+    """One refusal for the deliveries of one event, which says what became of each (`answers.refusal_of`)."""
     errors = [error for error in answers.values() if error is not None]
     value = refusal_of({run: None if e is None else e.to_value() for run, e in answers.items()})
     return None if value is None else TreadleError.restored(value, type(errors[0]).__name__)
@@ -152,15 +152,15 @@ def refusal(answers: Mapping[str, TreadleError | None]) -> TreadleError | None:
 class _Gathered:
     """One answer for several deliveries, once all are decided: the runs, or the refusal."""
 
-    def __init__(self, core: Core, runs: list[str], ack: Ack | None) -> None:
-        self._core, self._runs, self._ack = core, runs, ack
+    def __init__(self, desk: Desk, runs: list[str], ack: Ack | None) -> None:
+        self._desk, self._runs, self._ack = desk, runs, ack
         self._answers: dict[str, TreadleError | None] = {}
 
     def one(self, run: str, value: Any, error: TreadleError | None) -> None:
         self._answers[run] = error
         if len(self._answers) == len(self._runs) and self._ack is not None:
             refused = refusal({run: self._answers[run] for run in self._runs})
-            self._core.reply(self._ack, None if refused is not None else self._runs, refused)
+            self._desk.reply(self._ack, None if refused is not None else self._runs, refused)
 
 
 # --- looking ------------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ def cell_id(app: App | None, workflow: str, key: Value) -> str:
 # --- applying -----------------------------------------------------------------------------------------
 
 
-def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
+def blockers(desk: Desk, current: App | None, app: App) -> list[dict[str, Any]]:
     """What keeps another manifest from being applied."""
     found: list[dict[str, Any]] = []
-    for row in _unfinished(core.store, app.name):
-        intents = list(open_work(row, core.store))
+    for row in _unfinished(desk.store, app.name):
+        intents = list(open_work(row, desk.store))
         if intents or _has_an_end(row.workflow, current or app):
             reason = "has open effects" if intents else "is not terminal"
             found.append({**_about(row), "reason": reason, "intents": intents})
@@ -245,12 +245,12 @@ def blockers(core: Core, current: App | None, app: App) -> list[dict[str, Any]]:
     for name, workflow in app.workflows.items():
         if current is None or not _same_state(current, app, name):
             bound = Bound(app, workflow)
-            for row in rows_of(core.store, name):
+            for row in rows_of(desk.store, name):
                 if row.id in blocked:
                     continue
-                if (why := _misfit(core, bound, row)) is not None:
+                if (why := _misfit(desk, bound, row)) is not None:
                     found.append({**_about(row), "reason": why})
-    return found + [{"run": run, "reason": "has queued events"} for run in queued(core)]
+    return found + [{"run": run, "reason": "has queued events"} for run in queued(desk)]
 
 
 def _has_an_end(workflow: str, app: App) -> bool:
@@ -284,33 +284,33 @@ def _same_state(current: App, app: App, workflow: str) -> bool:
     return bool(one == other and current.nodes[one] == app.nodes[other])
 
 
-def _misfit(core: Core, bound: Bound, row: RunRow) -> str | None:
+def _misfit(desk: Desk, bound: Bound, row: RunRow) -> str | None:
     try:
-        hot = core.hot.get(row.id)
+        hot = desk.hot.get(row.id)
     except TreadleError as error:
         return f"cannot be loaded: {error.message}"
     why = None if hot is None else ReactiveMachine().compatible(bound, hot.state.state)
     return None if why is None else f"does not fit the new state: {why}"
 
 
-def queued(core: Core) -> list[str]:
+def queued(desk: Desk) -> list[str]:
     """Cells that have events or receipts waiting."""
     found = []
-    for item in core.queued():
-        hot = core.hot.peek(item.run)
+    for item in desk.queued():
+        hot = desk.hot.peek(item.run)
         dialect = item.create.dialect if item.create is not None else hot.state.dialect if hot else None
         if dialect == DIALECT_NAME and not isinstance(item.event, Patch):
             found.append(item.run)
     return list(dict.fromkeys(found))
 
 
-def apply(core: Core, current: App | None, app: App, operate: Operate) -> Any:
+def apply(desk: Handing, current: App | None, app: App, operate: Operate) -> Any:
     """Moves to another manifest, in one commit. Cells with a tail are snapshotted first, so that none
     needs the code it leaves in order to load."""
     asked = operate.body
     if current is not None and current.digest == app.digest and asked.get("proposal") is None:
         return {"manifest": app.digest}  # it is active already
-    found = blockers(core, current, app)
+    found = blockers(desk, current, app)
     if found:
         first = found[0]
         raise ApplyBlocked(
@@ -318,26 +318,26 @@ def apply(core: Core, current: App | None, app: App, operate: Operate) -> Any:
             details={"blockers": found},
         )
     for asked_deploy in asked.get("deploys", ()):
-        deploys.perform(core, deploys.Deploy.from_value(asked_deploy))
+        deploys.perform(desk, deploys.Deploy.from_value(asked_deploy))
     for workflow in current.workflows if current else ():
-        for row in rows_of(core.store, workflow):
-            hot = core.hot.get(row.id)
+        for row in rows_of(desk.store, workflow):
+            hot = desk.hot.get(row.id)
             if hot is not None and hot.state.tail_records:
-                core.stage_snapshot(hot)
+                desk.stage_snapshot(hot)
     data = {"op": "apply", "manifest": app.digest}
     if asked.get("proposal") is not None:
         data["proposal"] = asked["proposal"]
-    return govern(core, app, data, operate)
+    return govern(desk, app, data, operate)
 
 
-def govern(core: Core, app: App, data: dict[str, Any] | None, operate: Operate) -> object:
+def govern(desk: Handing, app: App, data: dict[str, Any] | None, operate: Operate) -> object:
     """A move in the application's own run; without one the run is only begun."""
     digest = app.definition(None).digest
     create = NewRun(DIALECT_NAME, app.name, None, digest)
     if data is not None:
-        return core.hand_on(operate, Item(app.name, governance.governed(data), create=create))
-    started = Started(definition=digest, seed=core.entropy(16), machine=ReactiveMachine.version)
-    return core.hand_on(operate, Item(app.name, started, create=create))
+        return desk.hand_on(operate, Item(app.name, governance.governed(data), create=create))
+    started = Started(definition=digest, seed=desk.entropy(16), machine=ReactiveMachine.version)
+    return desk.hand_on(operate, Item(app.name, started, create=create))
 
 
 def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]]:

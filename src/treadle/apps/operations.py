@@ -25,8 +25,8 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.runs import Run
 from treadle.runtime import deploys, document
-from treadle.runtime.commands import Operate, Write
-from treadle.runtime.core import Core
+from treadle.runtime.commands import Handing, Operate, Write
+from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
@@ -94,7 +94,7 @@ class Applications:
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) > 1 and self._engine.owns:
             found: list[str] = await self._engine.ask(
-                lambda ack: Write(lambda core: cells.post(core, app, made, submission, ack), ack)
+                lambda ack: Write(lambda desk: cells.post(desk, app, made, submission, ack), ack)
             )
             return found
         asking = (self._engine.ask(partial(_with_ack, item)) for item in made)
@@ -262,9 +262,9 @@ class Applications:
 
     # --- on the core thread -----------------------------------------------------------------------
 
-    def pinned(self, core: Core) -> Iterator[str]:
+    def pinned(self, desk: Desk) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
-        return snapshots.pinned(core)
+        return snapshots.pinned(desk)
 
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""
@@ -282,21 +282,21 @@ class Applications:
         except TreadleError as error:
             log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
 
-    def perform(self, core: Core, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> Any:
         body = asked.body
         match asked.name:
             case "apply":
                 for deploy in body.get("deploys", ()):
                     row = deploys.Deploy.from_value(deploy).row
-                    self.check_owner(core.store, row)
+                    self.check_owner(desk.store, row)
                     self.learn(row)
                 new = self._code(body["manifest"])
                 try:
-                    current = self._app_on(core.store, new.name)
+                    current = self._app_on(desk.store, new.name)
                 except UnknownWorkflow:
                     current = None
                 self._active.pop(new.name, None)
-                return cells.apply(core, current, new, asked)
+                return cells.apply(desk, current, new, asked)
             case "govern":
                 here = [app for app in self.machine.apps() if app.name == body["app"]]
                 if not here:
@@ -305,10 +305,10 @@ class Applications:
                         f"{body['app']!r}; start that one with --app FILE:ATTR, or give it to this one by file",
                         code="CODE_MISSING",
                     )
-                return cells.govern(core, here[0], body["data"], asked)
+                return cells.govern(desk, here[0], body["data"], asked)
             case "snapshot":
-                app = self._app_on(core.store, body["app"])
-                return snapshots.page(core, app, fresh=bool(body.get("fresh")))
+                app = self._app_on(desk.store, body["app"])
+                return snapshots.page(desk, app, fresh=bool(body.get("fresh")))
             case name:
                 raise InputInvalid(f"no operation {name!r} is known")
 

@@ -15,7 +15,7 @@ from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
-from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.store.protocol import Reads, RunRow
 
 from .cells import is_cell, queued
@@ -28,32 +28,32 @@ _DRAFTS = "cells.draft"
 class StoreBlobs:
     """The store's blobs as the index needs them; what is put stands in the batch at hand."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     def get(self, digest: str) -> bytes:
-        return self._core.staged.batch.blobs.get(digest) or self._core.store.blob(digest)
+        return self._desk.batch.blobs.get(digest) or self._desk.store.blob(digest)
 
     def put(self, body: bytes) -> str:
         digest = digest_bytes(body)
-        if digest not in self._core.staged.batch.blobs and not self._core.store.has_blob(digest):
-            self._core.staged.batch.blobs[digest] = body
+        if digest not in self._desk.batch.blobs and not self._desk.store.has_blob(digest):
+            self._desk.batch.blobs[digest] = body
         return digest
 
 
-def take(core: Core, app: App) -> dict[str, Any]:
+def take(desk: Desk, app: App) -> dict[str, Any]:
     """A whole snapshot in one change, for who has nobody waiting."""
-    draft = begin(core, app)
+    draft = begin(desk, app)
     while draft["left"]:
-        draft = go_on(core, draft, PAGE)
-    return finish(core, app, draft)
+        draft = go_on(desk, draft, PAGE)
+    return finish(desk, app, draft)
 
 
-def begin(core: Core, app: App) -> dict[str, Any]:
+def begin(desk: Desk, app: App) -> dict[str, Any]:
     """A draft: the roots so far (those of the last snapshot), what is left to read, and from when on changes
     have to be looked at again."""
-    last = core.store.document(SNAPSHOTS, app.name) or {"roots": {}}
-    mark, _ = core.store.moved((-1, -1))
+    last = desk.store.document(SNAPSHOTS, app.name) or {"roots": {}}
+    mark, _ = desk.store.moved((-1, -1))
     return {
         "manifest": app.digest,
         "roots": {workflow: last["roots"].get(workflow, EMPTY) for workflow in app.workflows},
@@ -63,49 +63,49 @@ def begin(core: Core, app: App) -> dict[str, Any]:
     }
 
 
-def page(core: Core, app: App, *, fresh: bool = False, limit: int = PAGE) -> dict[str, Any]:
+def page(desk: Desk, app: App, *, fresh: bool = False, limit: int = PAGE) -> dict[str, Any]:
     """One page of cells into the draft, which is begun if there is none; once all are read, the snapshot."""
-    draft = core.store.document(_DRAFTS, app.name)
+    draft = desk.store.document(_DRAFTS, app.name)
     if draft is None or fresh or draft["manifest"] != app.digest:
-        draft = begin(core, app)
+        draft = begin(desk, app)
     if not draft["left"]:
-        if (busy := queued(core)) != []:
+        if (busy := queued(desk)) != []:
             raise TreadleError(f"{len(busy)} cells have queued events", code="NOT_QUIET", cls="consistency")
-        taken = finish(core, app, draft)
-        core.staged.batch.documents.append((_DRAFTS, app.name, core.clock.now_ns(), None))
+        taken = finish(desk, app, draft)
+        desk.batch.documents.append((_DRAFTS, app.name, desk.clock.now_ns(), None))
         return {**taken, "done": True}
-    draft = go_on(core, draft, limit)
-    core.staged.batch.documents.append((_DRAFTS, app.name, core.clock.now_ns(), encode(draft)))
+    draft = go_on(desk, draft, limit)
+    desk.batch.documents.append((_DRAFTS, app.name, desk.clock.now_ns(), encode(draft)))
     return {"done": False}
 
 
-def go_on(core: Core, draft: dict[str, Any], limit: int) -> dict[str, Any]:
+def go_on(desk: Desk, draft: dict[str, Any], limit: int) -> dict[str, Any]:
     """Reads the next page of cells."""
     workflow = draft["left"][0]
-    rows = core.store.runs(workflow=workflow, before_no=draft["before_no"], limit=limit)
-    roots = _updated(core, draft["roots"], rows)
+    rows = desk.store.runs(workflow=workflow, before_no=draft["before_no"], limit=limit)
+    roots = _updated(desk, draft["roots"], rows)
     if len(rows) == limit:
         return {**draft, "roots": roots, "before_no": rows[-1].no}
     return {**draft, "roots": roots, "left": draft["left"][1:], "before_no": None}
 
 
-def finish(core: Core, app: App, draft: dict[str, Any]) -> dict[str, Any]:
+def finish(desk: Desk, app: App, draft: dict[str, Any]) -> dict[str, Any]:
     """Reads again what has changed since the draft was begun, and writes the roots."""
-    _, moved = core.store.moved((draft["mark"][0], draft["mark"][1]))
-    changed = [row for id, _, _ in moved if (row := core.store.run(id)) is not None]
-    roots = _updated(core, draft["roots"], (row for row in changed if row.workflow in draft["roots"]))
-    taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(core.clock.now_ns())}
-    core.staged.batch.documents.append((SNAPSHOTS, app.name, core.clock.now_ns(), encode(taken)))
+    _, moved = desk.store.moved((draft["mark"][0], draft["mark"][1]))
+    changed = [row for id, _, _ in moved if (row := desk.store.run(id)) is not None]
+    roots = _updated(desk, draft["roots"], (row for row in changed if row.workflow in draft["roots"]))
+    taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(desk.clock.now_ns())}
+    desk.batch.documents.append((SNAPSHOTS, app.name, desk.clock.now_ns(), encode(taken)))
     return taken
 
 
-def _updated(core: Core, roots: dict[str, str], rows: Iterable[RunRow]) -> dict[str, str]:
+def _updated(desk: Desk, roots: dict[str, str], rows: Iterable[RunRow]) -> dict[str, str]:
     """The roots with some cells as they are now."""
-    blobs = StoreBlobs(core)
+    blobs = StoreBlobs(desk)
     index = CellIndex(blobs)
     changes: dict[str, dict[bytes, Entry | None]] = {}
     for row in filter(is_cell, rows):
-        hot = core.hot.get(row.id)
+        hot = desk.hot.get(row.id)
         key = b"" if row.id == row.workflow else encode(row.cell_key)
         now = None
         if hot is not None and hot.state.state is not None:
@@ -115,7 +115,7 @@ def _updated(core: Core, roots: dict[str, str], rows: Iterable[RunRow]) -> dict[
             if now is not None:
                 blobs.put(body)
             changes.setdefault(row.workflow, {})[key] = now
-        core.hot.evict()
+        desk.hot.evict()
     return {name: index.update(root, changes.get(name, {})) for name, root in roots.items()}
 
 
@@ -139,11 +139,11 @@ def differences(reads: Reads, before: str, after: str) -> list[dict[str, Any]]:
     return found
 
 
-def pinned(core: Core) -> Iterator[str]:
+def pinned(desk: Desk) -> Iterator[str]:
     """Every blob that the snapshots of applications hold on to."""
-    index = CellIndex(StoreBlobs(core))
+    index = CellIndex(StoreBlobs(desk))
     for kind in (SNAPSHOTS, _DRAFTS):
-        for _, taken in core.store.documents(kind):
+        for _, taken in desk.store.documents(kind):
             for root in taken["roots"].values():
                 if root != EMPTY:
                     yield from index.reachable(root)

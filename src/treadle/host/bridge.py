@@ -23,6 +23,7 @@ from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
 from treadle.runtime.commands import Command, Operate, Operations, Write
 from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, News, Work
 from treadle.runtime.registry import Registry
@@ -203,20 +204,19 @@ class Bridge:
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store) -> Core:
-        core = Core(
+        signer = node_signer(self.path)
+        if self.worker is not None:
+            self.worker.sign = signer.sign
+        return Core(
             store,
             self._registry_of(store),
             self,
             clock=self._clock,
             entropy=os.urandom,
             operations=self._operations,
+            verify=signer.verify,
             limits=Limits(hot_runs=self._hot_runs),
         )
-        signer = node_signer(self.path)
-        core.verify = signer.verify
-        if self.worker is not None:
-            self.worker.sign = signer.sign
-        return core
 
     def _stopped(self, failure: BaseException | None) -> None:
         self._failure = failure
@@ -303,7 +303,7 @@ class Bridge:
         self.submit(make(blocking_ack(done)))
         return done.result(timeout=timeout_s)
 
-    async def write(self, change: Callable[[Core], T]) -> T:
+    async def write(self, change: Callable[[Desk], T]) -> T:
         """Runs a change on the core thread, in a commit of its own."""
         found: T = await self.ask(lambda ack: Write(change, ack))
         return found
@@ -321,7 +321,7 @@ class Bridge:
         if self._readers is None:
             raise EngineStopped()
         if self.path is None and not self.readonly:
-            return await self.write(lambda core: question(core.store))
+            return await self.write(lambda desk: question(desk.store))
         return await asyncio.wrap_future(self._readers.submit(question, long=long))
 
     def fetch_blob(self, digest: str) -> bytes:
@@ -330,7 +330,7 @@ class Bridge:
         if self.path is not None and self._readers is not None:
             found = self._readers.submit(lambda reads: reads.blob(digest)).result()
         else:
-            found = self.ask_blocking(lambda ack: Write(lambda core: core.store.blob(digest), ack))
+            found = self.ask_blocking(lambda ack: Write(lambda desk: desk.store.blob(digest), ack))
         return found
 
     # --- events, for those who watch ---

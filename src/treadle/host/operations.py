@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from treadle.lang.definition import Dialect
 from treadle.runtime import deploys, tasks
-from treadle.runtime.commands import Operate, Operations
-from treadle.runtime.core import Core
+from treadle.runtime.commands import Handing, Operate, Operations
+from treadle.runtime.desk import Desk
 from treadle.store.protocol import DefinitionRow, Reads
 
 
@@ -38,29 +38,29 @@ class EngineOperations:
         self._applications = applications
         self._try_again = try_again
 
-    def perform(self, core: Core, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
             case "deploy":
-                return self._deploy(core, deploys.Deploy.from_value(asked.body))
+                return self._deploy(desk, deploys.Deploy.from_value(asked.body))
             case "learn":
-                return deploys.learn(core, asked.body)
+                return deploys.learn(desk, asked.body)
             case "task":
-                return tasks.perform(core, asked)
+                return tasks.perform(desk, asked)
             case _:
-                return self._applications().perform(core, asked)
+                return self._applications().perform(desk, asked)
 
-    def _deploy(self, core: Core, deploy: deploys.Deploy) -> dict[str, Any]:
+    def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> dict[str, Any]:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
         if row.dialect not in self._dialects or not self._dialects[row.dialect].machine.by_events:
-            return deploys.perform(core, deploy)
+            return deploys.perform(desk, deploy)
         applications = self._applications()
-        applications.check_owner(core.store, row)
-        answer = deploys.perform(core, deploy)
+        applications.check_owner(desk.store, row)
+        answer = deploys.perform(desk, deploy)
         applications.learn(row)
-        core.readable()
+        desk.readable()
         self._try_again(row.dialect)
         return answer
 
-    def pinned(self, core: Core) -> Iterable[str]:
-        return self._applications().pinned(core)
+    def pinned(self, desk: Desk) -> Iterable[str]:
+        return self._applications().pinned(desk)

@@ -2,42 +2,147 @@
 itself, so that one which refuses itself halfway takes nothing else with it.
 
 What a change decides, the row of the message that asked for it and the answer are one commit. An operation
-that is answered by an event (a task is completed by a receipt) leaves its message to that event."""
+that is answered by an event (a task is completed by a receipt) leaves its message to that event.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from treadle.kernel.errors import PASSING, TreadleError
+from treadle.kernel.run import Step
+from treadle.kernel.values import Value
+from treadle.store.protocol import Batch, Store, TaskRow
 
-from .commands import HANDED_ON, Change, Operate
+from .admission import Admission
+from .answers import Answers
+from .board import Board
+from .commands import HANDED_ON, Change, Operate, Operations
+from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
-
-if TYPE_CHECKING:
-    from .core import Core
-
-
-def perform(core: Core, write: Change) -> None:
-    try:
-        value = core.operations.perform(core, write) if isinstance(write, Operate) else write.change(core)
-    except PASSING:
-        core.write_later(write)
-        raise
-    except Exception as error:
-        _refuse(core, write, known(error))
-        return
-    if value is HANDED_ON:
-        return
-    core.settle(write, value, None)
-    core.staged.writes.append(write)
+from .mail import Mail
+from .numbers import Numbers
+from .ports import Ack, Clock, Item, Port
+from .registry import Registry
+from .staging import Staging
+from .undecided import Undecided
 
 
-def _refuse(core: Core, write: Change, error: TreadleError) -> None:
-    """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
-    before = core.staged
-    core.next_batch()
-    core.staged.batch.diagnostics = before.batch.diagnostics
-    core.staged.handed, core.staged.writes = before.handed, [*before.writes, write]
-    core.staged.answers, core.staged.dispatched = before.answers, before.dispatched
-    core.staged.revoked = before.revoked
-    core.settle(write, None, error)
+@dataclass(frozen=True, slots=True)
+class CoreDesk:
+    """The desk (`desk.py`) at which a core lets changes be made."""
+
+    store: Store
+    registry: Registry
+    clock: Clock
+    entropy: Callable[[int], bytes]
+    hot: HotRuns
+    blobs: BlobCache
+    operations: Operations
+    port: Port
+    staging: Staging
+    answers: Answers
+    mail: Mail
+    board: Board
+    numbers: Numbers
+    admission: Admission
+    undecided: Undecided
+    busy: Callable[[], bool]
+
+    @property
+    def batch(self) -> Batch:
+        return self.staging.batch
+
+    def post(self, item: Item) -> None:
+        self.mail.post(item)
+
+    def hand_on(self, asked: Operate, item: Item) -> object:
+        item.ack, item.inbox = asked.ack, asked.inbox
+        self.staging.staged.handed.append((asked, item))
+        self.mail.post(item)
+        return HANDED_ON
+
+    def queued(self) -> list[Item]:
+        return list(self.mail)
+
+    def task(self, id: str) -> TaskRow | None:
+        return self.board.find(id)
+
+    def note(self, task: TaskRow, what: str, by: str | None, **more: Value) -> None:
+        self.board.note(task, what, by, **more)
+
+    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
+        self.staging.diagnose(run, code, body)
+
+    def remembered(self, submission: tuple[str, str]) -> Value:
+        return self.answers.remembered(submission)
+
+    def remember(self, submission: tuple[str, str], body: Value) -> None:
+        self.answers.remember(submission, body)
+
+    def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+        self.port.answer([(ack, value, error)])
+
+    def stage_snapshot(self, hot: Hot) -> None:
+        self.staging.snapshot(hot)
+
+    def adopt(self, hot: Hot, step: Step) -> None:
+        self.admission.adopt(hot, step)
+
+    def next_run_no(self) -> int:
+        return self.numbers.next_run()
+
+    def readable(self) -> None:
+        self.undecided.forget()
+
+    def pinned(self) -> Iterable[str]:
+        return self.operations.pinned(self)
+
+
+class Changes:
+    """Changes that wait for their commit."""
+
+    def __init__(self, desk: CoreDesk) -> None:
+        self._desk = desk
+        self._waiting: deque[Change] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, change: Change) -> None:
+        self._waiting.append(change)
+
+    def put_back(self, changes: Sequence[Change]) -> None:
+        self._waiting.extendleft(reversed(changes))
+
+    def perform_next(self) -> None:
+        change = self._waiting.popleft()
+        desk = self._desk
+        try:
+            if isinstance(change, Operate):
+                value = desk.operations.perform(desk, change)
+            else:
+                value = change.change(desk)
+        except PASSING:
+            self._waiting.appendleft(change)
+            raise
+        except Exception as error:
+            self._refuse(change, known(error))
+            return
+        if value is HANDED_ON:
+            return
+        desk.answers.settle(change, value, None)
+        desk.staging.staged.writes.append(change)
+
+    def _refuse(self, change: Change, error: TreadleError) -> None:
+        """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
+        staging = self._desk.staging
+        before = staging.begin()
+        now = staging.staged
+        now.batch.diagnostics = before.batch.diagnostics
+        now.handed, now.writes = before.handed, [*before.writes, change]
+        now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
+        self._desk.answers.settle(change, None, error)

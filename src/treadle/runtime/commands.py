@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 
+from .desk import Desk
 from .ports import Ack, Item
-
-if TYPE_CHECKING:
-    from .core import Core
 
 
 class FrameSent(NamedTuple):
@@ -52,19 +50,27 @@ class Operate:
 class Write(NamedTuple):
     """A change that only the process can ask for which owns the store: fork, collect."""
 
-    change: Callable[[Core], Any]
+    change: Callable[[Desk], Any]
     ack: Ack | None
+
+
+class Handing(Desk, Protocol):
+    """The desk of an operation, which may leave its answer to an event."""
+
+    def hand_on(self, asked: Operate, item: Item) -> object:
+        """Lets an event answer in place of an operation; the operation's message is done with it."""
+        ...
 
 
 class Operations(Protocol):
     """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
     it: it is handed in by whoever composes it."""
 
-    def perform(self, core: Core, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> Any:
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
         ...
 
-    def pinned(self, core: Core) -> Iterable[str]:
+    def pinned(self, desk: Desk) -> Iterable[str]:
         """Payloads that stay although no run holds them."""
         ...
 
@@ -72,10 +78,10 @@ class Operations(Protocol):
 class NoOperations:
     """A core to which only events come."""
 
-    def perform(self, core: Core, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> Any:
         raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
 
-    def pinned(self, core: Core) -> Iterable[str]:
+    def pinned(self, desk: Desk) -> Iterable[str]:
         return ()
 
 

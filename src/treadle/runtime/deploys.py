@@ -11,7 +11,7 @@ from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTak
 from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
-from .core import Core
+from .desk import Desk
 from .registry import Family, latest
 
 
@@ -74,11 +74,11 @@ def family_of(value: dict[str, Any]) -> Family:
     return Family([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
 
 
-def learn(core: Core, value: dict[str, Any]) -> dict[str, Any]:
+def learn(desk: Desk, value: dict[str, Any]) -> dict[str, Any]:
     """Writes definitions that another process compiled; they claim no name and no version."""
     family = family_of(value if "rows" in value else {"rows": [value]})
-    family.write(core.staged.batch, core.clock.now_ns())
-    core.registry.pins.update(family.pins)
+    family.write(desk.batch, desk.clock.now_ns())
+    desk.registry.pins.update(family.pins)
     return {"digest": family.rows[0].digest}
 
 
@@ -91,13 +91,13 @@ def unavailable(definition: Definition) -> Deploy:
     return Deploy(row, reasons, [], strict=False, family=Family([row], {}))
 
 
-def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
+def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
     """Runs on the core thread. Redeploying the same content changes nothing; other content under
     a taken version is refused. A definition without a version gets the next number by itself."""
-    row, now = deploy.row, core.clock.now_ns()
-    taken = core.store.versions(row.name)
+    row, now = deploy.row, desk.clock.now_ns()
+    taken = desk.store.versions(row.name)
     pinned = deploy.family.pins.get(row.digest, {})
-    missing = [name for name in deploy.children if name not in pinned and not _known(core, name, row)]
+    missing = [name for name in deploy.children if name not in pinned and not _known(desk, name, row)]
     reasons = [*deploy.reasons, *(f"the workflow {name} is not deployed" for name in missing)]
     if missing and deploy.strict:
         raise DefinitionError(
@@ -119,9 +119,9 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     else:
         version = str(1 + max((int(v.version) for v in taken if v.version.isdigit()), default=0))
     status = "unavailable" if reasons else "available"
-    deploy.family.write(core.staged.batch, now)
-    core.registry.pins.update(deploy.family.pins)
-    core.staged.batch.versions.append(
+    deploy.family.write(desk.batch, now)
+    desk.registry.pins.update(deploy.family.pins)
+    desk.batch.versions.append(
         VersionRow(
             name=row.name,
             version=version,
@@ -135,11 +135,11 @@ def perform(core: Core, deploy: Deploy) -> dict[str, Any]:
     return {"name": row.name, "version": version, "digest": row.digest, "status": status, "reasons": reasons}
 
 
-def _known(core: Core, name: str, row: DefinitionRow) -> bool:
+def _known(desk: Desk, name: str, row: DefinitionRow) -> bool:
     bare, _, version = name.partition("@")
     if bare == row.name:
         return True
-    return any(not version or found.version == version for found in core.store.versions(bare))
+    return any(not version or found.version == version for found in desk.store.versions(bare))
 
 
 def listed(reads: Reads) -> list[dict[str, Any]]:

@@ -16,9 +16,8 @@ from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
 from .hot import BlobCache, load_state, open_work
-from .narrative import events_of
+from .narrative import events_of, numbered, shown
 from .payloads import may_refer, refers, whole
-from .progress import numbered, shown
 from .registry import Loaded, Registry
 from .undecided import is_lasting, is_undecided
 

@@ -1,27 +1,26 @@
-"""One command that cannot be dealt with, kept from stopping all the others.
+"""One command that goes wrong must not stop the others.
 
 What is wrong with a command is refused where it is found, with its own error. This is for what was
-not foreseen: a value that the database does not take, a bug. The core finds out which command it was
-(`Core._single_out`), and here that one is turned away: its caller is told; what has happened outside
-and cannot be refused leaves its run as it is, as a run that cannot be read.
+not foreseen: a value that the database does not take, a bug. A batch that meets such a thing leaves no trace; its
+commands are tried one by one, and the one that fails alone is turned away: its caller is told; what has happened
+outside and cannot be refused leaves its run as it is, as a run that cannot be read.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 
-from .commands import Change, CheckpointSaved, Command, FrameSent, Operate, Progress, Write
+from .answers import Answers
+from .commands import Change, CheckpointSaved, FrameSent, Operate, Progress, Write
 from .messages import GUEST
 from .ports import Item
-
-if TYPE_CHECKING:
-    from .core import Core
+from .staging import Staging
+from .undecided import Undecided
 
 log = logging.getLogger("treadle.core")
 
@@ -35,41 +34,55 @@ def known(error: Exception) -> TreadleError:
     return found
 
 
-def turn_away(core: Core, command: Command, error: Exception) -> None:
-    """A command that could not even be taken in: nothing of it is anywhere."""
-    log.error("a command was turned away", exc_info=error)
-    ack = getattr(command, "ack", None)
-    if ack is not None:
-        core.reply(ack, None, known(error))
+class Isolation:
+    def __init__(self, staging: Staging, answers: Answers, undecided: Undecided) -> None:
+        self._staging = staging
+        self._answers = answers
+        self._undecided = undecided
+        # How many of the next batches hold one command each, because one of several is to blame.
+        self._apart = 0
 
+    @property
+    def closes(self) -> bool:
+        """Whether the batch at hand takes no more on this account."""
+        return self._apart > 0 and self._staging.staged.holds > 0
 
-def expel(
-    core: Core, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
-) -> None:
-    """Stages what is left of a command that failed alone: its refusal. `read` are the messages that it
-    had come from."""
-    log.error("a command was turned away: %s", error, exc_info=error.__cause__)
-    if isinstance(culprit, Item):
-        core.staged.taken.append(culprit)
-        if (
-            culprit.ack is not None
-            or culprit.create is not None
-            or (culprit.inbox or "").startswith(GUEST)
-            or isinstance(culprit.event, REFUSABLE)
-        ):
-            core.refuse(culprit, error)
+    def committed(self) -> None:
+        self._apart = max(0, self._apart - 1)
+
+    def suspect(self) -> bool:
+        """Whether the batch at hand holds one command only, which is then to blame. Else each of those it
+        holds gets a batch of its own."""
+        self._apart = self._staging.staged.holds
+        return self._apart <= 1
+
+    def expel(
+        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+    ) -> None:
+        """Stages what is left of a command that failed alone: its refusal. `read` are the messages that it
+        had come from."""
+        log.error("a command was turned away: %s", error, exc_info=error.__cause__)
+        if isinstance(culprit, Item):
+            self._expel_event(culprit, error)
+            return
+        told = {"error": error_of(error)}
+        diagnose = self._staging.diagnose
+        for key in read:
+            diagnose("", "inbox.unreadable", {**told, "key": key})
+            self._answers.dispose(key, None, error)
+        if isinstance(culprit, FrameSent | CheckpointSaved):
+            diagnose(culprit.run, "refused", {**told, "intent": culprit.intent})
+        if isinstance(culprit, Operate):
+            diagnose(culprit.home, "refused", {**told, "operation": culprit.name})
+        if isinstance(culprit, Operate | Write):
+            self._answers.settle(culprit, None, error)
+        elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
+            self._answers.tell(culprit.ack, None, error)
+
+    def _expel_event(self, item: Item, error: TreadleError) -> None:
+        self._staging.staged.taken.append(item)
+        asked = item.ack is not None or item.create is not None or (item.inbox or "").startswith(GUEST)
+        if asked or isinstance(item.event, REFUSABLE):
+            self._answers.refuse(item, error)
         else:
-            core.quarantine(culprit, error)
-        return
-    told = {"error": error_of(error)}
-    for key in read:
-        core.diagnose("", "inbox.unreadable", {**told, "key": key})
-        core.dispose(key, None, error)
-    if isinstance(culprit, FrameSent | CheckpointSaved):
-        core.diagnose(culprit.run, "refused", {**told, "intent": culprit.intent})
-    if isinstance(culprit, Operate):
-        core.diagnose(culprit.home, "refused", {**told, "operation": culprit.name})
-    if isinstance(culprit, Operate | Write):
-        core.settle(culprit, None, error)
-    elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
-        core.staged.answers.append((culprit.ack, None, error))
+            self._undecided.quarantine(item, error)

@@ -20,7 +20,7 @@ from treadle.kernel.model import TERMINAL, is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
-from .core import Core
+from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state, open_work
 
@@ -31,7 +31,7 @@ NOBODY = 0
 
 
 def fork(
-    core: Core,
+    desk: Desk,
     id: str,
     *,
     at: int | None,
@@ -40,22 +40,22 @@ def fork(
     by: str | None = None,
 ) -> dict[str, Any]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
-    row = row_of(core.store, id)
-    if core.registry.load(row.definition).machine.by_events:
+    row = row_of(desk.store, id)
+    if desk.registry.load(row.definition).machine.by_events:
         raise Unsupported(
             f"{id} is one instance of its workflow and key, so there cannot be a second one; "
             "look at its past with `treadle state --at`, or try code on it with `treadle shadow`"
         )
-    if core.store.run(new_id) is not None:
+    if desk.store.run(new_id) is not None:
         raise RunExists(f"a run {new_id!r} exists already; choose another id")
     try:
-        source = load_state(row, core.store, core.registry, core.blobs, until_seq=at)
+        source = load_state(row, desk.store, desk.registry, desk.blobs, until_seq=at)
     except (ReplayDiffers, JournalCorrupt) as error:
         raise _before(error, id) from error
     if at is not None and source.seq != at:
         raise Unsupported(f"{id} has no record {at}; its last is {source.seq}", code="NO_SUCH_RECORD")
     digest = definition.digest if definition is not None else source.definition
-    loaded = core.registry.load(digest)
+    loaded = desk.registry.load(digest)
     if loaded.row.dialect != source.dialect:
         raise Unsupported(f"{id} is a {source.dialect} run; the definition is a {loaded.row.dialect}")
     if definition is not None and (problem := loaded.machine.compatible(loaded.definition, source.state)):
@@ -63,14 +63,14 @@ def fork(
             f"{id} cannot go on under {definition.name}: {problem}", code="INCOMPATIBLE_DEFINITION"
         )
     state, step = fork_run(
-        source, id=new_id, definition=digest, seed=core.entropy(16), at_ns=core.clock.now_ns(), by=by
+        source, id=new_id, definition=digest, seed=desk.entropy(16), at_ns=desk.clock.now_ns(), by=by
     )
     if definition is not None:
         state.workflow, state.version = definition.name, definition.version
     else:
         state.workflow, state.version = source.workflow, source.version
     new = RunRow(
-        no=core.next_run_no,
+        no=desk.next_run_no(),
         id=new_id,
         dialect=state.dialect,
         workflow=state.workflow,
@@ -78,10 +78,9 @@ def fork(
         definition=digest,
         cell_key=state.key,
     )
-    core.next_run_no += 1
-    core.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step)
+    desk.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step)
     # Its state refers to what the other run holds, which may be removed before it.
-    core.staged.batch.blob_refs += [(new.no, digest) for digest in core.store.blobs_of(row.no)]
+    desk.batch.blob_refs += [(new.no, digest) for digest in desk.store.blobs_of(row.no)]
     return {"run": new_id}
 
 
@@ -105,14 +104,14 @@ def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
 
 
 async def collect(
-    write: Callable[[Callable[[Core], Any]], Awaitable[Any]], *, now_ns: int | None, dry_run: bool
+    write: Callable[[Callable[[Desk], Any]], Awaitable[Any]], *, now_ns: int | None, dry_run: bool
 ) -> dict[str, int]:
     """Removes in small commits, so that nothing else waits long."""
     if not isinstance(now_ns, int | None):
         raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
     removed = 0
     while True:
-        count = await write(lambda core: _collect_some(core, now_ns, dry_run))
+        count = await write(lambda desk: _collect_some(desk, now_ns, dry_run))
         removed += count
         if dry_run or count < COLLECT_PER_COMMIT:
             break
@@ -127,58 +126,58 @@ async def collect(
     return {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
 
 
-def _forget_replies(core: Core, *, now_ns: int | None) -> None:
+def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
     """Answers that nobody came for: whoever asked is dead."""
-    now = core.clock.now_ns() if now_ns is None else now_ns
-    core.staged.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
+    now = desk.clock.now_ns() if now_ns is None else now_ns
+    desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
 
 
-def _sweep(core: Core, expired: list[tuple[int, str]]) -> int:
-    removed = core.store.sweep(keep=core.operations.pinned(core), expired=expired)
+def _sweep(desk: Desk, expired: list[tuple[int, str]]) -> int:
+    removed = desk.store.sweep(keep=desk.pinned(), expired=expired)
     for _, digest in expired:
-        core.blobs.forget(digest)
+        desk.blobs.forget(digest)
     return removed
 
 
 def _expired_some(
-    core: Core, *, now_ns: int | None, before_no: int | None
+    desk: Desk, *, now_ns: int | None, before_no: int | None
 ) -> tuple[list[tuple[int, str]], int]:
     """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
-    now = core.clock.now_ns() if now_ns is None else now_ns
-    rows = core.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
+    now = desk.clock.now_ns() if now_ns is None else now_ns
+    rows = desk.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
     expired: list[tuple[int, str]] = []
     for row in rows:
         ended_ns = now if row.ended_ns is None else row.ended_ns
         found = [
             digest
-            for digest, lifetime in _lifetimes(core, row).items()
-            if lifetime is not None and ended_ns + lifetime <= now and core.store.has_blob(digest)
+            for digest, lifetime in _lifetimes(desk, row).items()
+            if lifetime is not None and ended_ns + lifetime <= now and desk.store.has_blob(digest)
         ]
-        if found and _stands_alone(core, row):
+        if found and _stands_alone(desk, row):
             expired += [(row.no, digest) for digest in found]
     return expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0
 
 
-def _stands_alone(core: Core, row: RunRow) -> bool:
+def _stands_alone(desk: Desk, row: RunRow) -> bool:
     """Makes sure that a run can be shown and retried without deciding anything again, for which its
     payloads might be needed: its last state is a snapshot. False where it cannot be loaded."""
-    if row.seq in core.store.snapshot_seqs(row.no):
+    if row.seq in desk.store.snapshot_seqs(row.no):
         return True
     try:
-        hot = core.hot.get(row.id)
+        hot = desk.hot.get(row.id)
     except TreadleError:
         return False
     if hot is None:
         return False
-    core.stage_snapshot(hot)
+    desk.stage_snapshot(hot)
     return True
 
 
-def _lifetimes(core: Core, row: RunRow) -> dict[str, int | None]:
+def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
     """How long after a run's end each of its payloads lives; None: as long as the run. Of several
     references to one payload the longest counts."""
     try:
-        loaded = core.registry.load(row.definition)
+        loaded = desk.registry.load(row.definition)
     except TreadleError:
         return {}  # its code is not at hand: what it stored stays with it
     if not loaded.machine.has_lifetimes(loaded.definition):
@@ -186,7 +185,7 @@ def _lifetimes(core: Core, row: RunRow) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     looked_into: set[str] = set()
     queue: list[Value] = [
-        record.record() for record in core.store.journal(row.no) if b"checksum" in record.body
+        record.record() for record in desk.store.journal(row.no) if b"checksum" in record.body
     ]
     while queue:
         for reference in _references(queue.pop()):
@@ -197,10 +196,10 @@ def _lifetimes(core: Core, row: RunRow) -> dict[str, int | None]:
                 found[digest] = None if lifetime is None or known is None else max(known, lifetime)
                 continue
             found[digest] = None
-            if digest not in looked_into and core.store.has_blob(digest):
+            if digest not in looked_into and desk.store.has_blob(digest):
                 # A large report, or a chunk of results: references stand in it too.
                 looked_into.add(digest)
-                queue.append(decode_trusted(core.store.blob(digest)))
+                queue.append(decode_trusted(desk.store.blob(digest)))
     return found
 
 
@@ -217,15 +216,15 @@ def _references(value: Value) -> Iterator[dict[str, Any]]:
             yield from _references(item)
 
 
-def _collect_some(core: Core, now_ns: int | None, dry_run: bool) -> int:
-    now = core.clock.now_ns() if now_ns is None else now_ns
-    rows = core.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT)
+def _collect_some(desk: Desk, now_ns: int | None, dry_run: bool) -> int:
+    now = desk.clock.now_ns() if now_ns is None else now_ns
+    rows = desk.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT)
     if not dry_run:
         for row in rows:
-            core.hot.drop(row.id)
+            desk.hot.drop(row.id)
             # What is kept for ever is nobody's from now on: runs count from 1.
-            for digest, lifetime in _lifetimes(core, row).items():
+            for digest, lifetime in _lifetimes(desk, row).items():
                 if lifetime == FOREVER_NS:
-                    core.staged.batch.blob_refs.append((NOBODY, digest))
-            core.staged.batch.runs_removed.append(row.no)
+                    desk.batch.blob_refs.append((NOBODY, digest))
+            desk.batch.runs_removed.append(row.no)
     return len(rows)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from treadle.kernel.model import Event
 
 from .ports import Item
 
@@ -34,6 +37,18 @@ class Mail:
         if item.derived:
             self._made[id(item)] = item
 
+    def send(self, run: str, event: Event, key: str, **more: Any) -> None:
+        """A message from the batch at hand to a run: decided with it, or an inbox row of it under this key."""
+        self.post(Item(run, event, derived=True, message=key, **more))
+
+    def owe(self, run: str, owed: Event | None) -> None:
+        """An event that a run owes itself comes before whatever else waits for it."""
+        if owed is None:
+            return
+        box = self._boxes.get(run)
+        if not box or box[0].event != owed:
+            self.post(Item(run, owed, derived=True), front=True)
+
     def made(self) -> list[Item]:
         """What the batch at hand made and did not get to."""
         return list(self._made.values())
@@ -43,10 +58,6 @@ class Mail:
         for item in self._made.values():
             item.derived = False
         self._made.clear()
-
-    def head(self, run: str) -> Item | None:
-        box = self._boxes.get(run)
-        return box[0] if box else None
 
     def take(self) -> Item:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""

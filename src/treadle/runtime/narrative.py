@@ -76,3 +76,15 @@ def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
                 told["due"] = instant_text(intent["due_ns"])
             found.append({"type": "effect", **told})
     return found + [{"type": "effect.cancelled", "intent": id} for id in record.get("cancelled", ())]
+
+
+def numbered(events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> list[dict[str, Any]]:
+    """Events as people see them: their own number, the time, the record they stand in."""
+    at = instant_text(at_ns)
+    return [shown(event, first_no + i, at, seq) for i, event in enumerate(events)]
+
+
+def shown(event: dict[str, Any], number: int, at: str, record: int | None) -> dict[str, Any]:
+    """One event under its number, which no field of its own can replace."""
+    own = {"seq": number, "at": at, "record": record}
+    return {**own, **event, **own}

@@ -1,18 +1,28 @@
-"""Everything that belongs to one commit: the rows it writes, and what may happen once it is durable."""
+"""Everything that belongs to one commit: the rows it writes, and what may happen once it is durable.
+
+`Staged` is that as a value; `Staging` is the one under way, and how rows of a run get into it. Nothing here reads
+the store or decides anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.history import snapshot
 from treadle.kernel.limits import Limits
-from treadle.kernel.values import Value
+from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Batch
 
 from .commands import Change, Operate, Progress
-from .ports import Ack, Item, News, Work
+from .hot import BlobCache, Hot
+from .narrative import numbered
+from .ports import Ack, Clock, Item, News, Work
+
+# A cell that has come to rest with a larger snapshot keeps it for a while.
+REST_BYTES_MAX = 4096
 
 
 @dataclass(slots=True)
@@ -76,20 +86,74 @@ class Staged:
         return found
 
 
-def answer_of(find: Callable[[str, str], Value], scope: str, id: str) -> Value:
-    """The durable answer of a submission id. One that went to several runs has a refusal for its answer
-    if one of them refused it."""
-    found = find(scope, id)
-    each = {run: (find(f"run:{run}", id) or {}).get("error") for run in (found or {}).get("runs", ())}
-    refusal = refusal_of(each)
-    return found if refusal is None else {"error": refusal}
+class Staging:
+    """The commit under way."""
 
+    def __init__(
+        self, blobs: BlobCache, *, clock: Clock, wants_news: Callable[[str, bool], bool], limits: Limits
+    ) -> None:
+        self._blobs = blobs
+        self._clock = clock
+        self._wants_news = wants_news
+        self._limits = limits
+        self.staged = Staged(1)
+        self.batch = self.staged.batch
 
-def refusal_of(each: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The error of an event that went to several runs: the first refusal, with what each of them answered
-    (None: it took the event) in `details["deliveries"]`. None if nobody refused it."""
-    first = next((error for error in each.values() if error is not None), None)
-    if first is None or len(each) == 1:
-        return first
-    told = [{"run": run, "error": error} for run, error in each.items()]
-    return {**first, "details": {**first["details"], "deliveries": told}}
+    @property
+    def full(self) -> bool:
+        return self.staged.full(self._limits)
+
+    def begin(self) -> Staged:
+        """Begins an empty commit; gives the last one back."""
+        last = self.staged
+        self.staged = Staged(last.number + 1)
+        self.batch = self.staged.batch
+        self._blobs.staged.clear()
+        return last
+
+    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
+        self.batch.diagnostics.append((run, self._clock.now_ns(), code, encode(body)))
+
+    def hold(self, hot: Hot, blobs: dict[str, bytes]) -> None:
+        """Writes payloads that a run refers to from now on."""
+        batch = self.batch
+        for digest, body in blobs.items():
+            batch.blobs[digest] = body
+            self._blobs.staged[digest] = body
+            batch.blob_refs.append((hot.no, digest))
+            batch.bytes += len(body)
+
+    def snapshot(self, hot: Hot) -> None:
+        body = snapshot(hot.state)
+        self.batch.snapshots.append((hot.no, hot.state.seq, body))
+        self.batch.bytes += len(body)
+
+    def rest(self, hot: Hot, *, moved: bool) -> None:
+        """A cell that has come to rest is snapshotted, in place of its last snapshot, so that new code
+        can be applied without the old one at hand. A large one only when it comes to rest."""
+        state = hot.state
+        if not moved and state.snapshot_bytes > REST_BYTES_MAX:
+            return
+        last = state.seq - state.tail_records
+        self.snapshot(hot)
+        if last > 1:
+            self.batch.snapshots_done.append((hot.no, last))
+
+    def show(self, hot: Hot, event: dict[str, Any]) -> None:
+        """An event beside the journal: numbered and visible, decided on by nobody."""
+        hot.event_no += 1
+        hot.batch = self.staged.number
+        now = self._clock.now_ns()
+        self.batch.frames.append((hot.no, hot.event_no, now, encode(event)))
+        self.tell(hot, [event], hot.event_no, hot.state.seq, now)
+
+    def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
+        """Events for those who watch the run."""
+        state = hot.state
+        # An end is always told: somebody may begin to wait for it before it is durable.
+        if not (wanted := self._wants_news(state.id, state.ended)) and not state.ended:
+            return
+        news = self.staged.news.get(state.id)
+        told = numbered(events, first_no, seq, at_ns) if wanted else []
+        earlier = news.events if news is not None else []
+        self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)

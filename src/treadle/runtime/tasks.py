@@ -17,9 +17,8 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
-from . import effects
-from .commands import Operate
-from .core import Core
+from .commands import Handing, Operate
+from .desk import Desk
 from .payloads import whole
 from .ports import Item
 
@@ -68,49 +67,49 @@ class Operation:
         return Operation(actor=actor, **fields)
 
 
-def perform(core: Core, asked: Operate) -> Any:
+def perform(desk: Handing, asked: Operate) -> Any:
     """Runs on the core thread. Raises a TreadleError that changes nothing."""
     operation = Operation.from_value(asked.body)
-    task = _there(effects.find_task(core, operation.task), operation.task)
+    task = _there(desk.task(operation.task), operation.task)
     actor = operation.actor
     match operation.name:
         case "claim":
             _require_open(task)
-            _require(core, task, actor, "claim", actor.user is not None and actor.holds(task))
+            _require(desk, task, actor, "claim", actor.user is not None and actor.holds(task))
             if task.assignee not in (None, actor.user) and not actor.admin:
-                raise _refused(core, task, actor, "claim", f"it is claimed by {task.assignee}")
+                raise _refused(desk, task, actor, "claim", f"it is claimed by {task.assignee}")
             task.assignee, task.status = actor.user, "claimed"
-            effects.note(core, task, "claimed", actor.user)
+            desk.note(task, "claimed", actor.user)
         case "release":
             _require_open(task)
-            _require(core, task, actor, "release", _is_assignee(task, actor))
+            _require(desk, task, actor, "release", _is_assignee(task, actor))
             task.assignee, task.status = None, "open"
-            effects.note(core, task, "released", actor.user)
+            desk.note(task, "released", actor.user)
         case "assign":
             _require_open(task)
-            _require(core, task, actor, "assign", _is_assignee(task, actor))
+            _require(desk, task, actor, "assign", _is_assignee(task, actor))
             if not operation.to:
                 raise InputInvalid("say whom to assign the task to")
             task.assignee, task.status = operation.to, "claimed"
-            effects.note(core, task, "assigned", actor.user, to=operation.to)
+            desk.note(task, "assigned", actor.user, to=operation.to)
         case "comment":
             allowed = actor.holds(task) or _is_assignee(task, actor)
-            _require(core, task, actor, "comment", actor.user is not None and allowed)
-            effects.note(core, task, "commented", actor.user, text=operation.text)
+            _require(desk, task, actor, "comment", actor.user is not None and allowed)
+            desk.note(task, "commented", actor.user, text=operation.text)
         case "complete":
-            return _complete(core, task, operation, asked)
+            return _complete(desk, task, operation, asked)
         case _:
             raise InputInvalid(f"{operation.name!r} is not an operation on tasks")
-    return task_value(task, core.store)
+    return task_value(task, desk.store)
 
 
-def _complete(core: Core, task: TaskRow, operation: Operation, asked: Operate) -> Any:
+def _complete(desk: Handing, task: TaskRow, operation: Operation, asked: Operate) -> Any:
     actor = operation.actor
     if task.status in OPEN:
-        _require(core, task, actor, "complete", _is_assignee(task, actor))
+        _require(desk, task, actor, "complete", _is_assignee(task, actor))
         _check_schema(task, operation.data)
     receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
-    return core.hand_on(asked, Item(task.run_id, receipt, expected_version=operation.expected_version))
+    return desk.hand_on(asked, Item(task.run_id, receipt, expected_version=operation.expected_version))
 
 
 def _is_assignee(task: TaskRow, actor: Actor) -> bool:
@@ -124,20 +123,20 @@ def _require_open(task: TaskRow) -> None:
         )
 
 
-def _require(core: Core, task: TaskRow, actor: Actor, what: str, allowed: bool) -> None:
+def _require(desk: Desk, task: TaskRow, actor: Actor, what: str, allowed: bool) -> None:
     if not allowed:
         needs = f"it takes one of the roles {', '.join(task.roles)}" if task.roles else "it takes a user"
         if task.assignee is not None and what != "claim":
             needs = f"it is {task.assignee}'s"
         elif what != "claim" and actor.holds(task):
             needs = "claim it first"
-        raise _refused(core, task, actor, what, needs)
+        raise _refused(desk, task, actor, what, needs)
 
 
-def _refused(core: Core, task: TaskRow, actor: Actor, what: str, why: str) -> TreadleError:
+def _refused(desk: Desk, task: TaskRow, actor: Actor, what: str, why: str) -> TreadleError:
     who = actor.user or "who gives no user (--user)"
     details = {"task": task.id, "user": actor.user, "roles": list(actor.roles), "operation": what}
-    core.diagnose(task.run_id, "task.refused", details)
+    desk.diagnose(task.run_id, "task.refused", details)
     return Forbidden(f"{who} may not {what} the task {task.name}: {why}", details=details)
 
 

@@ -20,7 +20,7 @@ from .driver import START_NS
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
-    from treadle.runtime.core import Core
+    from treadle.runtime.desk import Desk
 
 # How long to wait, at most, before looking again at an engine that sends no news.
 _LOOK_AGAIN_S = 0.02
@@ -67,18 +67,18 @@ class VirtualClock:
         return [engine for engine in self._engines if engine.owns]
 
     async def _next_due(self) -> int | None:
-        found = [await engine.write(lambda core: core.store.timer_next()) for engine in self._owners()]
+        found = [await engine.write(lambda desk: desk.store.timer_next()) for engine in self._owners()]
         return min((due for due in found if due is not None), default=None)
 
 
-def _at_rest(unavailable: frozenset[str], core: Core) -> bool:
+def _at_rest(unavailable: frozenset[str], desk: Desk) -> bool:
     from treadle.runtime import document
 
-    if core.wait_ns() == 0:
+    if desk.busy():
         return False
     after = 0
-    while rows := core.store.working(after_no=after, limit=_RUNS_PER_LOOK):
+    while rows := desk.store.working(after_no=after, limit=_RUNS_PER_LOOK):
         after = rows[-1].no
-        if any(document.moves(core.store, row, timers=False, unavailable=unavailable) for row in rows):
+        if any(document.moves(desk.store, row, timers=False, unavailable=unavailable) for row in rows):
             return False
     return True

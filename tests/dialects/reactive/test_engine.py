@@ -636,7 +636,7 @@ async def test_snapshots_are_pinned_by_content_and_survive_collection(tmp_path):
         (changed,) = await engine.applications.compare(first, second)
         assert (changed["key"], changed["after"]) == ("o-1", None)
         await engine.gc()
-        index = await engine.write(lambda core: CellIndex(StoreBlobs(core)))
+        index = await engine.write(lambda desk: CellIndex(StoreBlobs(desk)))
         kept = await engine.write(lambda core: {decode(e.key): e.size for e in index.entries(second)})
         assert kept == {cell["key"]: cell["size"] for cell in await engine.cells(order)}
         assert len(kept) == 69

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from reactive_sim import Choreography
 
-from treadle.runtime import core
+from treadle.runtime.publication import Publication
 from treadle.testing.sim import SimulationFailed, simulate
 
 
@@ -19,7 +19,7 @@ def test_the_choreography_survives_all_faults():
 
 def test_a_forgotten_message_is_found(monkeypatch):
     """The canary: deliveries that do not fit into a batch, and are not kept, must be missed."""
-    monkeypatch.setattr(core.Core, "_post_leftovers", lambda self: None)
+    monkeypatch.setattr(Publication, "post_leftovers", lambda self: None)
 
     def run() -> None:
         for seed in range(60):

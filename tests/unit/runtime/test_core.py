@@ -23,9 +23,10 @@ from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, NoOperations, Operate, Write
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate, Write
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
+from treadle.runtime.desk import Desk
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
 from treadle.runtime.registry import Registry, machines_of
@@ -57,8 +58,8 @@ class FailingStore:
 
 
 class TaskOperations(NoOperations):
-    def perform(self, core: Core, asked: Operate) -> Any:
-        return tasks.perform(core, asked)
+    def perform(self, desk: Handing, asked: Operate) -> Any:
+        return tasks.perform(desk, asked)
 
 
 class Bench:
@@ -280,12 +281,12 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     bench.settle()
     again = bench.reborn()
 
-    def refuse(core: Core) -> None:
+    def refuse(desk: Desk) -> None:
         raise TreadleError("no", code="NO")
 
-    again.core.submit(Write(lambda core: "fine", again.ack("first")))
+    again.core.submit(Write(lambda desk: "fine", again.ack("first")))
     again.core.submit(Write(refuse, again.ack("second")))
-    again.core.submit(Write(lambda core: 1 / 0, again.ack("third")))
+    again.core.submit(Write(lambda desk: 1 / 0, again.ack("third")))
     again.settle()
     assert again.answers["first"] == "fine"
     assert again.answers["second"].code == "NO"
@@ -352,7 +353,7 @@ def test_an_operation_from_another_process_survives_a_failed_commit() -> None:
     (task,) = bench.real.tasks()
     claim = tasks.Operation(name="claim", task=task.id, actor=tasks.Actor("ann", ("admin",)))
     bench.real.post([("guest:1", message_to_bytes(Operate("run", "task", claim.to_value())))])
-    bench.core._intake.inbox_dirty = True
+    bench.core._intake.look()
     bench.store.failing = [StoreFull()]
     bench.settle()
     (task,) = bench.real.tasks()

@@ -11,9 +11,9 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime import effects
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
-from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
+from treadle.runtime.effects import Effects
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.store.protocol import Batch
@@ -67,18 +67,18 @@ def test_of_several_commands_in_one_commit_the_wrong_one_is_refused() -> None:
 
 
 def test_a_bug_in_what_follows_a_step_stops_one_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = effects.apply
+    apply = Effects.apply
 
-    def broken(core: Core, hot: Any, step: Any, item: Item) -> None:
+    def broken(effects: Effects, hot: Any, step: Any, item: Item) -> None:
         if hot.state.id == "bad":
             raise AttributeError("a bug")
-        apply(core, hot, step, item)
+        apply(effects, hot, step, item)
 
     bench = Bench()
     for run in ("bad", "good"):
         bench.start(run, [work(), awaits()])
     bench.settle()
-    monkeypatch.setattr(effects, "apply", broken)
+    monkeypatch.setattr(Effects, "apply", broken)
     bench.finish()
     bench.core.submit(bench.item("bad", Signal(name="go"), ack="signal"))
     bench.settle()
@@ -100,7 +100,7 @@ def test_a_message_that_cannot_be_dealt_with_is_not_read_for_ever() -> None:
     bench.settle()
     bench.poison = {"bad"}
     bench.real.post([("guest:1", message_to_bytes(Item("bad", Signal(name="go"))))])
-    bench.core._intake.inbox_dirty = True
+    bench.core._intake.look()
     bench.start("good", [work()])
     bench.settle()
     assert bench.real.inbox(10) == []
@@ -124,14 +124,14 @@ def test_progress_and_changes_that_cannot_be_stored_are_turned_away() -> None:
     assert isinstance(bench.answers["save bad"], TreadleError)
     assert bench.answers["save good"] == {}
 
-    def change(core: Core) -> str:
-        row = core.store.run("bad")
+    def change(desk: Desk) -> str:
+        row = desk.store.run("bad")
         assert row is not None
-        core.staged.batch.checkpoints["x"] = (row.no, b"")
+        desk.batch.checkpoints["x"] = (row.no, b"")
         return "done"
 
     bench.core.submit(Write(change, bench.ack("write")))
-    bench.core.submit(Write(lambda core: "done", bench.ack("other")))
+    bench.core.submit(Write(lambda desk: "done", bench.ack("other")))
     bench.settle()
     assert isinstance(bench.answers["write"], TreadleError)
     assert bench.answers["other"] == "done"
@@ -152,7 +152,7 @@ def test_what_cannot_even_be_taken_in_is_turned_away() -> None:
 def test_a_failure_that_is_nobodys_stops_the_core() -> None:
     bench = Bench()
 
-    def broken(core: Core) -> None:
+    def broken(now_ns: int) -> None:
         raise KeyError("the store's own")
 
     bench.core._intake.gather = broken  # type: ignore[assignment, method-assign]

@@ -87,7 +87,7 @@ def test_what_is_no_message_is_refused_answered_and_gone() -> None:
     bench.start("run", [awaits()])
     bench.settle()
     bench.real.post([("guest:1", b"\xff\x00"), ("guest:2", encode(WRONG["notes"]))])
-    bench.core._intake.inbox_dirty = True
+    bench.core._intake.look()
     bench.settle()
     assert bench.real.inbox(10) == []
     replies = bench.real.replies(["guest:1", "guest:2"])
@@ -151,7 +151,7 @@ def asked(bench: Bench, *commands: Item | Operate) -> dict[str, Any]:
     """Posts commands as guests do, lets the core decide, and reads their answers."""
     keys = [f"guest:{number}" for number in range(len(commands))]
     bench.real.post([(key, message_to_bytes(c)) for key, c in zip(keys, commands, strict=True)])
-    bench.core._intake.inbox_dirty = True
+    bench.core._intake.look()
     bench.settle()
     assert bench.real.inbox(10) == []
     found = bench.real.replies(keys)
@@ -241,7 +241,7 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     receipt = Receipt(intent=bench.works[0].intent.id, value=1)
     bench.core.submit(Item("run", receipt))
     bench.settle()
-    bench.core.submit(Write(lambda core: keeping._collect_some(core, 2**62, False), bench.ack("gc")))
+    bench.core.submit(Write(lambda desk: keeping._collect_some(desk, 2**62, False), bench.ack("gc")))
     bench.core.submit(Item("run", receipt, ack=bench.ack("late")))
     bench.settle()
     bench.core.submit(Item("run", receipt, ack=bench.ack("later")))

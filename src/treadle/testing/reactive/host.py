@@ -23,8 +23,9 @@ from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import Command, Operate, Write
+from treadle.runtime.commands import Command, Handing, Operate, Write
 from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.hot import Hot, split_ids
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Family, Registry, machines_of
@@ -36,7 +37,7 @@ from .views import Snapshot
 
 # Documents of a world's own: its seed and clock, its snapshots, frames that were only shown.
 WORLD = "world"
-# How the keys of messages begin that are left for the core.
+# How the keys of messages begin that are left for the desk.
 _LEFT = "left:"
 
 
@@ -46,7 +47,7 @@ class Memory(SqliteDialect):
     def __init__(self, image: bytes) -> None:
         super().__init__(None)
         self._image = image
-        # How many messages were left for the core, which looks for them when the number changes.
+        # How many messages were left for the desk, which looks for them when the number changes.
         self.posts = 0
 
     @property
@@ -93,7 +94,7 @@ class WorldStore(SqlStore):
             self._fold(run, seq, opens, closes)
 
     def leave(self, messages: list[tuple[str, bytes]]) -> None:
-        """Leaves messages for the core, as another process does."""
+        """Leaves messages for the desk, as another process does."""
         self.post(messages)
         self._memory.posts += 1
 
@@ -143,7 +144,7 @@ class Host:
     def entropy(self, size: int) -> bytes:
         """A function of the seed and of how much is recorded: equal calls give equal ids, and neither a
         restart nor an event that was refused changes what comes after it."""
-        count = len(self.store.order) + len(self.core.staged.batch.records)
+        count = len(self.store.order) + len(self.core.staging.batch.records)
         return sha512(encode([self._seed, count])).digest()[:size]
 
     def now_ns(self) -> int:
@@ -188,9 +189,9 @@ class Host:
         assert answers, f"{item.run} was not answered"
         return answers[0]
 
-    def change(self, change: Callable[[Core, Ack], Any]) -> Any:
+    def change(self, change: Callable[[Desk, Ack], Any]) -> Any:
         """Makes a change on the core; its value, or its error raised."""
-        return self._answer_to(lambda ack: Write(lambda core: change(core, ack), ack))
+        return self._answer_to(lambda ack: Write(lambda desk: change(desk, ack), ack))
 
     def _answer_to(self, command: Callable[[Ack], Command]) -> Any:
         answers: list[tuple[Any, TreadleError | None]] = []
@@ -212,28 +213,28 @@ class Host:
             if error is not None:
                 raise error
             return
-        self.change(lambda core, ack: apps.post(core, app, items, submission, ack))
+        self.change(lambda desk, ack: apps.post(desk, app, items, submission, ack))
 
     def leave(self, messages: list[bytes]) -> None:
-        """Leaves messages for the core, to be read when it runs."""
+        """Leaves messages for the desk, to be read when it runs."""
         there = [key for key, _ in self.store.inbox(1_000_000) if key.startswith(_LEFT)]
         first = int(there[-1].removeprefix(_LEFT)) + 1 if there else 0
         self.store.leave([(f"{_LEFT}{first + n:09}", body) for n, body in enumerate(messages)])
 
     # --- operations: as an engine performs them ------------------------------------------------------
 
-    def perform(self, core: Core, asked: Operate) -> Any:
-        current = apps.active_app(core.store, core.registry, self.machine, asked.home)
+    def perform(self, desk: Handing, asked: Operate) -> Any:
+        current = apps.active_app(desk.store, desk.registry, self.machine, asked.home)
         match asked.name:
             case "apply":
-                return apps.apply(core, current, self.app_of(asked.body["manifest"]), asked)
+                return apps.apply(desk, current, self.app_of(asked.body["manifest"]), asked)
             case "govern":
-                return apps.govern(core, current, asked.body["data"], asked)
+                return apps.govern(desk, current, asked.body["data"], asked)
             case _:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
-    def pinned(self, core: Core) -> Iterator[str]:
-        return snapshots.pinned(core)
+    def pinned(self, desk: Desk) -> Iterator[str]:
+        return snapshots.pinned(desk)
 
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
@@ -245,15 +246,15 @@ class Host:
     def snapshot(self, app: App) -> Snapshot:
         """Roots of the cells as an engine takes them, and a cut of every run."""
 
-        def take(core: Core, ack: Ack) -> dict[str, Any]:
-            taken = snapshots.take(core, app)
+        def take(desk: Desk, ack: Ack) -> dict[str, Any]:
+            taken = snapshots.take(desk, app)
             seqs: dict[str, int] = {}
-            for row in apps.rows_of(core.store, None):
-                hot = core.hot.get(row.id)
+            for row in apps.rows_of(desk.store, None):
+                hot = desk.hot.get(row.id)
                 assert hot is not None
                 seqs[row.id] = hot.state.seq
                 if hot.state.tail_records:
-                    core.stage_snapshot(hot)
+                    desk.stage_snapshot(hot)
             return {"roots": taken["roots"], "manifest": app.digest, "seqs": seqs}
 
         made = self.change(take)
@@ -270,14 +271,14 @@ class Host:
         return [body for name, body in sorted(self.store.documents(WORLD)) if name.startswith("snapshot ")]
 
     def collect(self, keep: int) -> int:
-        index = CellIndex(snapshots.StoreBlobs(self.core))
+        index = CellIndex(snapshots.StoreBlobs(self.core.desk))
         kept = {
             blob
             for cut in self.cuts()[-keep:]
             for root in cut["roots"].values()
             for blob in _reached(index, root)
         }
-        return int(self.change(lambda core, ack: core.store.sweep(keep=kept)))
+        return int(self.change(lambda desk, ack: desk.store.sweep(keep=kept)))
 
     def last_shown(self, intent: str) -> int:
         """The number of the last frame of a workflow that takes no frames."""
@@ -289,10 +290,10 @@ class Host:
     def keep(self, name: str, body: Value) -> None:
         """Writes a document of the world's own."""
         row = (WORLD, name, self._now_ns, encode(body))
-        self.change(lambda core, ack: core.staged.batch.documents.append(row))
+        self.change(lambda desk, ack: desk.batch.documents.append(row))
 
     def diagnose(self, run: str, code: str, **about: Value) -> None:
-        self.change(lambda core, ack: core.diagnose(run, code, about))
+        self.change(lambda desk, ack: desk.diagnose(run, code, about))
 
     # --- looking -------------------------------------------------------------------------------------
 

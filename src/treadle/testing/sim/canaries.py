@@ -14,11 +14,13 @@ from unittest.mock import patch
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime import admission
+from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.intake import Intake
+from treadle.runtime.gate import Gate
 from treadle.runtime.messages import GUEST
 from treadle.runtime.ports import Item
+from treadle.runtime.recovery import Recovery
 from treadle.store import sql
 
 from .disk import Disk
@@ -44,7 +46,8 @@ def dispatch_before_commit() -> Iterator[None]:
     commit = Core._commit
 
     def early(core: Core) -> None:
-        works, core.staged.dispatched = core.staged.dispatched, []
+        staged = core.staging.staged
+        works, staged.dispatched = staged.dispatched, []
         if works:
             core._port.dispatch(works)
         commit(core)
@@ -57,10 +60,10 @@ def dispatch_before_commit() -> Iterator[None]:
 def lost_recovery() -> Iterator[None]:
     """After a restart nobody looks for open work."""
 
-    def forget(intake: Intake) -> None:
-        intake._recovered_no = None
+    def forget(recovery: Recovery) -> None:
+        recovery._at_no = None
 
-    with patch.object(Intake, "_recover", forget):
+    with patch.object(Recovery, "go_on", forget):
         yield
 
 
@@ -68,7 +71,7 @@ def lost_recovery() -> Iterator[None]:
 def double_settle() -> Iterator[None]:
     """A second receipt for an intent is admitted like the first."""
     settled: dict[str, OpenIntent] = {}
-    advance, is_stale = kernel_run.advance, admission._is_stale
+    advance, is_stale = kernel_run.advance, Gate.is_stale
 
     def forgetful(run: Any, machine: Any, definition: Any, event: Any, **more: Any) -> Any:
         if isinstance(event, Receipt) and event.intent in settled:
@@ -78,11 +81,11 @@ def double_settle() -> Iterator[None]:
             settled[step.settled.id] = step.settled
         return step
 
-    def never_stale(core: Any, hot: Any, item: Any, event: Any) -> bool:
+    def never_stale(gate: Gate, hot: Any, item: Any, event: Any) -> bool:
         again = isinstance(event, Receipt) and event.intent in settled and not hot.state.ended
-        return False if again else is_stale(core, hot, item, event)
+        return False if again else is_stale(gate, hot, item, event)
 
-    with patch.object(admission, "advance", forgetful), patch.object(admission, "_is_stale", never_stale):
+    with patch.object(admission, "advance", forgetful), patch.object(Gate, "is_stale", never_stale):
         yield
 
 
@@ -107,7 +110,7 @@ def answer_before_its_commit() -> Iterator[None]:
     def hasty(core: Core, command: Item | Operate) -> None:
         if command.inbox is not None and command.inbox.startswith(GUEST):
             home = command.home if isinstance(command, Operate) else command.run
-            core.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
+            core.desk.answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
             command = replace(command, inbox=None)
         take(core, command)
 
@@ -119,14 +122,14 @@ def answer_before_its_commit() -> Iterator[None]:
 def message_done_before_its_event() -> Iterator[None]:
     """An operation's message goes with its own commit, its event comes later: what 0.1.0 did."""
 
-    def split(core: Core, operate: Operate, item: Item) -> object:
+    def split(desk: CoreDesk, operate: Operate, item: Item) -> object:
         item.ack = operate.ack
         if operate.inbox is not None:
-            core.dispose(operate.inbox, {"run": item.run, "seq": 1, "status": "running"}, None)
-        core.post(item)
+            desk.answers.dispose(operate.inbox, {"run": item.run, "seq": 1, "status": "running"}, None)
+        desk.post(item)
         return HANDED_ON
 
-    with patch.object(Core, "hand_on", split):
+    with patch.object(CoreDesk, "hand_on", split):
         yield
 
 

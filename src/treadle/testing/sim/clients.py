@@ -12,7 +12,7 @@ from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime import keeping
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate, Write
-from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
@@ -296,8 +296,8 @@ class Keeper:
                 world.journals.assert_there(fork.new_id)
                 self.forked.append(fork)
 
-        def change(core: Core) -> Any:
-            return keeping.fork(core, fork.run, at=None, definition=None, new_id=fork.new_id)
+        def change(desk: Desk) -> Any:
+            return keeping.fork(desk, fork.run, at=None, definition=None, new_id=fork.new_id)
 
         if (owner := world.reach()) is not None:
             owner.core.submit(Write(change, told))
@@ -341,12 +341,12 @@ class Once:
 
 
 class _Asking:
-    def __init__(self, change: Callable[[Core], Any]) -> None:
+    def __init__(self, change: Callable[[Desk], Any]) -> None:
         self._change = change
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self._change)
 
 
-def _ask_for(change: Callable[[Core], Any]) -> Awaitable[Any]:
+def _ask_for(change: Callable[[Desk], Any]) -> Awaitable[Any]:
     return _Asking(change)

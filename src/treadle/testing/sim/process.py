@@ -17,7 +17,7 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.runtime import deploys, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, NoOperations, Operate
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
@@ -257,7 +257,7 @@ class SimProcess:
 class SimOperations(NoOperations):
     """Tasks and deploys; applications are driven through a `World` of their own."""
 
-    def perform(self, core: Core, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> Any:
         if asked.name == "task":
-            return tasks.perform(core, asked)
-        return deploys.perform(core, deploys.Deploy.from_value(asked.body))
+            return tasks.perform(desk, asked)
+        return deploys.perform(desk, deploys.Deploy.from_value(asked.body))

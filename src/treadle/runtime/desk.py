@@ -1,0 +1,88 @@
+"""What a change works with: the store as the commit at hand will leave it, and the few things it may do.
+
+Operations (claim, deploy, apply) and changes (fork, collect) are performed on the core's thread, each in a commit
+to itself. They see this and nothing of the core behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.run import Step
+from treadle.kernel.values import Value
+from treadle.store.protocol import Batch, Store, TaskRow
+
+from .hot import BlobCache, Hot, HotRuns
+from .ports import Ack, Clock, Item
+from .registry import Registry
+
+
+class Desk(Protocol):
+    @property
+    def store(self) -> Store: ...
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def hot(self) -> HotRuns: ...
+    @property
+    def blobs(self) -> BlobCache: ...
+    @property
+    def batch(self) -> Batch:
+        """The rows that the change writes."""
+        ...
+
+    def entropy(self, count: int) -> bytes: ...
+
+    def post(self, item: Item) -> None:
+        """Puts an event into a run's mailbox: decided with this commit, or waiting in the inbox with it."""
+        ...
+
+    def queued(self) -> list[Item]:
+        """What waits in mailboxes, for changes that need an empty queue."""
+        ...
+
+    def task(self, id: str) -> TaskRow | None:
+        """A task's row, to be changed in place and then noted."""
+        ...
+
+    def note(self, task: TaskRow, what: str, by: str | None, **more: Value) -> None:
+        """Adds to a task's history, and writes its row."""
+        ...
+
+    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None: ...
+
+    def remembered(self, submission: tuple[str, str]) -> Value:
+        """The answer of a submission id, if it has one."""
+        ...
+
+    def remember(self, submission: tuple[str, str], body: Value) -> None:
+        """The durable answer of a submission id, written with what it answers."""
+        ...
+
+    def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+        """Answers at once, for a caller who was waiting for several commits."""
+        ...
+
+    def stage_snapshot(self, hot: Hot) -> None: ...
+
+    def adopt(self, hot: Hot, step: Step) -> None:
+        """Takes in a run that was made by other means than an event: a fork."""
+        ...
+
+    def next_run_no(self) -> int: ...
+
+    def readable(self) -> None:
+        """Gives runs that could not be decided another chance, after what they need was registered."""
+        ...
+
+    def busy(self) -> bool:
+        """Whether something else waits to be decided now."""
+        ...
+
+    def pinned(self) -> Iterable[str]:
+        """Payloads that stay although no run holds them."""
+        ...

@@ -1,0 +1,103 @@
+"""The end of a commit, either way: what may happen only once it is durable, or how it leaves no trace.
+
+A commit that the store took is published: workers and callers hear of it. One that it did not take is withdrawn:
+every touched run is forgotten, what it held goes back to where it came from, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+
+from .changes import Changes
+from .commands import Write
+from .hot import HotRuns
+from .intake import Intake
+from .mail import Mail
+from .messages import message_to_bytes
+from .ports import Ack, Port
+from .progress import ProgressQueue
+from .registry import Registry
+from .staging import Staged, Staging
+
+
+class Publication:
+    def __init__(
+        self,
+        port: Port,
+        staging: Staging,
+        hot: HotRuns,
+        registry: Registry,
+        mail: Mail,
+        changes: Changes,
+        progress: ProgressQueue,
+        intake: Intake,
+    ) -> None:
+        self._port = port
+        self._staging = staging
+        self._hot = hot
+        self._registry = registry
+        self._mail = mail
+        self._changes = changes
+        self._progress = progress
+        self._intake = intake
+
+    def post_leftovers(self) -> None:
+        """Messages between runs that did not fit into this batch become inbox rows with it."""
+        for item in self._mail.made():
+            if item.message is not None and item.inbox is None:
+                item.inbox = item.message
+                self._staging.batch.inbox.append((item.inbox, message_to_bytes(item)))
+
+    def publish(self) -> None:
+        staged = self._staging.begin()
+        left = [item.inbox for item in self._mail.made() if item.inbox is not None]
+        self._mail.keep_made()
+        self._intake.committed(staged, left)
+        self._registry.stored.update(row.digest for row in staged.batch.definitions)
+        self._registry.renamed(staged.batch.versions)
+        if staged.revoked:
+            self._port.revoke(staged.revoked)
+        if staged.news:
+            # Before the work: an observer hears of a call before it is made.
+            self._port.publish_news(list(staged.news.values()))
+        if staged.dispatched:
+            self._port.dispatch(staged.dispatched)
+        if staged.answers:
+            self._port.answer(staged.answers)
+        self._hot.evict()
+
+    def withdraw(self, error: TreadleError, *, told: bool = True, but: object = None) -> None:
+        """The batch left no trace: forget every touched run, put the events back in order. Callers are
+        told the error, or go on waiting; `but` is left out."""
+        staged = self._staging.begin()
+        answers: list[tuple[Ack, Any, TreadleError | None]] = []
+        self._hot.drop_all()
+        # Made by a step or a change of this batch: made again with it; who waits for one is told.
+        derived = [item for item in (*self._mail, *staged.taken) if item.derived]
+        answers += [(item.ack, None, error) for item in derived if item.ack is not None]
+        handed = {id(item) for _, item in staged.handed}
+        self._mail.discard(lambda item: item.derived or id(item) in handed)
+        for item in reversed(staged.taken):
+            if item.derived or id(item) in handed:
+                continue
+            if told and item.ack is not None:
+                answers.append((item.ack, None, error))
+            else:
+                self._mail.post(item, front=True)
+        answers += self._withdraw_changes(staged, error, told=told, but=but)
+        self._progress.put_back(staged.progress)
+        self._intake.undo(staged)
+        if answers:
+            self._port.answer(answers)
+
+    def _withdraw_changes(
+        self, staged: Staged, error: TreadleError, *, told: bool, but: object
+    ) -> list[tuple[Ack, Any, TreadleError | None]]:
+        performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
+        if told:
+            return [(change.ack, None, error) for change in performed if change.ack is not None]
+        # What came in a message is read again.
+        self._changes.put_back([c for c in performed if isinstance(c, Write) or c.inbox is None])
+        return []

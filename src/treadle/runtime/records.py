@@ -1,0 +1,92 @@
+"""How an admitted step gets into the commit: its record, what follows from it, its run's row, its answer."""
+
+from __future__ import annotations
+
+from treadle.kernel.limits import Limits
+from treadle.kernel.model import Receipt
+from treadle.kernel.run import Step
+
+from .answers import Answers
+from .effects import Effects
+from .hot import Hot, join_ids
+from .mail import Mail
+from .narrative import events_of
+from .ports import Item
+from .registry import Registry
+from .staging import Staging
+from .undecided import is_undecided
+
+
+class Records:
+    def __init__(
+        self,
+        staging: Staging,
+        answers: Answers,
+        mail: Mail,
+        effects: Effects,
+        registry: Registry,
+        limits: Limits,
+    ) -> None:
+        self._staging = staging
+        self._answers = answers
+        self._mail = mail
+        self._effects = effects
+        self._registry = registry
+        self._limits = limits
+
+    def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
+        """Stages an admitted step, with all that follows from it."""
+        state, batch = hot.state, self._staging.batch
+        if hot.machine.narrated:
+            told = events_of(step.record, narrated=True)
+        else:
+            told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
+        first_no = hot.event_no + 1
+        hot.event_no += len(told)
+        hot.batch = self._staging.staged.number
+        opens = join_ids([i.id for i in step.opened if i.id in state.open])
+        closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
+        batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
+        batch.bytes += len(step.body)
+        self._staging.hold(hot, step.blobs)
+        self._effects.apply(hot, step, item)
+        self._write_row(hot, step)
+        if forked or state.wants_snapshot(self._limits):
+            self._staging.snapshot(hot)
+        elif step.ended and not hot.machine.final:
+            self._staging.rest(hot, moved=step.status_changed)
+        self._staging.tell(hot, told, first_no, step.seq, step.at_ns)
+        self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.status}, None)
+        if item.submission is not None:
+            self._answers.remember(item.submission, {"run": state.id, "seq": step.seq})
+        self._mail.owe(state.id, state.pending())
+
+    def _write_row(self, hot: Hot, step: Step) -> None:
+        """The run's row changes only when what it says does."""
+        state, row, batch = hot.state, hot.row, self._staging.batch
+        working = state.working
+        if not (
+            step.status_changed
+            or row.working != working
+            or row.reference != state.reference
+            or row.definition != state.definition
+            or is_undecided(row)
+        ):
+            return
+        row.status, row.working, row.reference = state.status, working, state.reference
+        row.definition, row.version, row.seq, row.updated_ns = (
+            state.definition,
+            state.version,
+            step.seq,
+            step.at_ns,
+        )
+        row.ended_ns, row.error, row.retain_ns = state.ended_ns, state.error, None
+        if state.ended_ns is not None and hot.machine.final:
+            row.retain_ns = state.ended_ns + hot.machine.retention_ns(hot.definition)
+        if step.seq == 1:
+            row.parent, row.parent_intent = state.parent, state.parent_intent
+            row.continued_from, row.started_ns = state.continued_from, state.started_ns
+            batch.runs_new[row.no] = row
+            self._registry.unwritten(state.definition).write(batch, step.at_ns)
+        elif row.no not in batch.runs_new:
+            batch.runs_changed[row.no] = row

@@ -1,0 +1,54 @@
+"""What time brings: timers that are due, and deadlines of other work. Found through an index, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import Limits
+from treadle.kernel.model import Receipt
+from treadle.store.protocol import Reads, TimerRow
+
+from .mail import Mail
+from .ports import Item, Own
+
+
+class Timers:
+    def __init__(self, reads: Reads, mail: Mail, limits: Limits) -> None:
+        self._reads = reads
+        self._mail = mail
+        self._limits = limits
+        # In a mailbox already; their rows go with the commit.
+        self._firing: set[str] = set()
+        # None: nothing is armed. 0: not known yet.
+        self.next_due_ns: int | None = 0
+
+    def arm(self, due_ns: int) -> None:
+        if self.next_due_ns is None or due_ns < self.next_due_ns:
+            self.next_due_ns = due_ns
+
+    def closed(self, intent: str) -> None:
+        """Its intent is settled: it is not waited for any more."""
+        self._firing.discard(intent)
+
+    def committed(self, done: Iterable[str]) -> None:
+        self._firing.difference_update(done)
+
+    def is_due(self, now_ns: int) -> bool:
+        return self.next_due_ns is not None and now_ns >= self.next_due_ns
+
+    def fire(self, now_ns: int) -> None:
+        if not self.is_due(now_ns):
+            return
+        rows = self._reads.timers_due(now_ns, self._limits.timers_per_turn + len(self._firing))
+        fresh = [row for row in rows if row.intent not in self._firing]
+        for row in fresh:
+            self._firing.add(row.intent)
+            self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
+        # While fired timers wait for their commit their rows are still there: ask again after it.
+        self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns)
+
+
+def _deadline(row: TimerRow) -> Item:
+    error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
+    return Own(row.run_id, Receipt(intent=row.intent, status="timeout", error=error))

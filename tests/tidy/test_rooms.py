@@ -1,0 +1,45 @@
+"""The rooms of the runtime: a class is one object, not a set of functions that are handed it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+RUNTIME = Path(__file__).resolve().parents[2] / "src" / "treadle" / "runtime"
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {path.name: ast.parse(path.read_text()) for path in sorted(RUNTIME.glob("*.py"))}
+    assert "core.py" in found
+    return found
+
+
+def test_no_function_of_the_runtime_is_handed_the_core() -> None:
+    handed = [
+        f"{name}:{node.name}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+        if argument.annotation is not None and "Core" in ast.unparse(argument.annotation).split("|")[0].split()
+    ]
+    assert not handed, f"give these an object with what they need: {handed}"
+
+
+def test_only_the_core_knows_the_core() -> None:
+    knowing = [
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "core"
+    ]
+    assert not knowing, f"what is below the core cannot know it: {knowing}"
+
+
+def test_the_runtime_hides_no_imports_from_the_contracts() -> None:
+    hidden = [
+        name
+        for name, tree in modules().items()
+        if any(isinstance(node, ast.Name) and node.id == "TYPE_CHECKING" for node in ast.walk(tree))
+    ]
+    assert not hidden, f"an import for types is an import: {hidden}"
