@@ -21,7 +21,8 @@ def test_no_function_of_the_runtime_is_handed_the_core() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for argument in (*node.args.args, *node.args.kwonlyargs)
-        if argument.annotation is not None and "Core" in ast.unparse(argument.annotation).split("|")[0].split()
+        if argument.annotation is not None
+        and "Core" in ast.unparse(argument.annotation).split("|")[0].split()
     ]
     assert not handed, f"give these an object with what they need: {handed}"
 
