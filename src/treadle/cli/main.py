@@ -9,7 +9,7 @@ import typer
 
 from treadle import __version__
 
-from . import compare, definitions, house, mcp_server, reactive, runs, serving, steer, tasks, transcripts
+from . import compare, definitions, house, logs, mcp_server, reactive, runs, serving, steer, tasks, transcripts
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 
@@ -46,6 +46,7 @@ def _options(
 
 for subject in (
     runs.commands,
+    logs.commands,
     transcripts.commands,
     steer.commands,
     tasks.commands,

@@ -281,7 +281,13 @@ async def list_(
         cli.out.note(f"[dim]the newest {limit}; there are more: --limit N[/]")
 
 
-@commands(examples=["treadle show etl-2026-11-15", "treadle show etl-2026-11-15 --engine --json"])
+@commands(
+    examples=[
+        "treadle show etl-2026-11-15",
+        "treadle show etl-2026-11-15 --step load",
+        "treadle show etl-2026-11-15 --engine --json",
+    ]
+)
 async def show(
     cli: Session,
     id: RunId,
@@ -290,10 +296,24 @@ async def show(
         typer.Option("--engine", help="Add the engine's own state: waits, frames, timers, resume pointer."),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Long lists and texts too, uncut.")] = False,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="NAME",
+            help="One step: its input, output, attempts and logs.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show one run: status, state, result, error, what it waits for."""
     async with cli.look(code=True) as engine:
-        document = await (await finding.run_of(engine, id)).show(engine=engine_state)
+        found = await finding.run_of(engine, id)
+        if step is not None:
+            from .logs import show_step
+
+            return await show_step(cli.out, found, step, full=full)
+        document = await found.show(engine=engine_state)
     if cli.out.as_json:
         cli.out.document(document)
     else:

@@ -93,9 +93,9 @@ class Pipeline:
         self._ended: Ended | None = None
         self._outcome: dict[str, Any] = {}
         self._entered = False
-        self._stamp: dict[str, Any] = {"step": step.name}
+        self.stamp: dict[str, Any] = {"step": step.name}
         if (iteration := inputs.get("iteration")) is not None:
-            self._stamp["iteration"] = iteration
+            self.stamp["iteration"] = iteration
         ctx = dict(inputs.get("ctx") or {})
         for path, value in frame["ctx"]:
             write(ctx, path, value)
@@ -191,7 +191,7 @@ class Pipeline:
         return int(entries[task.name])
 
     def emit(self, type: str, **data: Any) -> None:
-        self.events.append({"type": type, **self._stamp, **data})
+        self.events.append({"type": type, **self.stamp, **data})
 
     # --- what came of it -----------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Pipeline:
             delay = max(delay, float(error["retry_after"]))
         if rule.then.get("jitter"):
             # Spread by run, task and attempt: different for everyone, the same again on replay.
-            seed = [self.scope.names["execution_id"], self._stamp, task.name, attempt]
+            seed = [self.scope.names["execution_id"], self.stamp, task.name, attempt]
             delay *= 0.5 + int(digest(seed)[-4:], 16) / 0x1FFFE
         return min(float(delay), WAIT_S_MAX)
 

@@ -275,13 +275,17 @@ class StepRun:
             ours.add(str(reference["checksum"]))
             return reference
 
+        async def progress(type: str, value: Value = None, /, **data: Value) -> None:
+            told = {**data, **pipe.stamp, "task": task.name, "attempt": action.attempt}
+            await job.progress(type, value, **(told if value is None else {}))
+
         call = ToolCall(
             run=job.run,
             idempotency_key=task_key(self.first, task.name, action.entry, action.item),
             attempt=action.attempt,
             timeout_s=_timeout_s(config),
             base=job.options.get("base"),
-            progress=job.progress,
+            progress=progress,
             secret=self.keychain.secret,
             load_blob=lambda reference: self._load(pipe, reference),
             store_blob=store_blob,

@@ -268,11 +268,16 @@ def _response(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _tool_call(job: Job) -> ToolCall:
+    whose = {key: job.intent.params[key] for key in ("name", "path") if key in job.intent.params}
+
+    async def progress(type: str, value: Value = None, /, **data: Value) -> None:
+        await job.progress(type, value, **({**data, **whose} if value is None else {}))
+
     return ToolCall(
         run=job.run,
         idempotency_key=job.idempotency_key,
         base=job.options.get("base"),
-        progress=job.progress,
+        progress=progress,
         secret=job.secret,
         options=job.options,
     )
