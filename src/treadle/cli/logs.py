@@ -98,7 +98,9 @@ def _describe(out: Output, view: Mapping[str, Any]) -> None:
         console.print("[bold dim]logs[/]")
     for entry in view["logs"]:
         for line in entry["text"].splitlines():
-            console.print(f"[dim]{moment(entry['at'])}  {escape(entry['place'])}[/]  {escape(line)}", soft_wrap=True)
+            console.print(
+                f"[dim]{moment(entry['at'])}  {escape(entry['place'])}[/]  {escape(line)}", soft_wrap=True
+            )
 
 
 def _error(console: Any, error: Mapping[str, Any] | None) -> None:

@@ -9,7 +9,19 @@ import typer
 
 from treadle import __version__
 
-from . import compare, definitions, house, logs, mcp_server, reactive, runs, serving, steer, tasks, transcripts
+from . import (
+    compare,
+    definitions,
+    house,
+    logs,
+    mcp_server,
+    reactive,
+    runs,
+    serving,
+    steer,
+    tasks,
+    transcripts,
+)
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 

@@ -312,7 +312,8 @@ async def show(
         if step is not None:
             from .logs import show_step
 
-            return await show_step(cli.out, found, step, full=full)
+            await show_step(cli.out, found, step, full=full)
+            return
         document = await found.show(engine=engine_state)
     if cli.out.as_json:
         cli.out.document(document)

@@ -84,7 +84,9 @@ def _runs(step: str, journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         run = found.get(str(event.get("intent")))
         if run is not None and record["kind"] == "receipt":
             value = event.get("value")
-            nested = isinstance(value, Mapping) and "status" in value and ("result" in value or "error" in value)
+            nested = (
+                isinstance(value, Mapping) and "status" in value and ("result" in value or "error" in value)
+            )
             run.update(
                 status=value["status"] if nested else event.get("status", "ok"),
                 output=value.get("result") if nested else value,
