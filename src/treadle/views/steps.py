@@ -108,6 +108,15 @@ def _runs(step: str, journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     return list(found.values())
 
 
+def _outcome(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    value: Any = receipt.get("value")
+    if isinstance(value, Mapping) and "status" in value and ("result" in value or "error" in value):
+        # What a playbook's worker reports of a pipeline.
+        error = value.get("error") or receipt.get("error")
+        return {"status": value["status"], "output": value.get("result"), "error": error}
+    return {"status": receipt.get("status", "ok"), "output": value, "error": receipt.get("error")}
+
+
 def _ends_attempt(event: Mapping[str, Any]) -> bool:
     return "attempt" in event and str(event["type"]).endswith(("failed", "done", "completed", "timeout"))
 

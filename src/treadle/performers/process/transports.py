@@ -271,7 +271,8 @@ def _tool_call(job: Job) -> ToolCall:
     whose = {key: job.intent.params[key] for key in ("name", "path") if key in job.intent.params}
 
     async def progress(type: str, value: Value = None, /, **data: Value) -> None:
-        await job.progress(type, value, **({**data, **whose} if value is None else {}))
+        told: dict[str, Value] = {**data, **whose} if value is None else {}
+        await job.progress(type, value, **told)
 
     return ToolCall(
         run=job.run,
