@@ -81,18 +81,9 @@ def _runs(step: str, journal: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     found: dict[str, dict[str, Any]] = {}
     for record in journal:
         event = record.get("event") or {}
-        run = found.get(str(event.get("intent")))
+        run: dict[str, Any] | None = found.get(str(event.get("intent")))
         if run is not None and record["kind"] == "receipt":
-            value = event.get("value")
-            nested = (
-                isinstance(value, Mapping) and "status" in value and ("result" in value or "error" in value)
-            )
-            run.update(
-                status=value["status"] if nested else event.get("status", "ok"),
-                output=value.get("result") if nested else value,
-                error=(value.get("error") if nested else None) or event.get("error"),
-                ended_at=record["at"],
-            )
+            run.update(_outcome(event), ended_at=record["at"])
         for opened in record.get("opened") or ():
             params = opened.get("params") or {}
             if is_of(step, params):
