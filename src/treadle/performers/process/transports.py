@@ -268,7 +268,9 @@ def _response(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _tool_call(job: Job) -> ToolCall:
-    whose: dict[str, Value] = {key: job.intent.params[key] for key in ("name", "path") if key in job.intent.params}
+    whose: dict[str, Value] = {
+        key: job.intent.params[key] for key in ("name", "path") if key in job.intent.params
+    }
 
     async def progress(type: str, value: Value = None, /, **data: Value) -> None:
         told: dict[str, Value] = {**data, **whose} if value is None else {}
