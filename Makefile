@@ -13,6 +13,7 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
+	@echo "make serve  the API on this machine, on treadle.db in this folder"
 	@echo "make bench  the benchmarks, with their peers"
 	@echo "make fmt    format the code"
 

@@ -98,7 +98,7 @@ class Session:
         from .loading import attach, attach_known
 
         engine = Engine(self.store, **options)
-        await attach_known(engine, self.out)
+        attach_known(engine, self.out)
         if app:
             attach(engine, app)
         return engine
@@ -170,7 +170,7 @@ class Session:
 
         onlooker = Engine(self.store, readonly=True)
         if code:
-            await attach_known(onlooker, self.out)
+            attach_known(onlooker, self.out)
         if app:
             onlooker.load(app)
         async with onlooker:

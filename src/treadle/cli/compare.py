@@ -122,7 +122,8 @@ async def record(
     remarks: list[str] = []
     async with cli.look(code=True) as engine:
         shown = await (await engine.run(id)).show()
-        script = await engine.read(lambda reads: _script(reads, shown, remarks))
+        asks_models = engine.dialects[shown["dialect"]].asks_models
+        script = await engine.read(lambda reads: _script(reads, shown, remarks, asks_models=asks_models))
     for remark in remarks:
         cli.out.note(f"[yellow]note:[/] {escape(remark)}")
     text = to_json(script, indent=2) + "\n"
@@ -136,7 +137,7 @@ async def record(
     cli.out.note(f"wrote {output}")
 
 
-def _script(reads: Reads, shown: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
+def _script(reads: Reads, shown: dict[str, Any], remarks: list[str], *, asks_models: bool) -> dict[str, Any]:
     from treadle.kernel.values import decode_trusted
     from treadle.runtime import document
 
@@ -144,7 +145,7 @@ def _script(reads: Reads, shown: dict[str, Any], remarks: list[str]) -> dict[str
     from .recording_agent import model_script
 
     row = document.row_of(reads, shown["id"])
-    if row.dialect == "agent":
+    if asks_models:
         return model_script(reads, row, remarks)
     journal = document.journal(reads, row)
     return answer_list(shown, journal, lambda digest: decode_trusted(reads.blob(digest)))

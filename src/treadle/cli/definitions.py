@@ -134,15 +134,15 @@ async def definitions(cli: Session) -> None:
 async def schema(
     cli: Session,
     dialect: Annotated[
-        str, typer.Option("--dialect", metavar="NAME", help="Whose files it describes.")
-    ] = "playbook",
+        str | None, typer.Option("--dialect", metavar="NAME", help="Whose files it describes.")
+    ] = None,
 ) -> None:
     """Print the JSON Schema of a dialect's files, for editors that check and complete YAML."""
     from treadle.engine import Engine
 
     engine = Engine("memory:")
     found = {name: known.json_schema() for name, known in engine.dialects.items()}
-    described = found.get(dialect)
+    described = found.get(dialect) if dialect else next(filter(None, found.values()), None)
     if described is None:
         names = ", ".join(name for name, schema in found.items() if schema is not None)
         raise Usage(f"there is no schema for {dialect!r}; there is one for {names}")

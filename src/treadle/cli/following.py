@@ -71,7 +71,7 @@ class Family:
         member.ended = row.status in TERMINAL
         if not self._for_people:
             return
-        if row.dialect == "agent":
+        if self._engine.dialects[row.dialect].asks_models:
             no = row.no
             for spent in await self._engine.read(lambda reads: member.spending.news(reads, no)):
                 yield member, spent

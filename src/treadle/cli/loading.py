@@ -6,12 +6,12 @@ Everything that compiles is imported when it is needed: `treadle --help` needs n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import DefinitionCorrupt, TreadleError
+from treadle.kernel.errors import TreadleError
 
 from .output import Output, Usage
 
@@ -38,7 +38,7 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
     if path.is_dir():
         raise Usage(f"{target} is a folder; name one file in it, or deploy it with: treadle deploy {target}")
     found = engine.load(target, strict=strict)
-    if found and found[0].dialect == "reactive":
+    if found and engine.dialects[found[0].dialect].machine.by_events:
         raise Usage(
             f"{target} is a reactive application: events start it. Try: treadle publish EVENT --app {target}"
         )
@@ -103,29 +103,28 @@ def attach(engine: Engine, app: str) -> None:
     engine.deploy(app)
 
 
-async def attach_known(engine: Engine, out: Output) -> None:
-    """Loads the applications that the store has seen, from the files they came from."""
+def attach_known(engine: Engine, out: Output) -> None:
+    """Loads the code of the definitions that the store has seen, from the files they came from."""
     from rich.markup import escape
 
-    from treadle.engine import Engine
-    from treadle.store.protocol import Reads
-
-    def ask(reads: Reads) -> list[str]:
-        found = []
-        for version in reads.versions():
-            with suppress(DefinitionCorrupt):  # `treadle definitions` says so
-                row = reads.definition(version.digest)
-                if row is not None and row.dialect == "reactive" and row.file:
-                    found.append(row.file)
-        return found
-
-    async with Engine(engine.store_url, readonly=True) as onlooker:
-        files = await onlooker.read(ask)
-    for file in dict.fromkeys(files):
+    for file in _files_with_code(engine):
         try:
             engine.load(file)
         except TreadleError as error:
             out.note(f"[yellow]the application {escape(file)} cannot be loaded:[/] {escape(error.message)}")
+
+
+def _files_with_code(engine: Engine) -> list[str]:
+    """Asked before the engine starts: what is open in the store is handed out as soon as it does."""
+    from treadle.store.open import has_store, is_postgres, read_store, store_path
+
+    url = engine.store_url
+    if (not is_postgres(url) and store_path(url) is None) or not has_store(url):
+        return []
+    with closing(read_store(url)) as reads:
+        origins = reads.origins()
+    dialects = engine.dialects
+    return [file for dialect, file in origins if dialect in dialects and dialects[dialect].has_code]
 
 
 def add_skills(engine: Engine, files: Sequence[str]) -> None:

@@ -57,7 +57,7 @@ def model_script(reads: Reads, row: RunRow, remarks: list[str]) -> dict[str, Any
 def _script_of(reads: Reads, row: RunRow, remarks: list[str]) -> Script:
     journal = list(document.journal(reads, row))
     script = Script()
-    if row.dialect == "agent":
+    if row.dialect == DIALECT.name:
 
         def blob(digest: str) -> Any:
             return decode_trusted(reads.blob(digest))

@@ -17,6 +17,7 @@ from .view import describe, event_line, listed, outcome
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
+    from treadle.lang.definition import Dialect
     from treadle.lang.graph import Graph
 
 commands = Commands(RUN)
@@ -127,14 +128,14 @@ async def run(
     if not isinstance(workflow, str):
         warn(cli.out, workflow, data, target)
         if dry_run:
-            _rehearses(workflow.dialect)
+            _rehearses(engine.dialects[workflow.dialect])
     if key is not None and id is None:
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()
     cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
     async with cli.started(engine):
         if dry_run:
-            _rehearses((await engine.definition(workflow)).dialect)
+            _rehearses(engine.dialects[(await engine.definition(workflow)).dialect])
         started = await engine.start(
             workflow,
             data,
@@ -154,10 +155,12 @@ async def run(
         return outcome(cli.out, document, quiet=stream)
 
 
-def _rehearses(dialect: str) -> None:
-    """Better no run than a rehearsal that does the work: only agent workflows know a dry run."""
-    if dialect != "agent":
-        raise Usage(f"--dry-run is for agent workflows; a {dialect} would do its work. Nothing was started")
+def _rehearses(dialect: Dialect) -> None:
+    """Better no run than a rehearsal that does the work."""
+    if not dialect.rehearses:
+        raise Usage(
+            f"--dry-run is for agent workflows; a {dialect.name} would do its work. Nothing was started"
+        )
 
 
 @commands(
@@ -476,7 +479,7 @@ async def _picture(engine: Engine, target: str) -> Graph:
     from treadle.lang.graph import Graph
 
     found = engine.load(target) if is_file(target) and not Path(target).is_dir() else []
-    if len(found) < 2 or found[0].dialect != "reactive":
+    if len(found) < 2 or not engine.dialects[found[0].dialect].machine.by_events:
         return await engine.graph(one(engine, target))
     parts = [await engine.graph(definition) for definition in found]
     whole = Graph(parts[0].title)

@@ -30,11 +30,12 @@ async def trace(cli: Session, id: RunId) -> None:
         document = await found.show()
         journal = await found.journal()
         traced = trace_of(document, journal)
+        asks_models = engine.dialects[document["dialect"]].asks_models
     if cli.out.as_json:
         cli.out.document(traced)
         return
     steps = traced["steps"]
-    if document.get("dialect") == "agent":
+    if asks_models:
         steps = [{**step, "usage": spending(step.get("usage") or {})} for step in steps]
         columns = {"node": "NODE", "iteration": "VISIT", "status": "STATUS", "usage": "USAGE"}
     else:

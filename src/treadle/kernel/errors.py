@@ -8,12 +8,11 @@ An error travels as data (`to_value`) in journals, receipts, JSON output and HTT
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 ErrorClass = Literal[
     "definition", "expression", "transport", "timeout", "authorization", "consistency", "user", "internal"
 ]
-ERROR_CLASSES: tuple[str, ...] = get_args(ErrorClass)
 
 
 class TreadleError(Exception):

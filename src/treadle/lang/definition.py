@@ -70,6 +70,8 @@ class Dialect(ABC):
 
     name: str
     machine: Machine
+    # Whether its definitions need live code to run, which is found again by the file they came from.
+    has_code: ClassVar[bool] = False
     # Whether its runs can rehearse (`dry_run`): decide everything, and do nothing outside.
     rehearses: ClassVar[bool] = False
     # Whether its runs ask models, so that one has to be at hand where they are worked on.

@@ -11,7 +11,7 @@ from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
 from treadle.kernel.run import GENESIS, RunState, error_of
-from treadle.kernel.values import Value, decode_trusted
+from treadle.kernel.values import decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -360,7 +360,3 @@ def root_of(reads: Reads, row: RunRow) -> RunRow:
     while row.parent is not None and (parent := reads.run(row.parent)) is not None:
         row = parent
     return row
-
-
-def as_value(value: Value) -> Value:
-    return value

@@ -432,6 +432,12 @@ class SqlReads:
         rows = self._all("SELECT digest FROM blob_refs WHERE run = ? ORDER BY digest", run)
         return [digest for (digest,) in rows]
 
+    def origins(self) -> list[tuple[str, str]]:
+        query = """SELECT DISTINCT definitions.dialect, definitions.file FROM versions
+                   JOIN definitions ON definitions.digest = versions.digest
+                   WHERE definitions.file IS NOT NULL ORDER BY definitions.file, definitions.dialect"""
+        return [(dialect, file) for dialect, file in self._all(query)]
+
     def definition(self, digest: str) -> DefinitionRow | None:
         query = "SELECT digest, dialect, name, version, path, file, body, created_ns FROM definitions WHERE digest = ?"
         row = self._one(query, digest)

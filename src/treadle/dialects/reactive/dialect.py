@@ -19,6 +19,7 @@ from .machine import ReactiveMachine, draw
 
 class ReactiveDialect(Dialect):
     name = DIALECT_NAME
+    has_code = True
 
     machine: ReactiveMachine
 
