@@ -140,6 +140,7 @@ def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[st
         raise Unsupported(
             "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
         )
+    input = dialect.given(input)
     try:
         return dialect.check_input(loaded, to_value(input), options)
     except ValueRefused:

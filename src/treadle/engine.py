@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -282,7 +282,8 @@ class Engine(TaskMethods, AppMethods):
             # The owner is another process: it has to know what was compiled here.
             await self.operate("learn", deploys.family_value(self.library.family(row.digest)))
         answer = await self.submit(run, event, create=create, blobs=blobs)
-        return Run(self, run, existing=bool(answer.get("existing")))
+        typed = partial(self.dialects[row.dialect].result, loaded)
+        return Run(self, run, existing=bool(answer.get("existing")), typed=typed)
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
         """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is

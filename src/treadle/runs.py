@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,20 @@ GATHER_S = 0.01
 class Run:
     """One run of an engine. `id` is its name; everything else is asked for."""
 
-    def __init__(self, engine: Engine, id: str, *, existing: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        id: str,
+        *,
+        existing: bool = False,
+        typed: Callable[[Value], Any] = lambda value: value,
+    ) -> None:
         self._engine = engine
         self.id = id
         # Whether `start` found this run instead of making it.
         self.existing = existing
+        # What its author's annotations make of the result.
+        self._typed = typed
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -100,7 +109,7 @@ class Run:
         except TimeoutError as error:
             raise TimeoutError(await self._unfinished(timeout)) from error
         if shown["status"] in ("completed", "partial"):
-            return shown["result"]
+            return self._typed(shown["result"])
         failed = shown["error"] or {}
         raise RunFailed(
             f"{self.id} {shown['status']}: {failed.get('message', '')}",

@@ -65,6 +65,11 @@ class Library:
     def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:
         """Compiles the children that a definition names by file, and theirs."""
         pins: dict[str, str] = {}
+        self.pins.setdefault(definition.digest, pins)
+        for child in definition.along():
+            pins[f"{child.name}@{child.version}"] = self._learn(child).digest
+            if child.digest not in self.pins:
+                self._pin(child, seen)
         for name in literal_names(self._dialects[definition.dialect].names(definition.body)):
             path = None if definition.file is None else file_beside(name, definition.file)
             if path is None:

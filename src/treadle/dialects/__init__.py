@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from typing import Final
 
-INSTALLED: Final = ("playbook", "agent", "process", "reactive")
+INSTALLED: Final = ("playbook", "agent", "process", "reactive", "function")

@@ -52,8 +52,13 @@ class EngineOperations:
     def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> dict[str, Any]:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
-        if row.dialect not in self._dialects or not self._dialects[row.dialect].machine.by_events:
-            return deploys.perform(desk, deploy)
+        machine = self._dialects[row.dialect].machine if row.dialect in self._dialects else None
+        if machine is None or not machine.by_events:
+            answer = deploys.perform(desk, deploy)
+            if machine is not None and machine.reads:
+                desk.readable()
+                self._try_again(row.dialect)
+            return answer
         applications = self._applications()
         applications.check_owner(desk.store, row)
         answer = deploys.perform(desk, deploy)

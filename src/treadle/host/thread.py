@@ -163,6 +163,7 @@ class CoreThread(threading.Thread):
             while core.turn(intake=False):
                 # What was handed in is finished; what time or a crash would bring waits for the next start.
                 continue
+            core.hot.drop_all()
 
     def _visit(self, store: Store) -> None:
         """Guest of another owner: hand commands over, bring their answers, watch for the owner's death."""

@@ -142,6 +142,14 @@ class ReplayDiffers(TreadleError):
     code = "REPLAY_DIFFERS"
 
 
+class Undecidable(TreadleError):
+    """The code at hand cannot take this run on. It is left as it is, stalled, and tried again when other code
+    comes: at a deploy, at the next start, by `retry`."""
+
+    cls = "definition"
+    code = "UNDECIDABLE"
+
+
 class RunTooOld(TreadleError):
     """The run was begun by a version of its dialect that this Treadle does not decide any more. It is
     left untouched: finish it with the Treadle that began it."""

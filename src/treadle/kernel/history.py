@@ -114,17 +114,20 @@ def replay(
     records: Iterable[Stored],
     *,
     blobs: Blobs | None = None,
+    reading: bool = False,
 ) -> RunState:
-    """Folds records into a run by deciding each of them again. The first difference is an error."""
+    """Folds records into a run by deciding each of them again. The first difference is an error. With `reading`,
+    a machine whose code need not be at hand (`Machine.reads`) takes its decisions from the records."""
     for stored in records:
         check_link(run.id, run.seq, run.digest, stored)
         record = stored.record()
         # A move is decided by what it moves to: what it leaves need not be at hand any more.
         decides = record["event"]["definition"] if record["kind"] == "apply" else run.definition
         definition = definition_of(decides)
-        if (problem := machine.unavailable(definition)) is not None:
+        reads = reading and machine.reads
+        if not reads and (problem := machine.unavailable(definition)) is not None:
             raise problem
-        step = _again(run, machine, definition, record, blobs)
+        step = _again(run, machine, definition, record, blobs, reads)
         if step.body != stored.body:
             got = decode_trusted(step.body)
             fields = [name for name in {**record, **got} if record.get(name) != got.get(name)]
@@ -141,12 +144,19 @@ def replay(
 
 
 def _again(
-    run: RunState, machine: Machine, definition: Any, record: dict[str, Any], blobs: Blobs | None
+    run: RunState,
+    machine: Machine,
+    definition: Any,
+    record: dict[str, Any],
+    blobs: Blobs | None,
+    reads: bool = False,
 ) -> Step:
     kind, value, at_ns = record["kind"], record["event"], record["at"]
     if kind == "fault":
         value = dict(value)
         event = event_from_value(value.pop("kind"), value)
+        if reads:
+            return fault(run, event, record["error"], at_ns=at_ns)
         # The step that failed must fail again; a copy is stepped because a failed step may have
         # changed its state halfway.
         probe = restore(snapshot_of(run))
@@ -170,7 +180,16 @@ def _again(
     if isinstance(event, Started) and event.forked_from is not None:
         raise JournalCorrupt(f"{run.id} is a fork; replay it from its first snapshot")
     try:
-        return advance(run, machine, definition, event, at_ns=at_ns, blobs=blobs, logged=record.get("log"))
+        return advance(
+            run,
+            machine,
+            definition,
+            event,
+            at_ns=at_ns,
+            blobs=blobs,
+            logged=record.get("log"),
+            recorded=record if reads else None,
+        )
     except PASSING:
         raise
     except BlobMissing:

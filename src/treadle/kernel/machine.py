@@ -46,6 +46,10 @@ class Machine(ABC):
     narrated: ClassVar[bool] = False
     # Whether receipts of workers count only with a valid signature of the node.
     signed: ClassVar[bool] = False
+    # Whether it can take its decisions from records (`ctx.recorded`), so that looking at a run needs no code.
+    reads: ClassVar[bool] = False
+    # Whether changed content may take over a version that is deployed: each run finds out whether it can go on.
+    retakes: ClassVar[bool] = False
     # Whether events alone bring a run to life: its id is its identity, so it is not started or forked by hand.
     by_events: ClassVar[bool] = False
 
@@ -112,6 +116,9 @@ class Machine(ABC):
     def unavailable(self, definition: Any) -> TreadleError | None:
         """Why a definition cannot be run here, though it could be loaded: its code is not at hand."""
         return None
+
+    def forget(self, state: Value) -> None:  # noqa: B027 # most machines keep nothing
+        """The runtime has dropped this state: what a machine keeps beside it can go."""
 
     def compatible(self, definition: Any, state: Value) -> str | None:
         """Why a state cannot go on under this definition (fork, apply); None if it can."""

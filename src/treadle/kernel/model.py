@@ -257,6 +257,9 @@ class Context:
     logged: Value = None
     # What this step has stored, by digest.
     stored: dict[str, bytes] = field(default_factory=dict)
+    # Only where a journal is read, not decided again: the record at hand. A machine whose code may be missing
+    # takes its decision from there.
+    recorded: Mapping[str, Any] | None = None
 
     @property
     def entropy(self) -> bytes:

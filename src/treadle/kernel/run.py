@@ -1,7 +1,6 @@
 """One run, taken one event further.
 
-`advance` is the whole kernel loop: call the machine, validate its decision, write the record,
-apply it.
+`advance` is the whole kernel loop: call the machine, validate its decision, write the record, apply it.
 
 A `RunState` on which `advance` raised must be dropped: machines change state in place.
 """
@@ -168,6 +167,7 @@ def advance(
     at_ns: int,
     blobs: Blobs | None = None,
     logged: Value = None,
+    recorded: dict[str, Any] | None = None,
     limits: Limits = LIMITS,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
@@ -211,6 +211,7 @@ def advance(
         blobs=blobs,
         status=run.status,
         logged=logged,
+        recorded=recorded,
     )
     if type(seen) is Started:
         decision = machine.start(definition, seen, ctx)
@@ -222,7 +223,6 @@ def advance(
         decision.blobs = {**ctx.stored, **decision.blobs}
     kind = seen.kind if type(seen) is Rejected else event.kind
     journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
-    allowed = machine.kinds(definition)
     return admit(
         run,
         kind,
@@ -230,7 +230,7 @@ def advance(
         decision,
         at_ns,
         intent,
-        allowed=allowed,
+        allowed=machine.kinds(definition),
         final=machine.final,
         event=event,
         bytes_max=machine.record_bytes_max,

@@ -7,7 +7,7 @@ it by `Machine.load` and cached. So the stored truth never depends on the compil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -44,6 +44,8 @@ class Definition:
     warnings: tuple[Problem, ...] = ()
     # Live Python objects behind the body (a reactive application); found again by `file`.
     code: Any = field(default=None, compare=False)
+    # Definitions that it starts by object, not by name: known with it.
+    along: Callable[[], Sequence[Definition]] = field(default=tuple, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -135,6 +137,14 @@ class Dialect(ABC):
     def needs_model(self, definition: Any) -> bool:
         """Whether a run of it cannot go on without a model."""
         return False
+
+    def given(self, input: object) -> object:
+        """An input as its caller has it, before it is checked: typed values of Python may become plain here."""
+        return input
+
+    def result(self, definition: Any, value: Value) -> Any:
+        """A result as whoever started the run gets it: typed, where a dialect has types."""
+        return value
 
     @abstractmethod
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:

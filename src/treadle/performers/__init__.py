@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from treadle.dialects import INSTALLED
 
 if TYPE_CHECKING:
+    from treadle.kernel.values import Value
     from treadle.lang.definition import Dialect
     from treadle.secrets.providers import Secrets
     from treadle.store.protocol import Reads
@@ -46,6 +47,16 @@ class House(Protocol):
 
     @property
     def agents(self) -> Agents: ...
+
+    def signal(self, id: str, name: str, data: Value = None, *, key: str | None = None) -> Awaitable[object]:
+        """Signals a run; the same `key` twice is one signal."""
+        ...
+
+    def publish(
+        self, event: object, value: Value = None, *, submission_id: str | None = None
+    ) -> Awaitable[object]:
+        """Publishes a domain event; the same submission twice is one."""
+        ...
 
 
 def performers_of(dialect: str, house: House) -> Iterable[Performs]:

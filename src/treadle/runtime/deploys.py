@@ -109,7 +109,8 @@ def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
     same = next((v for v in taken if v.digest == row.digest), None)
     if row.version is not None:
         clash = next((v for v in taken if v.version == row.version and v.digest != row.digest), None)
-        if clash is not None and clash.status == "available":
+        retakes = desk.registry.machine(row.dialect).retakes
+        if clash is not None and clash.status == "available" and not retakes:
             raise VersionTaken(
                 f"{row.name}@{row.version} is deployed with other content; raise its version", where=row.file
             )

@@ -108,11 +108,20 @@ def load_state(
         )
     cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
     for stored in records:
-        replay(state, machine, lambda digest: registry.load(digest).definition, [stored], blobs=blobs)
+        replay(
+            state,
+            machine,
+            lambda digest: registry.load(digest).definition,
+            [stored],
+            blobs=blobs,
+            reading=not genesis,
+        )
         if genesis:
             _check_stored(row, stored, reads)
         if state.seq in cuts:
             _compare(row, state, reads)
+    if genesis:
+        machine.forget(state.state)
     return state
 
 
@@ -168,15 +177,17 @@ class HotRuns:
         self._runs[hot.state.id] = hot
 
     def drop(self, id: str) -> None:
-        self._runs.pop(id, None)
+        if hot := self._runs.pop(id, None):
+            hot.machine.forget(hot.state.state)
 
     def drop_all(self) -> None:
-        self._runs.clear()
+        while self._runs:
+            self.drop(next(iter(self._runs)))
 
     def evict(self) -> None:
         """Called between batches, when everything here is durable."""
         while len(self._runs) > self._limit:
-            self._runs.popitem(last=False)
+            self.drop(next(iter(self._runs)))
 
 
 def open_work(row: RunRow, reads: Reads) -> dict[str, OpenIntent]:

@@ -1,0 +1,141 @@
+"""From the first line of a function to its outcome: what it leaves behind is cleaned up, what it did is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+from collections.abc import Sequence
+from pathlib import PurePath
+from types import TracebackType
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+
+from .context import Context
+from .errors import ContinueAs, Dropped, StepFailed
+from .life import Life, Outcome
+from .shapes import typed
+from .source import is_foreign
+
+MESSAGE_CHARS_MAX = 4_000
+FRAMES_MAX = 50
+
+
+async def main(life: Life) -> None:
+    """The whole life of a function, as its main task. Leaves the outcome with the life."""
+    outcome: tuple[Outcome, Any]
+    try:
+        code, context = life.code, Context(life)
+        if code.has_input:
+            outcome = (
+                "completed",
+                await code.function(context, typed(life.loaded(life.state["input"]), code.takes)),
+            )
+        else:
+            outcome = "completed", await code.function(context)
+    except ContinueAs as again:
+        outcome = "again", again.input
+    except (Dropped, GeneratorExit):
+        raise
+    except BaseException as error:
+        asked = life.cancelled and isinstance(error, asyncio.CancelledError)
+        outcome = ("cancelled" if asked else "failed"), error
+    life.ending = True
+    me = asyncio.current_task()
+    await settle([task for task in life.loop.tasks if task is not me])
+    if outcome[0] in ("failed", "cancelled") or life.expired:
+        await _undo(life)
+    life.outcome = outcome
+
+
+async def settle(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancels what is not done, once and in order, and waits for its clean-up. A cancel that comes meanwhile is
+    raised then."""
+    late: asyncio.CancelledError | None = None
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+    for task in tasks:
+        while not task.done():
+            try:
+                await quietly(task)
+            except asyncio.CancelledError as error:
+                late = error
+        if not task.cancelled():
+            task.exception()
+    if late is not None:
+        raise late
+
+
+async def quietly(task: asyncio.Future[Any]) -> None:
+    """Waits until a task is done, whatever comes of it. Being cancelled does not cancel the task."""
+    done = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await done
+    finally:
+        task.remove_done_callback(wake)
+
+
+async def _undo(life: Life) -> None:
+    """Compensations, one by one, the last first. One that fails does not stop the rest."""
+    while life.undo:
+        step, args, kwargs = life.undo.pop()
+        told: dict[str, Any] = {"step": step.name, "status": "completed", "error": None}
+        try:
+            await step.in_run(life, args, kwargs)
+        except Exception as error:
+            told = {"step": step.name, "status": "failed", "error": error_of(error)}
+        life.undone.append(told)
+
+
+def error_of(error: BaseException) -> dict[str, Any]:
+    """An exception that left the function, as the error of its run."""
+    if isinstance(error, StepFailed):
+        told: dict[str, Any] = {
+            "class": error.cls,
+            "code": error.code,
+            "message": error.message[:MESSAGE_CHARS_MAX],
+        }
+        return {**told, "where": None, "details": {**error.details, "step": error.step}}
+    if isinstance(error, TreadleError):
+        return error.to_value()
+    text = _text(error)
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return {
+        "class": "user",
+        "code": "FUNCTION_RAISED",
+        "message": message[:MESSAGE_CHARS_MAX],
+        "where": None,
+        "details": {"exception": type(error).__name__},
+    }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except BaseException:
+        return ""
+
+
+def traceback_of(traceback: TracebackType | None) -> list[dict[str, Any]]:
+    """The author's lines of a traceback, outermost first."""
+    found: list[dict[str, Any]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_foreign(code.co_filename):
+            found.append(
+                {
+                    "file": PurePath(code.co_filename).name,
+                    "line": traceback.tb_lineno,
+                    "function": code.co_name,
+                    "text": linecache.getline(code.co_filename, traceback.tb_lineno).strip(),
+                }
+            )
+        traceback = traceback.tb_next
+    return found[-FRAMES_MAX:]

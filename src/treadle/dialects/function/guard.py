@@ -1,0 +1,143 @@
+"""The watch over a running function: clock, chance, files, sockets, processes, threads, environment.
+
+The interpreter tells a profile function of each call, on this thread only, before it is made: nothing is patched,
+other threads are untouched, and `from time import time` does not escape. An offence counts even if the function
+swallows what it raises: the life keeps it, and the decision is refused. Logging and imports pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from random import Random
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from treadle.kernel.errors import Undecidable
+
+from .errors import NotDeterministic
+from .source import place_of
+
+_MODULES: Final = frozenset(
+    {
+        "time",
+        "posix",
+        "nt",
+        "_socket",
+        "_ssl",
+        "select",
+        "_posixsubprocess",
+        "_uuid",
+        "fcntl",
+        "mmap",
+        "_winapi",
+    }
+)
+_BUILTINS: Final = frozenset({"open", "open_code", "input", "breakpoint"})
+_CLOCKS: Final = frozenset({"now", "utcnow", "today"})
+_THREADS: Final = frozenset({"start_new_thread", "start_new", "start_joinable_thread"})
+# Arithmetic with what is given: asks the system nothing.
+_HARMLESS: Final = frozenset({"fspath", "strptime", "register_at_fork"})
+# Modules whose own doings are not the function's: they write for people, or load code.
+_PASSING: Final = (
+    "logging",
+    "importlib._bootstrap",
+    "importlib._bootstrap_external",
+    "linecache",
+    "warnings",
+    "traceback",
+)
+_INSTEAD: Final = {
+    "clock": "use ctx.now()",
+    "sleep": "use await ctx.sleep(duration)",
+    "chance": "use ctx.random or ctx.uuid()",
+    "thread": "use asyncio.create_task or flow.gather, or a step",
+    "world": "do that in a step: @flow.step",
+}
+
+
+class FlowRandom(Random):
+    """Chance of a run: of its seed, so the same each time. The watch knows it by its type."""
+
+
+class Watched(Protocol):
+    offence: Undecidable | None
+
+    @property
+    def guarded(self) -> bool: ...
+
+
+def offence(function: Any) -> tuple[str, str] | None:
+    """The name of a call that a durable function may not make, and what to use instead."""
+    name = getattr(function, "__name__", "") or ""
+    module = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    if module == "time" and name not in _HARMLESS:
+        return f"time.{name}", _INSTEAD["sleep" if name == "sleep" else "clock"]
+    if module in _MODULES and name not in _HARMLESS:
+        kind = "chance" if name in ("urandom", "getrandom") or module == "_uuid" else "world"
+        return f"{'os' if module in ('posix', 'nt') else module.lstrip('_')}.{name}", _INSTEAD[kind]
+    if module in ("_io", "io", "builtins") and name in _BUILTINS:
+        return name, _INSTEAD["world"]
+    if module in ("_thread", "threading") and name in _THREADS:
+        return "threading.Thread.start", _INSTEAD["thread"]
+    owner_type = owner if isinstance(owner, type) else type(owner)
+    if owner_type.__module__ == "datetime" and name in _CLOCKS:
+        return f"{owner_type.__name__}.{name}", _INSTEAD["clock"]
+    if owner_type is not FlowRandom and any(base.__module__ == "_random" for base in owner_type.__mro__):
+        return f"random.{name}", _INSTEAD["chance"]
+    if owner_type.__module__ in ("_socket", "socket"):
+        return f"socket.{name}", _INSTEAD["world"]
+    return None
+
+
+def watched(life: Watched, call: Callable[[], None]) -> None:
+    """Calls with the watch on."""
+    if not life.guarded:
+        call()
+        return
+    passing: FrameType | None = None
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal passing
+        if passing is not None:
+            if event == "return" and frame is passing:
+                passing = None
+            return
+        found: tuple[str, str] | None = None
+        if event == "c_call":
+            found = offence(argument)
+        elif event == "call":
+            module = frame.f_globals.get("__name__", "")
+            if module.startswith(_PASSING):
+                passing = frame
+            elif module == "os" and frame.f_code.co_name != "fspath":
+                found = f"os.{_public(frame)}", _INSTEAD["world"]
+        if found is not None and life.offence is None:
+            name, instead = found
+            place = place_of(frame)
+            life.offence = NotDeterministic(
+                f"{name}() is not recorded, so the function would not do the same again; {instead}",
+                where=place,
+                details={"call": name},
+            )
+            raise life.offence
+
+    before = sys.getprofile()
+    # A collection would run other people's finalisers in the middle of this decision.
+    collecting = gc.isenabled()
+    gc.disable()
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+        if collecting:
+            gc.enable()
+
+
+def _public(frame: FrameType) -> str:
+    """What people call a function of `os` that the environment hides behind."""
+    name = frame.f_code.co_name
+    return "environ" if name.startswith("_") or name in ("get", "encode", "decode") else name

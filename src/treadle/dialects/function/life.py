@@ -1,0 +1,364 @@
+"""One run's function while it lives: its loop, its open awaits, and what one decision makes of an entry.
+
+A run's past is a list of entries: results of awaits, in the order in which they came, with the time of their
+record. `feed` gives the function one entry and runs it until it waits again. A life that is made again from the
+past is fed the same entries and compared, await by await, with what was recorded (`expected`).
+
+Nothing in here is stored. Whatever the state needs of it is in `Made`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from treadle.kernel.errors import Undecidable
+from treadle.kernel.limits import STEP_INTENTS_MAX
+from treadle.kernel.model import Intent, addressed, is_reference
+from treadle.kernel.values import Value, encode
+
+from .errors import Dropped, NotDeterministic
+from .guard import watched
+from .loop import FlowFuture, FlowTask, make_loop
+from .shapes import plain
+from .source import place_of
+
+if TYPE_CHECKING:
+    from .workflow import Workflow
+
+log = logging.getLogger("treadle.flow")
+
+Outcome = Literal["completed", "failed", "cancelled", "again"]
+# An entry of the past: record, time, how many awaits there were before it, what it is, which await, payload.
+Entry = list[Any]
+RECORD, AT, BEFORE, WHAT, AWAIT, PAYLOAD = range(6)
+# What an entry may be besides the status of a receipt.
+SLICE: Final = "slice"
+CANCEL: Final = "cancel"
+PATCH: Final = "patch"
+EXPIRED: Final = "expired"
+
+
+@dataclass(slots=True, eq=False)
+class Await:
+    """Something of ours that the function waits for."""
+
+    number: int
+    kind: str
+    name: str
+    params: dict[str, Any]
+    due_ns: int | None
+    key: str | None
+    future: FlowFuture[Any] | None
+    handle: asyncio.TimerHandle | None = None
+    place: str | None = None
+    opened: bool = False
+
+
+@dataclass(slots=True)
+class Settled:
+    """What an await is resolved with."""
+
+    status: str
+    value: Value
+    error: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Made:
+    """What one decision made, apart from the outcome."""
+
+    awaits: list[list[Value]] = field(default_factory=list)
+    intents: list[Intent] = field(default_factory=list)
+    cancel: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    patches: dict[str, bool] = field(default_factory=dict)
+
+
+class Life:
+    def __init__(
+        self,
+        code: Workflow[Any, Any],
+        state: dict[str, Any],
+        *,
+        run: str,
+        blob: Callable[[Mapping[str, Any]], Value],
+    ) -> None:
+        self.code = code
+        self.state = state
+        self.run = run
+        self.blob = blob
+        self.reference: str | None = state.get("reference")
+        self.root: str = state["root"]
+        self.generation: int = state["generation"]
+        self.seed: bytes = state["seed"]
+        self.started_ns: int = state["started_ns"]
+        self.now_ns: int = self.started_ns
+        self.data: dict[str, Any] = plain(state["first"])
+        self.count = 0
+        self.open: dict[int, Await] = {}
+        self.queue: list[Await] = []
+        self.undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.undone: list[dict[str, Any]] = []
+        # Set while a recorded decision is repeated: the awaits that it has to make again.
+        self.expected: list[list[Value]] = []
+        self.repeating = False
+        self.patches: dict[str, bool] = dict(state["patches"])
+        # On a replay of a record that is decided again: the patches it answered with True.
+        self.answered: Mapping[str, bool] | None = None
+        self.cancelled = False
+        self.expired = False
+        self.ending = False
+        self.outcome: tuple[Outcome, Any] | None = None
+        self.offence: Undecidable | None = None
+        self.made = Made()
+        self.loop = make_loop(self)
+        self.context = Context()
+        self._timers: dict[int, Await] = {}
+        self._dropped = False
+
+    @property
+    def guarded(self) -> bool:
+        return self.code.guard
+
+    # --- decisions ---
+
+    def begin(self, main: Coroutine[Any, Any, None]) -> None:
+        task: FlowTask[None] = self.loop.create_task(main, name=self.code.name, context=self.context)
+        task.add_done_callback(self._ended)
+        self.go()
+
+    def feed(self, entry: Entry) -> None:
+        """Takes one entry of the past, or the one that has just come."""
+        self.now_ns = entry[AT]
+        what = entry[WHAT]
+        if entry[BEFORE] != self.count:
+            self._differs(entry, f"{entry[BEFORE]} awaits", f"{self.count} awaits")
+        elif what == SLICE:
+            pass
+        elif what == CANCEL:
+            self._cancel()
+        elif what == PATCH:
+            self.data.update(plain(entry[PAYLOAD]))
+        else:
+            self._settle(entry)
+        self.go()
+
+    def go(self) -> None:
+        """Runs the function until it waits, then opens what it waits for."""
+        self._drive()
+        if self.offence is not None:
+            raise self.offence
+        while self.queue and len(self.made.intents) < STEP_INTENTS_MAX:
+            self._open(self.queue.pop(0))
+
+    def _drive(self) -> None:
+        if self.offence is None:
+            watched(self, self.loop.drive)
+
+    def take(self) -> Made:
+        made, self.made = self.made, Made()
+        return made
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is more to open than one record may."""
+        return bool(self.queue)
+
+    def _open(self, wait: Await) -> None:
+        wait.opened = True
+        params = {"name": wait.name, **wait.params}
+        self.made.intents.append(
+            Intent(
+                kind=wait.kind,
+                params=params,
+                ref=f"{self.generation}.{wait.number}",
+                due_ns=wait.due_ns,
+                idempotency_key=wait.key,
+            )
+        )
+        self._tell(wait, "opened")
+
+    def reopen(self) -> None:
+        """Everything that is open will be opened anew, because it was cancelled when the run failed."""
+        self.queue = list(self.open.values())
+        for wait in self.queue:
+            wait.opened = False
+
+    def _settle(self, entry: Entry) -> None:
+        wait = self.open.pop(entry[AWAIT], None)
+        if wait is None:
+            self._differs(entry, f"await {entry[AWAIT]}", "no such await is open")
+            return
+        if not wait.opened:
+            self.queue.remove(wait)
+        self._tell(wait, entry[WHAT], entry[PAYLOAD])
+        if wait.name == EXPIRED:
+            self.expired = True
+            self._cancel()
+        elif wait.handle is not None:
+            self._timers.pop(id(wait.handle), None)
+            self.loop.put(wait.handle)
+        elif wait.future is not None and not wait.future.done():
+            ok = entry[WHAT] == "ok"
+            wait.future.set_result(
+                Settled(entry[WHAT], entry[PAYLOAD] if ok else None, None if ok else entry[PAYLOAD])
+            )
+
+    def _tell(self, wait: Await, what: str, payload: Any = None) -> None:
+        about: dict[str, Any] = {"type": f"{wait.kind}.{_WORDS.get(what, what)}", "name": wait.name}
+        about["await"] = wait.number
+        if what not in ("ok", "opened") and payload is not None:
+            about["error"] = payload
+        self.made.events.append(about)
+
+    # --- what the function asks for ---
+
+    def wait(
+        self,
+        kind: str,
+        name: str,
+        params: dict[str, Any],
+        *,
+        due_ns: int | None = None,
+        key: str | None = None,
+        future: bool = True,
+        place: str | None = None,
+    ) -> Await:
+        """Makes an await; what it stands for is opened with this decision."""
+        if self._dropped:
+            raise Dropped
+        number = self.count
+        self.count += 1
+        shape = [kind, name, hashlib.sha256(encode([params, due_ns])).digest()[:8]]
+        place = place or place_of(sys._getframe(1))
+        made = Await(number, kind, name, params, due_ns, key, None, place=place)
+        if self.repeating and self.offence is None:
+            self._compare(number, shape, place)
+        self.made.awaits.append([*shape, place])
+        if future:
+            made.future = FlowFuture(self.loop.number(), self.loop)
+            made.future.add_done_callback(lambda done: self.unwanted(made) if done.cancelled() else None)
+        self.open[number] = made
+        self.queue.append(made)
+        return made
+
+    def loaded(self, value: Value) -> Value:
+        """A result at hand: what was too large for the journal comes from where it is kept."""
+        return addressed(value, self.blob(value)) if is_reference(value) else value
+
+    async def settled(self, kind: str, name: str, params: dict[str, Any], **more: Any) -> Settled:
+        made = self.wait(kind, name, params, **more)
+        assert made.future is not None
+        result: Settled = await made.future
+        if result.status == "cancelled" and kind not in ("child",):
+            raise asyncio.CancelledError
+        return result
+
+    def unwanted(self, wait: Await) -> None:
+        """The function does not wait for it any more."""
+        if self._dropped or self.open.pop(wait.number, None) is None:
+            return
+        if not wait.opened:
+            self.queue.remove(wait)
+            return
+        self.made.cancel.append(f"{self.generation}.{wait.number}")
+        self._tell(wait, "cancelled")
+
+    def _compare(self, number: int, shape: list[Value], place: str | None) -> None:
+        if number >= len(self.expected):
+            self.offence = self.differs(
+                f"await {number}", "the end of what is recorded", f"{shape[0]} {shape[1]}", place
+            )
+            return
+        was = self.expected[number]
+        if was[:3] != shape:
+            same = was[:2] == shape[:2]
+            more = " with other arguments" if same else ""
+            self.offence = self.differs(
+                f"await {number}", f"{was[0]} {was[1]}", f"{shape[0]} {shape[1]}{more}", place
+            )
+
+    def _differs(self, entry: Entry, expected: str, got: str) -> None:
+        self.offence = self.differs(f"record {entry[RECORD]}", expected, got, None, seq=entry[RECORD])
+
+    def differs(
+        self, where: str, expected: str, got: str, place: str | None, *, seq: int | None = None
+    ) -> NotDeterministic:
+        return NotDeterministic(
+            f"{self.run}: the code does not do again what it did: at {where} it had {expected}, and has {got} now. "
+            "Give the change a version of its own or guard it with ctx.patched(name), or load the code that began it",
+            where=place,
+            details={"seq": seq, "expected": expected, "got": got},
+        )
+
+    def patched(self, name: str) -> bool:
+        if name in self.patches:
+            return self.patches[name]
+        answer = not self.repeating if self.answered is None else name in self.answered
+        self.patches[name] = answer
+        if answer:
+            self.made.patches[name] = True
+        return answer
+
+    # --- the loop's side (`Numbered`) ---
+
+    def at(self, due_ns: int, handle: asyncio.TimerHandle) -> None:
+        made = self.wait("timer", "sleep", {}, due_ns=due_ns, future=False)
+        made.handle = handle
+        self._timers[id(handle)] = made
+
+    def not_at(self, handle: asyncio.TimerHandle) -> None:
+        if (wait := self._timers.pop(id(handle), None)) is not None:
+            self.unwanted(wait)
+
+    def refuse(self, what: str, instead: str) -> NotDeterministic:
+        place = place_of(sys._getframe(1))
+        offence = NotDeterministic(
+            f"{what}() reaches outside of the run; {instead}", where=place, details={"call": what}
+        )
+        self.offence = self.offence or offence
+        return offence
+
+    def unheard(self, context: dict[str, Any]) -> None:
+        if not self.repeating and not self._dropped:
+            raised = context.get("exception")
+            log.warning(
+                "%s: %s", self.run, context.get("message"), exc_info=raised if raised is not None else False
+            )
+
+    # --- ends ---
+
+    def _cancel(self) -> None:
+        """Raises Cancelled wherever the function waits: in its main task, which hands it on, then in those tasks
+        that nobody waits for."""
+        if self.cancelled or self.ending:
+            self.cancelled = True
+            return
+        self.cancelled = True
+        here = list(self.loop.tasks)
+        for task in here:
+            if not task.done() and task.cancelling() == 0:
+                task.cancel()
+                self._drive()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """The main task leaves an outcome, unless the function has cancelled it behind its own back."""
+        if not self._dropped and self.outcome is None:
+            self.outcome = "failed", asyncio.CancelledError() if task.cancelled() else task.exception()
+
+    def drop(self) -> None:
+        """Ends the function where it stands, cut off: what its `finally` asks for reaches nothing."""
+        self._dropped = True
+        self.loop.end()
+        self.open.clear()
+        self.queue.clear()
+
+
+_WORDS: Final = {"ok": "done", "error": "failed"}

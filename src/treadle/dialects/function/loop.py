@@ -1,0 +1,239 @@
+"""The event loop of one run: asyncio's interface, with durable time and no world outside.
+
+It is the running loop during one decision only. Whatever is ready runs in the order in which it became ready;
+when nothing is ready any more, the decision is over. A timer is an await of the run like any other, so
+`asyncio.sleep`, `timeout`, `wait_for`, `TaskGroup`, `Event`, `Lock` and `Queue` mean the durable thing.
+
+Tasks and futures hash by number: a set of them has one order in every process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+
+from .errors import NotDeterministic
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Numbered(Protocol):
+    """What the loop asks of the run behind it."""
+
+    now_ns: int
+    started_ns: int
+
+    def at(self, due_ns: int, handle: asyncio.TimerHandle) -> None:
+        """Opens a timer that will put `handle` into the loop."""
+
+    def not_at(self, handle: asyncio.TimerHandle) -> None:
+        """A timer is not wanted any more."""
+
+    def refuse(self, what: str, instead: str) -> NotDeterministic:
+        """The function did what it may not do."""
+
+    def unheard(self, context: dict[str, Any]) -> None:
+        """An exception that nobody has asked for."""
+
+
+class FlowFuture(asyncio.Future[T]):
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class FlowTask(asyncio.Task[T]):
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, T],
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        name: str | None,
+        context: contextvars.Context | None,
+    ) -> None:
+        self.number = number  # before asyncio registers the task, which hashes it
+        super().__init__(coro, loop=loop, name=name or f"task-{number}", context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Loop(asyncio.AbstractEventLoop):
+    def __init__(self, run: Numbered) -> None:
+        self.run = run
+        self.tasks: list[FlowTask[Any]] = []
+        self.generators: list[Any] = []
+        self._ready: deque[asyncio.Handle] = deque()
+        self._numbers = 0
+
+    # --- one decision ---
+
+    def drive(self) -> None:
+        """Runs whatever is ready, and what becomes ready by it."""
+        outer = asyncio._get_running_loop()
+        hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        # An abandoned generator is ended with its run, never by the collector in the middle of another one.
+        sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=lambda generator: None)
+        try:
+            while self._ready:
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    try:
+                        handle._run()
+                    except SystemExit:
+                        pass  # the task that raised it has it for its outcome
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(outer)
+        self.tasks = [task for task in self.tasks if not task.done()]
+
+    def put(self, handle: asyncio.Handle) -> None:
+        self._ready.append(handle)
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def end(self) -> None:
+        """Ends every task where it stands, in reverse order; nothing of it is scheduled any more."""
+        self._ready.clear()
+        tasks, self.tasks = self.tasks, []
+        for task in reversed(tasks):
+            if not task.done():
+                task._log_destroy_pending = False  # asyncio's own switch
+                _close(task.get_coro())
+        for generator in reversed(self.generators):
+            if not generator.ag_running and generator.ag_frame is not None:
+                _close(generator.aclose())
+        self.generators.clear()
+        self._ready.clear()
+
+    # --- what asyncio asks of a loop ---
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        due_ns = self.run.started_ns + round(when * 10**9)
+        if due_ns <= self.run.now_ns:
+            self._ready.append(handle)
+        else:
+            self.run.at(due_ns, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self.run.not_at(handle)
+
+    def time(self) -> float:
+        """Seconds since the run began: of the record that is being decided."""
+        return (self.run.now_ns - self.run.started_ns) / 10**9
+
+    def create_future(self) -> FlowFuture[Any]:
+        return FlowFuture(self.number(), self)
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **more: Any,
+    ) -> FlowTask[Any]:
+        task: FlowTask[Any] = FlowTask(coro, self.number(), self, name, context)
+        self.tasks.append(task)
+        return task
+
+    def is_running(self) -> bool:
+        return asyncio._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.run.unheard(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.run.unheard(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing is left to the end of the loop: generators end with their run."""
+
+
+_INSTEAD: Final = "do that in a step: @flow.step"
+_OUTSIDE: Final = (
+    "call_soon_threadsafe", "run_in_executor", "set_default_executor", "getaddrinfo", "getnameinfo",
+    "create_connection", "create_server", "create_unix_connection", "create_unix_server", "sendfile", "start_tls",
+    "create_datagram_endpoint", "connect_read_pipe", "connect_write_pipe", "subprocess_shell", "subprocess_exec",
+    "connect_accepted_socket", "add_reader", "remove_reader", "add_writer", "remove_writer", "sock_recv",
+    "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendto", "sock_connect",
+    "sock_accept", "sock_sendfile", "add_signal_handler", "remove_signal_handler", "run_forever",
+    "run_until_complete", "stop", "close", "set_task_factory", "set_exception_handler", "set_debug",
+    "shutdown_default_executor", "get_exception_handler",
+)  # fmt: skip
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: Loop, *args: Any, **more: Any) -> Any:
+        for given in args:  # a coroutine that will not be awaited says so otherwise
+            if asyncio.iscoroutine(given):
+                given.close()
+        raise self.run.refuse(f"loop.{name}", _INSTEAD)
+
+    return refuse
+
+
+for _name in _OUTSIDE:
+    setattr(Loop, _name, _refused(_name))
+
+
+def make_loop(run: Numbered) -> Loop:
+    """The abstract members are filled in above, which a type checker does not see."""
+    made: Callable[[Numbered], Loop] = Loop
+    return made(run)
+
+
+def _close(coroutine: Any) -> None:
+    """Throws GeneratorExit into a coroutine; whatever its `finally` does instead of ending is dropped."""
+    for _ in range(8):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue  # it awaited something in its `finally`
+        except BaseException:
+            return
+        return

@@ -1,0 +1,268 @@
+"""The machine of durable functions.
+
+The state holds what a function was told, in order, and a digest of each thing it asked for: enough to make it again
+anywhere. A run that is decided often keeps its live function beside the state (`_lives`); one that comes from the
+store is made again from its past, once, and compared. Each record's `log` says how the state changed, so a journal
+is read, and a run is shown, without the code.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Any, ClassVar, cast
+
+from treadle.kernel.errors import NotWaiting, TreadleError, Unsupported
+from treadle.kernel.limits import HOT_RUNS_MAX
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import (
+    Apply,
+    Cancel,
+    Context,
+    Continue,
+    Decision,
+    Event,
+    Patch,
+    Receipt,
+    Retry,
+    Started,
+)
+from treadle.kernel.values import Value
+
+from . import ending, past
+from .errors import CodeChanged, CodeMissing, NotDeterministic
+from .life import EXPIRED, Life
+from .workflow import DIALECT_NAME, Workflow
+
+
+class Code:
+    """A definition made ready: what it names, and the live function where that is here."""
+
+    def __init__(self, machine: FunctionMachine, body: dict[str, Any]) -> None:
+        self.name, self.version, self.digest = body["name"], body["version"], body["code"]
+        self._machine = machine
+
+    @property
+    def live(self) -> Workflow[Any, Any] | None:
+        return self._machine.codes.get(self.digest)
+
+
+class FunctionMachine(Machine):
+    dialect: ClassVar[str] = DIALECT_NAME
+    large_input: ClassVar[bool] = True
+    large_data: ClassVar[bool] = True
+    reads: ClassVar[bool] = True
+    retakes: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        # Live functions by the digest of their code, and what is newest by name and version.
+        self.codes: dict[str, Workflow[Any, Any]] = {}
+        self.newest: dict[tuple[str, str], Workflow[Any, Any]] = {}
+        # By the identity of the state they belong to, which each of them holds on to.
+        self._lives: OrderedDict[int, Life] = OrderedDict()
+        self._lock = Lock()
+
+    # --- code ---
+
+    def attach(self, code: Workflow[Any, Any]) -> None:
+        self.codes[code.code] = code
+        self.newest[code.name, code.version] = code
+
+    def load(self, body: Value) -> Code:
+        return Code(self, body)
+
+    def unavailable(self, definition: Code) -> TreadleError | None:
+        if definition.live is not None:
+            return None
+        return CodeMissing(
+            f"the code of {definition.name}@{definition.version} is not here. Load it with --app FILE.py "
+            "(engine.deploy), then retry the run",
+            details={"workflow": definition.name, "version": definition.version, "code": definition.digest},
+        )
+
+    def kinds(self, definition: Code) -> frozenset[str]:
+        return frozenset({"step", "send", "publish"})
+
+    # --- lives ---
+
+    def forget(self, state: Value) -> None:
+        with self._lock:
+            life = self._lives.pop(id(state), None)
+        if life is not None:
+            life.drop()
+
+    def _keep(self, life: Life) -> None:
+        with self._lock:
+            self._lives[id(life.state)] = life
+            old = self._lives.popitem(last=False)[1] if len(self._lives) > HOT_RUNS_MAX else None
+        if old is not None:
+            old.drop()
+
+    def _life(self, definition: Code, state: dict[str, Any], ctx: Context) -> Life:
+        """The live function of a run: kept, or made again from its past."""
+        with self._lock:
+            life = self._lives.get(id(state))
+        if life is not None and life.code is definition.live:
+            return life
+        self.forget(state)
+        life = self._again(self._code(definition), state, ctx)
+        self._keep(life)
+        return life
+
+    def _code(self, definition: Code) -> Workflow[Any, Any]:
+        if (problem := self.unavailable(definition)) is not None:
+            raise problem
+        assert definition.live is not None
+        return definition.live
+
+    def _again(
+        self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context, *, until: int | None = None
+    ) -> Life:
+        """Makes a function again from its past, and compares each await with what is recorded."""
+        life = Life(code, state, run=ctx.run, blob=ctx.blob)
+        life.repeating, life.expected = True, state["awaits"]
+        try:
+            self._begin(life)
+            life.take()
+            for entry in state["past"][:until]:
+                life.feed(entry)
+                life.take()
+            if until is None and life.count != len(state["awaits"]):
+                was = state["awaits"][life.count]
+                raise life.differs(f"await {life.count}", f"{was[0]} {was[1]}", "nothing", None)
+        except BaseException:
+            life.drop()
+            raise
+        life.repeating, life.expected = False, []
+        return life
+
+    def _begin(self, life: Life) -> None:
+        if life.code.timeout_ns is not None and life.generation == 0:
+            life.wait("timer", EXPIRED, {}, due_ns=life.started_ns + life.code.timeout_ns, future=False)
+        life.begin(ending.main(life))
+
+    # --- decisions ---
+
+    def start(self, definition: Code, event: Started, ctx: Context) -> Decision:
+        state = past.fresh(event, ctx)
+        if ctx.recorded is not None:
+            return past.told(state, ctx)
+        life = Life(self._code(definition), state, run=ctx.run, blob=ctx.blob)
+        life.answered = _answered(ctx)
+        life.made.events.append({"type": "workflow.started", "workflow": definition.name})
+        return self._decided(life, ctx, lambda: self._begin(life))
+
+    def step(self, definition: Code, state: Value, event: Event, ctx: Context) -> Decision:
+        if ctx.recorded is not None:
+            past.take(state, event, ctx)
+            return past.told(state, ctx)
+        match event:
+            case Apply():
+                return self._move(definition, state, ctx)
+            case Retry():
+                return self._retry(definition, state, event, ctx)
+            case Continue(more={"again": _}):
+                self.forget(state)
+                past.take(state, event, ctx)
+                life = Life(self._code(definition), state, run=ctx.run, blob=ctx.blob)
+                life.answered = _answered(ctx)
+                return self._decided(life, ctx, lambda: self._begin(life))
+            case Receipt() | Continue() | Patch():
+                life = self._life(definition, state, ctx)
+                life.answered = _answered(ctx)
+                entry = past.take(state, event, ctx)
+                assert entry is not None
+                return self._decided(life, ctx, lambda: life.feed(entry))
+            case _:
+                raise Unsupported(f"a durable function takes no event of kind {event.kind!r}")
+
+    def cancel(self, definition: Code, state: Value, event: Cancel, ctx: Context) -> Decision:
+        if ctx.recorded is not None:
+            past.take(state, event, ctx)
+            return past.told(state, ctx)
+        if state["cancelled"] is not None:
+            self.forget(state)
+            past.take(state, event, ctx)
+            decision = super().cancel(definition, state, event, ctx)
+            decision.events = [{"type": "workflow.finished", "status": "cancelled"}]
+            return decision
+        life = self._life(definition, state, ctx)
+        life.answered = _answered(ctx)
+        entry = past.take(state, event, ctx)
+        assert entry is not None
+        return self._decided(life, ctx, lambda: life.feed(entry))
+
+    def _decided(self, life: Life, ctx: Context, go: Any) -> Decision:
+        """Lets the function go on, and makes a decision of what it did."""
+        try:
+            go()
+            decision = past.decision(life, ctx)
+        except BaseException:
+            self._discard(life)
+            raise
+        if life.outcome is None:
+            self._keep(life)
+        else:
+            self._discard(life)
+        return decision
+
+    def _discard(self, life: Life) -> None:
+        with self._lock:
+            self._lives.pop(id(life.state), None)
+        life.drop()
+
+    def _move(self, definition: Code, state: dict[str, Any], ctx: Context) -> Decision:
+        """The run goes on under other code of its name and version, if that makes its past again."""
+        try:
+            life = self._again(self._code(definition), state, ctx)
+        except NotDeterministic as error:
+            raise CodeChanged(
+                f"{ctx.run}: the code of {definition.name}@{definition.version} has changed, and does not make this "
+                f"run's past again: {error.details.get('expected')} was recorded, {error.details.get('got')} comes "
+                "now. Give the change a version of its own or guard it with ctx.patched(name)",
+                where=error.where,
+                details=error.details,
+            ) from error
+        self._keep(life)
+        return Decision(state=state, status=cast("Any", ctx.status))
+
+    def _retry(self, definition: Code, state: dict[str, Any], event: Retry, ctx: Context) -> Decision:
+        if ctx.status not in ("failed", "stalled"):
+            raise NotWaiting(f"{ctx.run} is {ctx.status}; only a failed run is retried", code="NOT_STALLED")
+        if state["undone"]:
+            raise Unsupported(f"{ctx.run} has undone its steps; start it anew")
+        keep, entry = past.retried(state, event, ctx)
+        code = self._code(definition)
+        awaits = state["awaits"]
+        life = self._again(code, state, ctx, until=keep)
+        state["past"] = state["past"][:keep]
+        state["awaits"] = awaits[: life.count]
+        life.answered = _answered(ctx)
+        life.now_ns = ctx.now_ns
+        life.made.events.append({"type": "workflow.retried", "by": event.by})
+        life.reopen()
+        cut = [keep, life.count]
+        if entry is None:
+            decision = self._decided(life, ctx, life.go)
+        else:
+            entry[:3] = [ctx.seq, ctx.now_ns, life.count]
+            state["past"].append(entry)
+            decision = self._decided(life, ctx, lambda: life.feed(entry))
+        decision.log = {**decision.log, "cut": cut, "entry": entry}
+        return decision
+
+    # --- people ---
+
+    def compatible(self, definition: Code, state: Value) -> str | None:
+        return None
+
+    def view(self, definition: Code, state: Value) -> dict[str, Any]:
+        awaits = [shape[:2] for shape in state["awaits"]]
+        return {"state": state["state"], "awaits": awaits, "generation": state["generation"]}
+
+
+def _answered(ctx: Context) -> dict[str, bool] | None:
+    """Of a record that is decided again: which patches it had answered with True."""
+    if ctx.logged is None:
+        return None
+    return dict(ctx.logged.get("patches") or {}) if isinstance(ctx.logged, dict) else {}

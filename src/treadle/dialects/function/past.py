@@ -1,0 +1,267 @@
+"""A run's past as its state holds it, and how each record changes it.
+
+Every change of the state goes through here twice the same: when a decision is made, and when its record is read
+without the code. So what is shown of a run never depends on who looks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from treadle.kernel.errors import NotWaiting, Unsupported, ValueRefused
+from treadle.kernel.model import (
+    UNSET,
+    Cancel,
+    Context,
+    Continue,
+    Decision,
+    Event,
+    Intent,
+    Patch,
+    Receipt,
+    Retry,
+    Started,
+)
+from treadle.kernel.values import Value, encode, to_value
+
+from . import ending
+from .life import AWAIT, BEFORE, CANCEL, PATCH, SLICE, WHAT, Entry, Life
+from .shapes import plain
+
+CANCELLED: Final = "CANCELLED"
+
+
+def fresh(event: Started, ctx: Context) -> dict[str, Any]:
+    """The state of a run before its first line."""
+    return {
+        "input": event.input,
+        "seed": event.seed,
+        "root": ctx.run,
+        "reference": event.reference,
+        "generation": 0,
+        "started_ns": ctx.now_ns,
+        # `ctx.state`: as this generation began, and now.
+        "first": {},
+        "state": {},
+        "patches": {},
+        "awaits": [],
+        "past": [],
+        "cancelled": None,
+        "undone": False,
+    }
+
+
+def take(state: dict[str, Any], event: Event, ctx: Context) -> Entry | None:
+    """Puts an event into the past; the entry, where the function is told one."""
+    before = len(state["awaits"])
+    match event:
+        case Receipt():
+            assert ctx.intent is not None
+            number = int(ctx.intent.ref.partition(".")[2])
+            payload = event.value if event.status == "ok" else event.error
+            entry = [ctx.seq, ctx.now_ns, before, event.status, number, payload]
+        case Cancel():
+            entry = [ctx.seq, ctx.now_ns, before, CANCEL, None, None]
+            state["cancelled"] = event.reason or "cancelled"
+        case Patch():
+            entry = [ctx.seq, ctx.now_ns, before, PATCH, None, _patched(event)]
+        case Continue(more={"again": input}):
+            _begin_again(state, input, ctx)
+            return None
+        case Continue():
+            entry = [ctx.seq, ctx.now_ns, before, SLICE, None, None]
+        case _:
+            return None
+    state["past"].append(entry)
+    return entry
+
+
+def _patched(event: Patch) -> dict[str, Any]:
+    """`stage=done` and `state.stage=done` both mean ctx.state["stage"]."""
+    data = {target.removeprefix("state."): value for target, value in event.data.items()}
+    if any("." in target for target in data):
+        raise Unsupported("a durable function's state is changed by its first names: stage=…")
+    return data
+
+
+def _begin_again(state: dict[str, Any], input: Value, ctx: Context) -> None:
+    state.update(
+        input=input,
+        generation=state["generation"] + 1,
+        started_ns=ctx.now_ns,
+        first=to_value(state["state"]),
+        patches={},
+        awaits=[],
+        past=[],
+    )
+
+
+def retried(state: dict[str, Any], event: Retry, ctx: Context) -> tuple[int, Entry | None]:
+    """How much of the past stays, and the entry that is told anew after it."""
+    entries = state["past"]
+    how = event.how
+    unknown = [name for name in how if name not in ("skip", "from", "value")]
+    if unknown:
+        raise Unsupported(f"a durable function is not retried with {', '.join(unknown)}; use skip or from")
+    if not entries:
+        return 0, None
+    if "from" in how:
+        step = str(how["from"])
+        numbers = [number for number, shape in enumerate(state["awaits"]) if shape[1] == step]
+        if not numbers:
+            raise NotWaiting(f"{ctx.run} has not come to {step!r}", code="NOT_STALLED")
+        # The entry during which it was opened is told anew.
+        made_in = max((i for i, entry in enumerate(entries) if entry[BEFORE] <= numbers[-1]), default=0)
+        return made_in, list(entries[made_in])
+    if "skip" in how:
+        last = list(entries[-1])
+        if last[AWAIT] is None:
+            raise NotWaiting(
+                f"{ctx.run} did not fail at a step: there is nothing to skip", code="NOT_STALLED"
+            )
+        given = how.get("value") if how["skip"] is True else how["skip"]
+        last[WHAT], last[5] = "ok", given
+        return len(entries) - 1, last
+    return len(entries) - 1, None
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+def decision(life: Life, ctx: Context) -> Decision:
+    """What the function did, as a decision, with the log of what changes in the state."""
+    state, made = life.state, life.take()
+    log: dict[str, Any] = {"awaits": _placed(made.awaits, ctx)}
+    if made.patches:
+        log["patches"] = made.patches
+    if changed := _changes(state["state"], life.data):
+        log["state"] = changed
+    decided = Decision(state=state, events=made.events, intents=made.intents, cancel=made.cancel)
+    if life.outcome is not None:
+        _end(life, decided, log, ctx)
+    elif life.owes:
+        decided.status, decided.more = "running", {"slice": True}
+    elif life.cancelled:
+        decided.status = "running"
+    decided.log = log
+    apply(state, log)
+    return decided
+
+
+def _placed(awaits: list[list[Value]], ctx: Context) -> list[list[Value]]:
+    """The awaits of a decision. Lines are never compared: a record that is decided again keeps its own."""
+    logged = ctx.logged.get("awaits") if isinstance(ctx.logged, dict) else None
+    if logged is None or len(logged) != len(awaits):
+        return awaits
+    return [[*shape[:3], was[3]] for shape, was in zip(awaits, logged, strict=True)]
+
+
+def _changes(was: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """How `ctx.state` changed, by its first names."""
+    now = {str(name): plain(value) for name, value in data.items()}
+    changed = {
+        name: value for name, value in now.items() if name not in was or encode(was[name]) != encode(value)
+    }
+    gone = sorted(name for name in was if name not in now)
+    told: dict[str, Any] = {}
+    if changed:
+        told["set"] = changed
+    if gone:
+        told["drop"] = gone
+    return told
+
+
+def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
+    """The same, when it is decided and when it is read."""
+    if cut := log.get("cut"):
+        state["past"] = state["past"][: cut[0]]
+        state["awaits"] = state["awaits"][: cut[1]]
+        if log.get("entry") is not None:
+            state["past"].append(log["entry"])
+    state["awaits"] += [shape[:3] for shape in log.get("awaits", ())]
+    state["patches"].update(log.get("patches") or {})
+    changed = log.get("state") or {}
+    for name in changed.get("drop", ()):
+        state["state"].pop(name, None)
+    state["state"].update(to_value(changed.get("set") or {}))
+    if log.get("undone"):
+        state["undone"] = True
+
+
+def told(state: dict[str, Any], ctx: Context) -> Decision:
+    """A decision as its record tells it."""
+    record = ctx.recorded
+    assert record is not None
+    log = record.get("log") or {}
+    apply(state, log)
+    gone = set(record.get("cancelled", ()))
+    return Decision(
+        state=state,
+        events=list(record.get("events", ())),
+        intents=[
+            Intent(
+                kind=opened["kind"],
+                params=opened["params"],
+                ref=opened.get("ref", ""),
+                due_ns=opened.get("due_ns"),
+                idempotency_key=opened.get("idempotency_key"),
+            )
+            for opened in record.get("opened", ())
+        ],
+        cancel=[intent.ref for intent in ctx.open.values() if intent.id in gone],
+        status=record["status"],
+        result=record.get("result"),
+        error=record.get("error"),
+        more=record.get("more"),
+        log=record.get("log"),
+        reference=record.get("reference", UNSET),
+    )
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> None:
+    assert life.outcome is not None
+    how, value = life.outcome
+    if how == "again" and not life.cancelled:
+        decided.status, decided.more = "running", {"again": value}
+        decided.intents = []
+        decided.cancel = [intent.ref for intent in ctx.open.values()]
+        decided.events.append({"type": "workflow.continued", "generation": life.generation + 1})
+        return
+    decided.intents, decided.cancel = [], []
+    error: dict[str, Any] | None = None
+    if life.expired:
+        how = "failed"
+        message = f"{life.code.name} took longer than its timeout"
+        error = {"class": "timeout", "code": "TIMEOUT", "message": message, "where": None, "details": {}}
+    elif how == "completed":
+        try:
+            decided.result = plain(value)
+        except ValueRefused as refused:
+            how, error = "failed", refused.to_value()
+    elif how == "cancelled":
+        reason = life.state["cancelled"] or "cancelled"
+        error = {"class": "user", "code": CANCELLED, "message": reason, "where": None, "details": {}}
+    else:
+        how = "failed"
+        error = ending.error_of(value)
+        raised = _raised(value, ctx)
+        log["raised"] = raised
+        error["where"] = error["where"] or raised["where"]
+        error["details"] = {**error["details"], "traceback": raised["traceback"]}
+    if error is not None and life.undone:
+        error["details"] = {**error["details"], "compensations": life.undone}
+        log["undone"] = True
+    decided.status, decided.error = cast("Any", how), error
+    decided.events.append({"type": "workflow.finished", "status": how})
+
+
+def _raised(error: BaseException, ctx: Context) -> dict[str, Any]:
+    """Where an exception came from; a record that is decided again keeps its own lines."""
+    if isinstance(ctx.logged, dict) and "raised" in ctx.logged:
+        return cast("dict[str, Any]", ctx.logged["raised"])
+    lines = ending.traceback_of(error.__traceback__)
+    where = f"{lines[-1]['file']}:{lines[-1]['line']}" if lines else None
+    return {"where": where, "traceback": lines}
