@@ -36,7 +36,7 @@ from treadle.work.worker import Worker
 from . import arguments
 from .apps.methods import AppMethods
 from .definitions.dialects import Dialects
-from .definitions.library import Library
+from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
 from .host.news import Watch
 from .host.operations import EngineOperations
@@ -105,9 +105,11 @@ class Engine(TaskMethods, AppMethods):
             readonly=readonly,
         )
         self.worker = Worker(
+            self._bridge.bus,
             self._bridge.submit,
             self.secrets,
             self._bridge.fetch_blob,
+            ByDigest(self.library, self._bridge.read_blocking),
             PerformerTable(lambda dialect: performers_of(dialect, self)),
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),

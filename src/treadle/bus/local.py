@@ -1,110 +1,472 @@
-"""Carries work to workers, by lease.
+"""The bus inside one process: queues and leases in memory, because they die with the process anyway.
 
-A worker takes work, renews while it works, and gives it back as a receipt. A worker that dies or
-stalls stops renewing; its work is handed out again with the last durable checkpoint. The receipt
-that comes first settles the intent, any other is stale: so leases are for progress, not for safety.
+Three kinds of workers take from it. The *resident*, the worker inside the engine's process, is told of new work on
+the spot, takes it from lanes of its own and holds it without a lease: it lives and dies with the bus. Others (those
+behind HTTP) take by pool and show an unguessable lease for whatever they bring back. A worker that cannot do a piece
+of work declines it: it goes to the others, and never to that one again.
 
-This is the bus inside one process; PostgreSQL and NATS can stand in its place.
+A pool's queue is bounded. Work beyond the bound is forgotten but for its run: its intent is open in the store, and
+is offered again (`again`) when there is room.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict, deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
-from treadle.kernel.limits import LEASE_DURATION_MS
+from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
+from .protocol import DEFAULT_POOL, Can, Handed
 
-@dataclass(slots=True)
-class Lease:
+NEVER_NS: Final = 2**63 - 1
+# Leases that ran out and may still be shown.
+LATE_MAX: Final = 10_000
+# How far a worker looks past work that it cannot do.
+LOOK_MAX: Final = 256
+# Entries of a queue that are gone and not skipped yet.
+GONE_MAX: Final = 1_000
+# The lane of work that is nothing for the resident.
+OTHERS: Final = ""
+RESIDENT: Final = "resident"
+
+Standing = Literal["held", "late", "lost", "unknown"]
+
+
+class Resident(Protocol):
+    """The worker in the same process."""
+
+    def lane_of(self, work: Work) -> str:
+        """The lane on which it would do this; `OTHERS` if that is nothing for it."""
+        ...
+
+    def offered(self, lanes: dict[str, int]) -> None:
+        """So much new work waits in its lanes."""
+        ...
+
+    def revoked(self, intents: Sequence[str]) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    pool: str
+    lane: str
+    entries: deque[_Entry] = field(default_factory=deque)
+    # How many of the entries wait; the others are gone and will be skipped.
+    waiting: int = 0
+    # How many the resident has in hand.
+    held: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
     work: Work
-    worker: str
-    expires_ns: int
-
-
-class Bus(Protocol):
-    """Any thread may call; nothing blocks."""
-
-    def put(self, works: list[Work]) -> None: ...
-    def take(self, worker: str, limit: int) -> list[Work]: ...
-    def renew(self, worker: str) -> None: ...
-    def saved(self, intent: str, checkpoint: Value) -> None: ...
-    def done(self, intent: str) -> None: ...
-    def expire(self) -> int: ...
+    queue: _Queue
+    number: int
+    waits: bool = True
+    attempt: int = 0
+    worker: str = ""
+    lease: str = ""
+    expires_ns: int = NEVER_NS
+    # Who cannot do it, and why.
+    declined: dict[str, str] = field(default_factory=dict)
 
 
 class LocalBus:
-    """First in, first out; leases in memory, because they die with the process anyway."""
+    """Any thread may call; nothing blocks."""
 
-    def __init__(self, clock: Clock, *, lease_ms: int = LEASE_DURATION_MS) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        lease_ms: int = LEASE_DURATION_MS,
+        queue_max: int = POOL_QUEUE_MAX,
+        again: Callable[[list[str]], None] = lambda runs: None,
+    ) -> None:
         self._clock = clock
         self._lease_ns = lease_ms * 1_000_000
-        self._queue: deque[Work] = deque()
-        self._leases: OrderedDict[str, Lease] = OrderedDict()
-        self._withdrawn: set[str] = set()
+        self._queue_max = queue_max
+        # Asked to offer the open work of these runs again.
+        self._again = again
+        # Told, on whatever thread, that there is new work.
+        self._listeners: list[Callable[[], None]] = []
+        self._resident: Resident | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._queues: dict[tuple[str, str], _Queue] = {}
+        self._leases: dict[str, _Entry] = {}
+        self._late: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._beyond: dict[str, dict[str, None]] = {}
+        # Leases whose work is not wanted any more, for the workers that have not been told yet.
+        self._revoked: dict[str, list[str]] = {}
+        self._number = 0
         self._lock = Lock()
 
-    def put(self, works: list[Work]) -> None:
+    def attach(self, resident: Resident | None) -> None:
+        """Names the resident, or that there is none any more; what it held is forgotten, for the owner is about
+        to offer everything again."""
         with self._lock:
-            self._queue.extend(works)
+            self._resident = resident
+            self._entries.clear()
+            self._queues.clear()
+            self._leases.clear()
+            self._late.clear()
+            self._beyond.clear()
+            self._revoked.clear()
 
-    def take(self, worker: str, limit: int) -> list[Work]:
-        expires = self._clock.now_ns() + self._lease_ns
-        taken: list[Work] = []
+    # --- the owner's side ---
+
+    def offer(self, works: Sequence[Work]) -> None:
+        resident = self._resident
+        sorted_ = [(work, OTHERS if resident is None else resident.lane_of(work)) for work in works]
+        lanes: dict[str, int] = {}
         with self._lock:
-            while self._queue and len(taken) < limit:
-                work = self._queue.popleft()
-                if work.intent.id in self._withdrawn:
-                    self._withdrawn.discard(work.intent.id)
+            for work, lane in sorted_:
+                if self._add(work, lane):
+                    lanes[lane] = lanes.get(lane, 0) + 1
+        self._announce(lanes)
+
+    def _announce(self, lanes: dict[str, int]) -> None:
+        if lanes:
+            if self._resident is not None:
+                self._resident.offered(lanes)
+            for listener in self._listeners:
+                listener()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Has a function called, on whatever thread, when there is new work; what ends that."""
+        self._listeners = [*self._listeners, listener]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not listener]
+
+        return end
+
+    def _add(self, work: Work, lane: str) -> bool:
+        id = work.intent.id
+        if id in self._entries:
+            return False
+        pool = work.intent.pool or DEFAULT_POOL
+        queue = self._queue(pool, lane)
+        if queue.waiting >= self._queue_max:
+            self._beyond.setdefault(pool, {})[work.run] = None
+            return False
+        self._number += 1
+        entry = self._entries[id] = _Entry(work, queue, self._number)
+        queue.entries.append(entry)
+        queue.waiting += 1
+        return True
+
+    def _queue(self, pool: str, lane: str) -> _Queue:
+        found = self._queues.get((pool, lane))
+        if found is None:
+            found = self._queues[pool, lane] = _Queue(pool, lane)
+        return found
+
+    def revoke(self, intents: Sequence[str]) -> None:
+        for intent in intents:
+            self.done(intent, revoked=True)
+        if self._resident is not None:
+            self._resident.revoked(intents)
+        if self._revoked:
+            for listener in self._listeners:
+                listener()
+
+    def expire(self) -> int:
+        now = self._clock.now_ns()
+        with self._lock:
+            if not self._leases:
+                return 0
+            silent = [entry for entry in self._leases.values() if entry.expires_ns <= now]
+            for entry in sorted(silent, key=lambda entry: -entry.number):
+                self._ran_out(entry)
+                self._put_back(entry)
+        self._tell(silent)
+        return len(silent)
+
+    def _ran_out(self, entry: _Entry) -> None:
+        """The lease may still be shown: a receipt that comes late settles, if nobody else has the work."""
+        del self._leases[entry.lease]
+        self._late[entry.lease] = (entry.work.intent.id, entry.worker)
+        if len(self._late) > LATE_MAX:
+            self._late.popitem(last=False)
+
+    def _put_back(self, entry: _Entry, *, last: bool = False) -> None:
+        """At the front: it has waited longer than the others. What somebody declined goes to the back."""
+        entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
+        (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
+        entry.queue.waiting += 1
+
+    def _tell(self, back: Sequence[_Entry]) -> None:
+        """Work came back into the queues."""
+        lanes: dict[str, int] = {}
+        for entry in back:
+            lanes[entry.queue.lane] = lanes.get(entry.queue.lane, 0) + 1
+        self._announce(lanes)
+
+    # --- the resident's side ---
+
+    def take_here(self, lane: str, limit: int) -> list[Work]:
+        """For the resident: the next work of one of its lanes."""
+        taken: list[Work] = []
+        room: list[str] = []
+        with self._lock:
+            for queue in self._queues.values():
+                if queue.lane != lane:
                     continue
-                self._leases[work.intent.id] = Lease(work, worker, expires)
-                taken.append(work)
-            if not self._queue:
-                self._withdrawn.clear()
+                while queue.entries and len(taken) < limit:
+                    entry = queue.entries.popleft()
+                    if not entry.waits:
+                        continue
+                    entry.waits, entry.worker = False, RESIDENT
+                    entry.attempt += 1
+                    queue.waiting -= 1
+                    queue.held += 1
+                    taken.append(entry.work)
+                if self._beyond:
+                    room += self._room(queue)
+        if room:
+            self._again(room)
         return taken
 
-    def renew(self, worker: str) -> None:
-        expires = self._clock.now_ns() + self._lease_ns
+    def move(self, intent: str, lane: str) -> None:
+        """What the resident has in hand waits in another lane of its own."""
         with self._lock:
-            for lease in self._leases.values():
-                if lease.worker == worker:
-                    lease.expires_ns = expires
+            entry = self._entries.get(intent)
+            if entry is None or entry.worker != RESIDENT:
+                return
+            entry.queue.held -= 1
+            entry.attempt -= 1
+            entry.queue = self._queue(entry.queue.pool, lane)
+            self._put_back(entry, last=True)
+        self._tell([entry])
+
+    def waiting_in(self, lane: str) -> int:
+        return sum(queue.waiting for queue in list(self._queues.values()) if queue.lane == lane)
+
+    def held_in(self, lane: str) -> int:
+        return sum(queue.held for queue in list(self._queues.values()) if queue.lane == lane)
+
+    def held(self) -> list[Work]:
+        """What the resident has in hand."""
+        with self._lock:
+            return [entry.work for entry in self._entries.values() if entry.worker == RESIDENT]
+
+    def is_held(self, intent: str) -> bool:
+        with self._lock:
+            entry = self._entries.get(intent)
+            return entry is not None and not entry.waits
+
+    def reconsider(self, dialect: str) -> None:
+        """What the resident has declined of a dialect may be something for it now."""
+        resident = self._resident
+        if resident is None:
+            return
+        with self._lock:
+            found = [
+                entry
+                for entry in self._entries.values()
+                if entry.waits and RESIDENT in entry.declined and entry.work.dialect == dialect
+            ]
+            for entry in found:
+                self._forget(entry)
+        self.offer([entry.work for entry in found])
+
+    # --- everybody's ---
 
     def saved(self, intent: str, checkpoint: Value) -> None:
         """Whoever gets this work next goes on from here."""
         with self._lock:
-            if lease := self._leases.get(intent):
-                lease.work = replace(lease.work, checkpoint=checkpoint)
+            if entry := self._entries.get(intent):
+                entry.work = replace(entry.work, checkpoint=checkpoint)
 
-    def done(self, intent: str) -> None:
-        """The intent is settled or was revoked: nobody needs to work on it any more."""
+    def done(self, intent: str, *, revoked: bool = False) -> None:
+        """Settled by whoever has it, or `revoked`, which they do not know yet."""
+        room: list[str] = []
         with self._lock:
-            if self._leases.pop(intent, None) is None and self._queue:
-                self._withdrawn.add(intent)
+            if entry := self._entries.get(intent):
+                if revoked and entry.lease in self._leases:
+                    self._revoked.setdefault(entry.worker, []).append(entry.lease)
+                self._forget(entry)
+                if self._beyond:
+                    room = self._room(entry.queue)
+        if room:
+            self._again(room)
 
-    def expire(self) -> int:
-        """Puts the work of silent workers back at the front of the queue; how much."""
-        now = self._clock.now_ns()
+    def _forget(self, entry: _Entry) -> None:
+        del self._entries[entry.work.intent.id]
+        queue = entry.queue
+        if entry.waits:
+            queue.waiting -= 1
+            entry.waits = False
+            if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
+                queue.entries = deque(left for left in queue.entries if left.waits)
+        elif entry.worker == RESIDENT:
+            queue.held -= 1
+        else:
+            self._leases.pop(entry.lease, None)
+
+    def decline(self, intent: str, worker: str, why: str) -> None:
+        """This worker cannot do it: it waits for the others."""
         with self._lock:
-            late = [lease for lease in self._leases.values() if lease.expires_ns <= now]
-            for lease in reversed(late):
-                del self._leases[lease.work.intent.id]
-                self._queue.appendleft(lease.work)
-        return len(late)
+            entry = self._entries.get(intent)
+            if entry is None or entry.waits or entry.worker != worker:
+                return
+            self._decline(entry, worker, why)
+        self._tell([entry])
 
-    def held(self) -> list[Work]:
-        """What workers have in their hands."""
+    def _decline(self, entry: _Entry, worker: str, why: str) -> None:
+        if entry.worker == RESIDENT:
+            entry.queue.held -= 1
+        else:
+            self._leases.pop(entry.lease, None)
+        entry.declined[worker] = why
+        if worker == RESIDENT:
+            entry.queue = self._queue(entry.queue.pool, OTHERS)
+        self._put_back(entry, last=True)
+
+    # --- other workers' side ---
+
+    def take(
+        self, worker: str, pools: Collection[str], limit: int, can: Can = lambda work: True
+    ) -> list[Handed]:
+        expires = self._clock.now_ns() + self._lease_ns
+        taken: list[Handed] = []
+        room: list[str] = []
         with self._lock:
-            return [lease.work for lease in self._leases.values()]
+            for entry in self._next(worker, pools, limit, can):
+                entry.waits, entry.worker = False, worker
+                entry.attempt += 1
+                entry.lease, entry.expires_ns = secrets.token_urlsafe(24), expires
+                entry.queue.waiting -= 1
+                self._leases[entry.lease] = entry
+                taken.append(Handed(entry.work, entry.attempt, entry.lease, self._lease_ns / 1e9))
+                room += self._room(entry.queue)
+        if room:
+            self._again(room)
+        return taken
 
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
+    def _next(self, worker: str, pools: Collection[str], limit: int, can: Can) -> Iterator[_Entry]:
+        """The oldest work that this worker can do, of all its queues; it leaves them."""
+        queues = [queue for queue in self._queues.values() if queue.pool in pools]
+        passed: list[_Entry] = []
+        found = 0
+        while found < limit and len(passed) < LOOK_MAX:
+            for queue in queues:
+                while queue.entries and not queue.entries[0].waits:
+                    queue.entries.popleft()
+            filled = [queue for queue in queues if queue.entries]
+            if not filled:
+                break
+            entry = min(filled, key=lambda queue: queue.entries[0].number).entries.popleft()
+            if worker in entry.declined or not can(entry.work):
+                passed.append(entry)
+                continue
+            found += 1
+            yield entry
+        for entry in reversed(passed):
+            entry.queue.entries.appendleft(entry)
 
-    @property
-    def leased(self) -> int:
-        return len(self._leases)
+    def revoked(self, worker: str) -> list[str]:
+        """Leases of a worker's whose work is not wanted any more; told once."""
+        with self._lock:
+            return self._revoked.pop(worker, [])
+
+    def _room(self, queue: _Queue) -> list[str]:
+        """Runs whose work found no room in the pool, as many as have room now."""
+        beyond = self._beyond.get(queue.pool)
+        if not beyond or queue.waiting > self._queue_max // 2:
+            return []
+        runs = list(beyond)[: self._queue_max - queue.waiting]
+        for run in runs:
+            del beyond[run]
+        if not beyond:
+            del self._beyond[queue.pool]
+        return runs
+
+    def renew(self, worker: str, leases: Sequence[str]) -> list[str]:
+        """The leases that are lost: that work is settled, revoked or in other hands."""
+        expires = self._clock.now_ns() + self._lease_ns
+        lost: list[str] = []
+        with self._lock:
+            for lease in leases:
+                entry = self._leases.get(lease)
+                if entry is None or entry.worker != worker:
+                    lost.append(lease)
+                else:
+                    entry.expires_ns = expires
+        return lost
+
+    def release(self, worker: str, leases: Sequence[str], reason: str = "") -> None:
+        back: list[_Entry] = []
+        with self._lock:
+            for lease in leases:
+                entry = self._leases.get(lease)
+                if entry is None or entry.worker != worker:
+                    continue
+                back.append(entry)
+                if reason:
+                    self._decline(entry, worker, reason)
+                else:
+                    del self._leases[lease]
+                    self._put_back(entry)
+        self._tell(back)
+
+    def standing(self, worker: str, intent: str, lease: str) -> tuple[Standing, Work | None]:
+        """What a lease is worth. `late` is one that ran out while nobody else took the work: it is given to that
+        worker again, so that its receipt settles."""
+        with self._lock:
+            entry = self._leases.get(lease)
+            if entry is not None:
+                ours = entry.worker == worker and entry.work.intent.id == intent
+                return ("held", entry.work) if ours else ("unknown", None)
+            if self._late.get(lease) != (intent, worker):
+                return "unknown", None
+            entry = self._entries.get(intent)
+            if entry is None or not entry.waits:
+                return "lost", None
+            entry.waits, entry.worker, entry.lease = False, worker, lease
+            entry.expires_ns = self._clock.now_ns() + self._lease_ns
+            entry.queue.waiting -= 1
+            self._leases[lease] = entry
+            del self._late[lease]
+            return "late", entry.work
+
+    # --- for people ---
+
+    def waiting(self) -> dict[str, int]:
+        """How much waits, by pool."""
+        found: dict[str, int] = {}
+        with self._lock:
+            for queue in self._queues.values():
+                found[queue.pool] = found.get(queue.pool, 0) + queue.waiting
+        return found
+
+    def held_by(self) -> dict[str, int]:
+        """How much each worker has in hand."""
+        found: dict[str, int] = {}
+        with self._lock:
+            for entry in self._entries.values():
+                if not entry.waits:
+                    found[entry.worker] = found.get(entry.worker, 0) + 1
+        return found
+
+    def undone(self, workers: Sequence[tuple[str, Collection[str]]]) -> dict[str, str]:
+        """Work that waits and that none of these workers (their names and pools) can do: intents and reasons."""
+        found: dict[str, str] = {}
+        with self._lock:
+            for id, entry in self._entries.items():
+                if not entry.waits or entry.queue.lane != OTHERS:
+                    continue
+                serving = [name for name, pools in workers if entry.queue.pool in pools]
+                if not serving and not entry.declined:
+                    found[id] = f"no worker serves the pool {entry.queue.pool}"
+                elif all(name in entry.declined for name in serving):
+                    found[id] = next(
+                        iter(entry.declined.values()), f"no worker serves the pool {entry.queue.pool}"
+                    )
+        return found

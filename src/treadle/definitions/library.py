@@ -234,8 +234,28 @@ class Library:
             found = self._loaded.add(row.digest, Loaded(row, machine, machine.load(row.body)))
         return found.definition
 
+    def at_hand(self, digest: str) -> Loaded | None:
+        """A definition that was made ready before."""
+        found = self._loaded.get(digest)
+        return found if found is not None and found.machine is self.machine_of(found.row.dialect) else None
+
     def _check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
+
+
+class ByDigest:
+    """Definitions for workers: found by digest, made ready once for the whole engine."""
+
+    def __init__(self, library: Library, ask: Callable[[Callable[[Reads], Any]], Any]) -> None:
+        self._library = library
+        self._ask = ask
+
+    def peek(self, digest: str) -> Loaded | None:
+        return self._library.at_hand(digest)
+
+    def load(self, digest: str) -> Loaded:
+        found: Loaded = self._ask(lambda reads: self._library.registry(reads).load(digest))
+        return found
 
 
 def _explained(error: UnknownWorkflow, workflow: str) -> UnknownWorkflow:

@@ -17,15 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
-from treadle.kernel.limits import Limits
+from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
 from treadle.runtime.commands import Command, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
-from treadle.runtime.ports import Ack, Clock, News, Work
+from treadle.runtime.ports import Ack, Clock, News, SystemClock, Work
 from treadle.runtime.registry import Registry
 from treadle.store.open import open_sqlite
 from treadle.store.owner import OwnerLock
@@ -93,6 +94,7 @@ class Bridge:
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
         self.worker: Worker | None = None
+        self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
         self._clock = clock
         self._hot_runs = hot_runs
@@ -173,6 +175,8 @@ class Bridge:
         )
         if self.worker is not None:
             self.worker.start(loop)
+        else:
+            self.bus.attach(None)
         with _threads_given():
             thread.start()
         self._thread = thread
@@ -245,12 +249,15 @@ class Bridge:
             self._hop(_answer_all, awaited)
 
     def dispatch(self, works: list[Work]) -> None:
-        if self.worker is not None:
-            self.worker.dispatch(works)
+        self.bus.offer(works)
 
     def revoke(self, intents: list[str]) -> None:
-        if self.worker is not None:
-            self.worker.revoke(intents)
+        self.bus.revoke(intents)
+
+    def _offer_again(self, runs: list[str]) -> None:
+        """The bus has room for what it could not take."""
+        with suppress(EngineStopped):
+            self.submit(Write(lambda desk: desk.offer_again(runs), None))
 
     def wants_news(self, run: str, ended: bool) -> bool:
         return self.watching.wants(run, ended)
@@ -324,14 +331,15 @@ class Bridge:
             return await self.write(lambda desk: question(desk.store))
         return await asyncio.wrap_future(self._readers.submit(question, long=long))
 
-    def fetch_blob(self, digest: str) -> bytes:
-        """For workers, from any thread."""
-        found: bytes
+    def read_blocking(self, question: Callable[[Reads], T]) -> T:
+        """For workers, from any thread but the core's."""
         if self.path is not None and self._readers is not None:
-            found = self._readers.submit(lambda reads: reads.blob(digest)).result()
-        else:
-            found = self.ask_blocking(lambda ack: Write(lambda desk: desk.store.blob(digest), ack))
+            return self._readers.submit(question).result()
+        found: T = self.ask_blocking(lambda ack: Write(lambda desk: question(desk.store), ack))
         return found
+
+    def fetch_blob(self, digest: str) -> bytes:
+        return self.read_blocking(lambda reads: reads.blob(digest))
 
     # --- events, for those who watch ---
 

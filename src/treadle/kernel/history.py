@@ -229,7 +229,14 @@ def fork(
     its own, so nothing that the source gets back can reach the fork, or the other way round."""
     copy = restore(snapshot_of(source))
     intents = [
-        Intent(kind=i.kind, params=i.params, ref=i.ref, due_ns=i.due_ns, idempotency_key=i.idempotency_key)
+        Intent(
+            kind=i.kind,
+            params=i.params,
+            ref=i.ref,
+            due_ns=i.due_ns,
+            idempotency_key=i.idempotency_key,
+            pool=i.pool,
+        )
         for i in copy.open.values()
     ]
     run = replace(

@@ -42,7 +42,11 @@ BLOB_CACHE_BYTES_MAX = 64 * 1024 * 1024
 BLOB_INLINE_BYTES_MAX = 64 * 1024
 DIAGNOSTICS_PER_RUN_MAX = 1_000
 
-LEASE_DURATION_MS = 30_000
+# Work in the hands of another process: its lease, and how often that renews it.
+LEASE_DURATION_MS = 10_000
+LEASE_RENEW_MS = 3_000
+# Work that waits for workers of one pool; what is beyond it stays open and is offered later.
+POOL_QUEUE_MAX = 10_000
 STORE_BUSY_MS_MAX = 30_000
 OWNER_POLL_MS = 25
 

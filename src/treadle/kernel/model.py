@@ -162,7 +162,8 @@ class Intent(msgspec.Struct, kw_only=True):
 
     `ref` is the machine's own label, echoed with the receipt and used to cancel. `due_ns` is when
     a timer fires; for every other kind it is the deadline at which the engine settles the intent
-    with status `timeout`. `params["name"]` is what people see in `waiting_for`.
+    with status `timeout`. `params["name"]` is what people see in `waiting_for`. `pool` names the workers
+    that may do it; empty for those that take whatever nobody asked for by name.
     """
 
     kind: str
@@ -170,6 +171,7 @@ class Intent(msgspec.Struct, kw_only=True):
     ref: str = ""
     due_ns: int | None = None
     idempotency_key: str | None = None
+    pool: str = ""
 
 
 class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -185,6 +187,7 @@ class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
     idempotency_key: str | None = None
     # The number of the last frame that the run was told.
     frame: int = 0
+    pool: str = ""
 
     @property
     def name(self) -> str:
@@ -198,6 +201,8 @@ class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
             value["due_ns"] = self.due_ns
         if self.idempotency_key is not None:
             value["idempotency_key"] = self.idempotency_key
+        if self.pool:
+            value["pool"] = self.pool
         return value
 
 

@@ -478,6 +478,7 @@ def _identify(
         at_ns=at_ns,
         due_ns=None if intent.due_ns is None else min(intent.due_ns, DUE_NS_MAX),
         idempotency_key=intent.idempotency_key,
+        pool=intent.pool,
     )
 
 

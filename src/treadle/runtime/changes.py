@@ -26,6 +26,7 @@ from .isolation import known
 from .mail import Mail
 from .numbers import Numbers
 from .ports import Ack, Clock, Item, Port
+from .recovery import Recovery
 from .registry import Registry
 from .staging import Staging
 from .undecided import Undecided
@@ -50,6 +51,7 @@ class CoreDesk:
     numbers: Numbers
     admission: Admission
     undecided: Undecided
+    recovery: Recovery
     busy: Callable[[], bool]
 
     @property
@@ -97,6 +99,9 @@ class CoreDesk:
 
     def readable(self) -> None:
         self.undecided.forget()
+
+    def offer_again(self, runs: Sequence[str]) -> None:
+        self.recovery.offer_again(runs)
 
     def pinned(self) -> Iterable[str]:
         return self.operations.pinned(self)

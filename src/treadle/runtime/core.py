@@ -105,6 +105,7 @@ class Core:
             entropy=entropy,
             limits=limits,
         )
+        recovery = Recovery(store, hot, staging, mail, undecided, limits)
         self.desk = CoreDesk(
             store,
             registry,
@@ -121,12 +122,13 @@ class Core:
             numbers,
             self._admission,
             undecided,
+            recovery,
             lambda: self.wait_ns() == 0,
         )
         self._changes = Changes(self.desk)
         self._progress = ProgressQueue(hot, staging, answers, mail)
         self._intake = Intake(
-            Recovery(store, registry, hot, staging, mail, undecided, limits),
+            recovery,
             Inbox(store, staging, answers, self.take, limits),
             timers,
         )

@@ -6,7 +6,7 @@ to itself. They see this and nothing of the core behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from treadle.kernel.errors import TreadleError
@@ -77,6 +77,10 @@ class Desk(Protocol):
 
     def readable(self) -> None:
         """Gives runs that could not be decided another chance, after what they need was registered."""
+        ...
+
+    def offer_again(self, runs: Sequence[str]) -> None:
+        """Hands out the open work of these runs that nobody has: there was no room for it."""
         ...
 
     def busy(self) -> bool:

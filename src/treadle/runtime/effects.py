@@ -70,15 +70,7 @@ class Effects:
                 self._deliver(hot, step, intent)
             case _:
                 self._staging.staged.dispatched.append(
-                    Work(
-                        state.id,
-                        state.workflow,
-                        state.dialect,
-                        state.definition,
-                        state.options,
-                        intent,
-                        hot.definition,
-                    )
+                    Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
                 )
 
     def _deliver(self, hot: Hot, step: Step, intent: OpenIntent) -> None:

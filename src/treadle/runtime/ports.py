@@ -27,7 +27,8 @@ Ack = Callable[[Any, TreadleError | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An opened intent for a worker. The same work may be handed out again after a crash."""
+    """An opened intent for a worker, as data: a definition is named by its digest, a large payload by its
+    reference, and a worker loads what it lacks. The same work may be handed out again after a crash."""
 
     run: str
     workflow: str
@@ -35,8 +36,6 @@ class Work:
     definition: str
     options: Mapping[str, Any]
     intent: OpenIntent
-    # What the run's machine made of its definition; None if that is not possible here.
-    loaded: Any = None
     checkpoint: Value = None
 
 

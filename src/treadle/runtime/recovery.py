@@ -3,6 +3,7 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
@@ -13,7 +14,6 @@ from treadle.store.protocol import Reads, RunRow
 from .hot import HotRuns, open_and_owed
 from .mail import Mail
 from .ports import Own, Work
-from .registry import Registry
 from .staging import Staging
 from .undecided import Undecided, is_undecided
 
@@ -22,7 +22,6 @@ class Recovery:
     def __init__(
         self,
         reads: Reads,
-        registry: Registry,
         hot: HotRuns,
         staging: Staging,
         mail: Mail,
@@ -30,7 +29,6 @@ class Recovery:
         limits: Limits,
     ) -> None:
         self._reads = reads
-        self._registry = registry
         self._hot = hot
         self._staging = staging
         self._mail = mail
@@ -56,7 +54,7 @@ class Recovery:
                 if is_undecided(row):
                     # Its work is not done again for nothing: only if it can be decided after all.
                     self._hot.get(row.id)
-                owes = self._dispatch_again(row)
+                works, owes = self._open_work(row)
             except PASSING:
                 raise
             except StoreCorrupt:
@@ -68,6 +66,7 @@ class Recovery:
                     known = error
                 self._undecided.quarantine(Own(row.id, None), known)
                 continue
+            self._staging.staged.dispatched += [work for work in works if work.intent.id not in self._handed]
             if owes:
                 # It owes itself an event, or may: load it and see.
                 self._mail.post(Own(row.id, None), front=True)
@@ -83,26 +82,24 @@ class Recovery:
         """A commit failed: what it recovered is recovered again."""
         self._at_no = self._before_no
 
-    def _dispatch_again(self, row: RunRow) -> bool:
-        """Whether the run may owe itself an event, besides what workers hold."""
+    def offer_again(self, runs: Sequence[str]) -> None:
+        """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""
+        for run in runs:
+            row = self._reads.run(run)
+            if row is not None:
+                self._staging.staged.dispatched += self._open_work(row)[0]
+
+    def _open_work(self, row: RunRow) -> tuple[list[Work], bool]:
+        """What workers owe a run; and whether it may owe itself an event besides."""
         open_, owes = open_and_owed(row, self._reads)
         intents = [i for i in open_.values() if i.kind not in ENGINE_KINDS]
         if not intents:
-            return True
+            return [], True
         first = self._reads.record(row.no, 1)
         options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
-        checkpoints = self._reads.checkpoints(row.no)
-        try:
-            loaded = self._registry.load(row.definition).definition
-        except PASSING:
-            raise
-        except TreadleError:
-            loaded = None
-        for intent in intents:
-            if intent.id in self._handed:
-                continue
-            saved = checkpoints.get(intent.id)
-            self._staging.staged.dispatched.append(
-                Work(row.id, row.workflow, row.dialect, row.definition, options, intent, loaded, saved)
-            )
-        return owes
+        saved = self._reads.checkpoints(row.no)
+        works = [
+            Work(row.id, row.workflow, row.dialect, row.definition, options, intent, saved.get(intent.id))
+            for intent in intents
+        ]
+        return works, owes

@@ -83,6 +83,10 @@ class Job(Protocol):
         """The run's definition, made ready by its machine."""
         ...
 
+    async def definition_file(self) -> str | None:
+        """The file that the run's definition came from, where that is known."""
+        ...
+
     async def secret(self, name: str) -> str | dict[str, str]:
         """A secret's value, resolved now; it is redacted from whatever leaves the worker."""
         ...

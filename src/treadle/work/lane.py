@@ -19,6 +19,8 @@ from typing import Final
 from treadle.bus.local import LocalBus
 from treadle.runtime.ports import Work
 
+FUNCTIONS: Final = "functions"
+
 log = logging.getLogger("treadle.worker")
 
 # Beside the threads that work: functions that hang, each with a thread nobody can end.
@@ -45,7 +47,7 @@ class Lane:
     def __init__(
         self, bus: LocalBus, serve: Callable[[Work], bool], *, threads: int, threads_max: int
     ) -> None:
-        self.bus = bus
+        self._bus = bus
         self.threads_max = threads_max
         self._serve = serve
         self._usual = threads
@@ -63,15 +65,14 @@ class Lane:
 
     # --- work comes ---
 
-    def put(self, works: list[Work], *, taken: bool = False) -> None:
-        """New work. With `taken`, the calling thread is about to take it itself."""
-        self.bus.put(works)
-        if not taken:
-            self.wake(len(works))
+    @property
+    def waiting(self) -> int:
+        return self._bus.waiting_in(FUNCTIONS)
 
     def wake(self, count: int) -> None:
+        """So much new work is there."""
         with self._lock:
-            while self._idle < self.bus.waiting and len(self._members) < self._usual and self._add():
+            while self._idle < self.waiting and len(self._members) < self._usual and self._add():
                 pass
         for _ in range(count):
             self._tokens.put(True)
@@ -79,12 +80,12 @@ class Lane:
     @property
     def is_short(self) -> bool:
         """Whether work waits that no free thread will take."""
-        return self.bus.waiting > self._idle
+        return self.waiting > self._idle
 
     def tend(self) -> float | None:
         """Lets a lane grow in which nothing moves. For how long it has not moved; None if it does."""
         with self._lock:
-            if self.bus.waiting <= self._idle:
+            if self.waiting <= self._idle:
                 self._seen = (-1, 0.0)
                 return None
             finished, since = self._seen
@@ -141,7 +142,7 @@ class Lane:
                 self._finished += 1
 
     def _take(self, member: Member) -> Work | None:
-        works = [] if self._leaving else self.bus.take(member.name, 1)
+        works = [] if self._leaving else self._bus.take_here(FUNCTIONS, 1)
         return works[0] if works else None
 
     def _leave(self, member: Member) -> None:
@@ -149,31 +150,21 @@ class Lane:
             self._members.pop(member.name, None)
             self._given_up.discard(member)
             self._idle -= 1
-        if not self._closed and self.bus.waiting:
+        if not self._closed and self.waiting:
             self.wake(1)
 
     # --- work goes ---
 
     def revoke(self, intent: str) -> None:
         """The intent is settled: who still works on it is given up, and need not be waited for."""
-        self.bus.done(intent)
         with self._lock:
             for member in list(self._members.values()):
                 if (work := member.work) is not None and work.intent.id == intent:
                     member.given_up = True
                     del self._members[member.name]
                     self._given_up.add(member)
-        if self.bus.waiting:
+        if self.waiting:
             self.wake(1)
-
-    def renew(self) -> None:
-        for member in list(self._members.values()):
-            if member.thread.is_alive():
-                self.bus.renew(member.name)
-
-    def expire(self) -> None:
-        if count := self.bus.expire():
-            self.wake(count)
 
     @property
     def busy(self) -> list[tuple[Work, float]]:

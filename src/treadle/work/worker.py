@@ -18,25 +18,24 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
-from treadle.bus.local import LocalBus
+from treadle.bus.local import OTHERS, RESIDENT, LocalBus
+from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.errors import EngineStopped, TreadleError
-from treadle.kernel.limits import LEASE_DURATION_MS
 from treadle.kernel.model import Receipt
-from treadle.kernel.values import Value
 from treadle.runtime.commands import Command, FrameSent
-from treadle.runtime.ports import Item, SystemClock, Work
+from treadle.runtime.ports import Item, Work
 
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
-from .lane import STUCK_S, Lane
+from .lane import FUNCTIONS, STUCK_S, Lane
 from .performers import ANY, PerformerTable, Performs
-from .worker_job import Vault, WorkerJob, failed
+from .worker_job import Definitions, Vault, WorkerJob, failed
 
 log = logging.getLogger("treadle.worker")
 
-LOOP: Final = "loop"
+COROUTINES: Final = "coroutines"
 FINISH_POLL_S: Final = 0.02
 # The lane of functions grows to this many threads while all of them are busy and nothing moves.
 THREADS_MAX: Final = 64
@@ -51,26 +50,32 @@ CANCEL_S: Final = 5.0
 class Worker:
     def __init__(
         self,
+        bus: LocalBus,
         submit: Callable[[Command], None],
         vault: Vault,
         fetch_blob: Callable[[str], bytes],
+        definitions: Definitions,
         performers: PerformerTable | None = None,
         *,
         concurrency: int = 256,
         threads: int = 8,
+        pools: Collection[str] | None = None,
     ) -> None:
+        self.bus = bus
         self.submit = submit
         self.vault = vault
         self.fetch_blob = fetch_blob
+        self.definitions = definitions
+        # Which pools it serves; None for all.
+        self.pools = pools
+        # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
-        # What could not be done here, in case what it needs is given later.
-        self._parked: dict[str, Work] = {}
         # Set by the composition root: how receipts are signed.
         self.sign: Callable[[Receipt], bytes] | None = None
         self._concurrency = concurrency
         self.performers = performers or PerformerTable()
         self._threads = threads
-        self._make_lanes()
+        self._make_lane()
         self._here = threading.local()
         # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
         self.turn_with: Callable[[Item], bool] = lambda item: False
@@ -81,7 +86,6 @@ class Worker:
         self._watching: asyncio.TimerHandle | None = None
         self._said: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._heart: asyncio.Task[None] | None = None
         self._stopping = False
         self._leaving = False
 
@@ -99,16 +103,13 @@ class Worker:
         self._loop = loop
         # An engine may be opened again: what was open then is handed out again by its recovery.
         self._stopping = self._leaving = False
-        self._make_lanes()
+        self._make_lane()
         self.unknown.clear()
-        self._parked.clear()
-        self._heart = loop.create_task(self._beat())
+        self.bus.attach(self)
 
-    def _make_lanes(self) -> None:
-        clock = SystemClock()
-        self._coroutines, self._functions = LocalBus(clock), LocalBus(clock)
+    def _make_lane(self) -> None:
         self._lane = Lane(
-            self._functions,
+            self.bus,
             self._serve,
             threads=self._threads,
             threads_max=max(self._threads, min(self._concurrency, THREADS_MAX)),
@@ -116,10 +117,7 @@ class Worker:
 
     def late(self, run: str, intent: str) -> None:
         """Of an intent that nobody holds any more: it is settled, so this receipt is stale."""
-        held = any(
-            work.intent.id == intent for bus in (self._coroutines, self._functions) for work in bus.held()
-        )
-        if not held and not self._stopping:
+        if not self.bus.is_held(intent) and not self._stopping:
             self.submit(Item(run, Receipt(intent=intent, status="cancelled")))
 
     def take_no_more(self) -> list[Work]:
@@ -127,7 +125,7 @@ class Worker:
         the next one if it were dropped."""
         self._leaving = True
         self._lane.take_no_more()
-        return [*self._coroutines.held(), *self._functions.held()]
+        return self.bus.held()
 
     async def finish(self, limit_s: float) -> bool:
         """Waits until what is in hand is done; False if that takes longer."""
@@ -145,57 +143,40 @@ class Worker:
         if self._watching is not None:
             self._watching.cancel()
         waiting = list(self._tasks.values())
-        if self._heart is not None:
-            waiting.append(self._heart)
         for task in waiting:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting, timeout=CANCEL_S)
         await asyncio.to_thread(_join, threads, 1.0)
 
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_DURATION_MS / 3000)
-            self._coroutines.renew(LOOP)
-            self._lane.renew()
-            if self._coroutines.expire():
-                self._pump()
-            self._lane.expire()
+    # --- the resident of the bus: called on the core thread ---
 
-    def saved(self, intent: str, checkpoint: Value) -> None:
-        for bus in (self._coroutines, self._functions):
-            bus.saved(intent, checkpoint)
+    def lane_of(self, work: Work) -> str:
+        if self.pools is not None and (work.intent.pool or DEFAULT_POOL) not in self.pools:
+            return OTHERS
+        return FUNCTIONS if self._is_threaded(work) else COROUTINES
 
-    # --- called on the core thread ---
-
-    def dispatch(self, works: list[Work]) -> None:
+    def offered(self, lanes: dict[str, int]) -> None:
         if self._stopping or self._loop is None:
             return
-        plain: list[Work] = []
-        awaiting: list[Work] = []
-        for work in works:
-            (plain if self._is_threaded(work) else awaiting).append(work)
-        if plain:
+        if plain := lanes.get(FUNCTIONS):
             # The thread that turned the core takes a single piece of work itself.
-            self._lane.put(plain, taken=len(plain) == 1 and getattr(self._here, "turning", False))
+            if plain > 1 or not getattr(self._here, "turning", False):
+                self._lane.wake(plain)
             if self._lane.is_short:
                 self._soon(self._watch)
-        if awaiting:
-            self._coroutines.put(awaiting)
+        if COROUTINES in lanes:
             self._soon(self._pump)
 
-    def revoke(self, intents: list[str]) -> None:
+    def revoked(self, intents: Sequence[str]) -> None:
         for intent in intents:
-            self._parked.pop(intent, None)
             self._lane.revoke(intent)
-            self._coroutines.done(intent)
         if any(intent in self._tasks for intent in intents):
             self._soon(self._cancel, intents)
 
     def try_again(self, dialect: str) -> None:
         """Takes up what had to stay open: code of its dialect has come."""
-        found = [work for work in [*self._parked.values()] if work.dialect == dialect]
-        self.dispatch([work for work in found if self._parked.pop(work.intent.id, None) is not None])
+        self.bus.reconsider(dialect)
 
     def _is_threaded(self, work: Work) -> bool:
         try:
@@ -203,7 +184,8 @@ class Worker:
             # Who performs a dialect's work is found out by its first job, on the loop.
             if row is None or row.threaded is None or not self.performers.is_ready(work.dialect):
                 return False
-            return row.threaded(work.intent, work.loaded)
+            found = self.definitions.peek(work.definition)
+            return row.threaded(work.intent, None if found is None else found.definition)
         except Exception:  # the core must not stop for it; the performer finds the same, and says it
             return False
 
@@ -220,16 +202,16 @@ class Worker:
         if self._stopping:
             return
         if room <= 0:
-            if self._coroutines.waiting:
+            if self.bus.waiting_in(COROUTINES):
                 self._watch()
             return
-        for work in self._take(self._coroutines, LOOP, room):
+        for work in [] if self._leaving else self.bus.take_here(COROUTINES, room):
             if work.intent.id in self._tasks:
                 continue
             self._begun[work.intent.id] = time.monotonic()
             self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
 
-    def _cancel(self, intents: list[str]) -> None:
+    def _cancel(self, intents: Sequence[str]) -> None:
         assert self._loop is not None
         for intent in intents:
             if task := self._tasks.get(intent):
@@ -244,12 +226,13 @@ class Worker:
 
     async def _run(self, work: Work) -> None:
         job = WorkerJob(self, work, threaded=False)
+        item: Item | None = None
         try:
             try:
                 if not self.performers.is_ready(work.dialect):
                     await self._make_ready(work.dialect)
                     if self._is_threaded(work):
-                        self._lane.put([work])
+                        self.bus.move(work.intent.id, FUNCTIONS)
                         return
                 item = await self._perform(job)
             except BaseException as error:
@@ -260,7 +243,8 @@ class Worker:
                 self.submit(item)
         finally:
             if self._tasks.get(work.intent.id) is asyncio.current_task():
-                self._coroutines.done(work.intent.id)
+                if item is not None:
+                    self.bus.done(work.intent.id)
                 self._free(work.intent.id)
 
     async def _make_ready(self, dialect: str) -> None:
@@ -286,7 +270,8 @@ class Worker:
             item = _drive(self._perform(job))
         except BaseException as error:  # whatever a tool raises must not cost the thread
             item = failed(job, error)
-        self._functions.done(work.intent.id)
+        if item is not None:
+            self.bus.done(work.intent.id)
         return item is not None and self._hand_in(item)
 
     def _hand_in(self, item: Item) -> bool:
@@ -294,8 +279,8 @@ class Worker:
         and the work that follows is done by this thread too."""
         alone = (
             not self._stopping
-            and not self._functions.leased
-            and not self._functions.waiting
+            and not self.bus.held_in(FUNCTIONS)
+            and not self._lane.waiting
             and not self._tasks
         )
         if alone:
@@ -326,14 +311,18 @@ class Worker:
             ended, since = self._ended, time.monotonic()
         still = self._lane.tend()
         if still is not None and still >= STALLED_S:
-            self._tell("functions", self._lane.busy, self._functions.waiting)
-        full = len(self._tasks) >= self._concurrency and self._coroutines.waiting > 0
+            self._tell("functions", self._lane.busy, self._lane.waiting)
+        waiting = self.bus.waiting_in(COROUTINES)
+        full = len(self._tasks) >= self._concurrency and waiting > 0
         if full and time.monotonic() - since >= STALLED_S:
             now = time.monotonic()
-            held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._coroutines.held()]
-            self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), self._coroutines.waiting)
+            held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._awaited()]
+            self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), waiting)
         if full or still is not None:
             self._watching = self._loop.call_later(STUCK_S, self._tend, ended, since)
+
+    def _awaited(self) -> list[Work]:
+        return [work for work in self.bus.held() if work.intent.id in self._tasks]
 
     def _tell(self, lane: str, held: list[tuple[Work, float]], waiting: int) -> None:
         """A lane is full of work that does not end: the log names it, and so do the events of its runs."""
@@ -354,9 +343,6 @@ class Worker:
 
     # --- both ---
 
-    def _take(self, bus: LocalBus, worker: str, limit: int) -> list[Work]:
-        return [] if self._leaving else bus.take(worker, limit)
-
     async def _perform(self, job: WorkerJob) -> Item | None:
         row = self.performers.get(job.dialect, job.intent.kind)
         if row is None:
@@ -373,7 +359,7 @@ class Worker:
 
     def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
         self.unknown[job.intent.id] = why
-        self._parked[job.intent.id] = job.work
+        self.bus.decline(job.intent.id, RESIDENT, why)
         log.warning("%s: %s (%s) stays open: %s", job.run, job.intent.kind, job.intent.name, why)
         data = {"intent": job.intent.id, "kind": job.intent.kind, "name": job.intent.name, "reason": why}
         self.submit(FrameSent(job.run, job.intent.id, 0, "work.unavailable", data))

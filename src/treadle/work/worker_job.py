@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from treadle.kernel.brief import brief
-from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.errors import PASSING, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.ports import Item, Work
+from treadle.runtime.registry import Loaded
 
 from .job import Done, StaysOpen
 from .raised import named, plain, trace
@@ -37,6 +38,18 @@ class Vault(Protocol):
     async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
 
     def redact(self, value: Value) -> Value: ...
+
+
+class Definitions(Protocol):
+    """Definitions by digest, each made ready by its machine."""
+
+    def peek(self, digest: str) -> Loaded | None:
+        """What is at hand; never waits."""
+        ...
+
+    def load(self, digest: str) -> Loaded:
+        """From any thread but the core's; raises what keeps it from being loaded."""
+        ...
 
 
 class WorkerJob:
@@ -56,7 +69,6 @@ class WorkerJob:
         self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
         self.options = work.options
         self.checkpoint = work.checkpoint
-        self._loaded = work.loaded
 
     @property
     def idempotency_key(self) -> str:
@@ -75,7 +87,7 @@ class WorkerJob:
     ) -> None:
         redact = self._worker.vault.redact
         body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), dict(self._blobs)
-        self._worker.saved(self.intent.id, body)
+        self._worker.bus.saved(self.intent.id, body)
         if not durable:
             self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
             return
@@ -102,9 +114,22 @@ class WorkerJob:
         return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
 
     async def load_definition(self) -> Any:
-        if self._loaded is None:
-            raise StaysOpen(f"the code of {self.workflow} is not loaded here")
-        return self._loaded
+        return (await self._loaded()).definition
+
+    async def definition_file(self) -> str | None:
+        return (await self._loaded()).row.file
+
+    async def _loaded(self) -> Loaded:
+        found = self._worker.definitions.peek(self.definition)
+        if found is not None:
+            return found
+        load = self._worker.definitions.load
+        try:
+            return load(self.definition) if self._threaded else await asyncio.to_thread(load, self.definition)
+        except PASSING:
+            raise
+        except TreadleError as error:
+            raise StaysOpen(f"the code of {self.workflow} is not loaded here") from error
 
     async def secret(self, name: str) -> str | dict[str, str]:
         return await self._worker.vault.resolve(name, self.options)

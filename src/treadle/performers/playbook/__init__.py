@@ -14,9 +14,5 @@ if TYPE_CHECKING:
 def performers(house: House) -> Iterable[Performs]:
     from .performer import PipelinePerformer
 
-    async def file_of(digest: str) -> str | None:
-        row = await house.read(lambda reads: reads.definition(digest))
-        return None if row is None else row.file
-
-    pipeline = PipelinePerformer(house.tools, house.secrets, file_of=file_of)
+    pipeline = PipelinePerformer(house.tools, house.secrets, file_of=lambda job: job.definition_file())
     return [Performs("step", pipeline, pipeline.never_waits)]

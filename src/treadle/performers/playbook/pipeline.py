@@ -305,7 +305,7 @@ class StepRun:
             outcome = _raised(error)
         self.saving.dirty = True
         if task.kind == "python" and outcome.error is not None and self.file_of is not None:
-            file = await self.file_of(job.definition)
+            file = await self.file_of(job)
             await relocate(outcome, self.step.name, task, file, job.options.get("base"))
         # What a tool gives is data, but for references to what it stored here itself.
         envelope: dict[str, Any] = disarmed(

@@ -17,9 +17,10 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
 from treadle.lang.text import Document, parse
 from treadle.tools.protocol import Outcome
+from treadle.work.job import Job
 
-# The file that a definition came from, by its digest.
-FileOf = Callable[[str], Awaitable[str | None]]
+# The file that a job's definition came from.
+FileOf = Callable[[Job], Awaitable[str | None]]
 
 
 async def relocate(outcome: Outcome, step: str, task: Task, file: str | None, base: str | None) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.bus.local import LocalBus
+from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
@@ -89,7 +90,10 @@ class SimJob:
         return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
 
     async def load_definition(self) -> Any:
-        return self._work.loaded
+        return self._process.core.desk.registry.load(self.definition).definition
+
+    async def definition_file(self) -> str | None:
+        return None
 
     async def secret(self, name: str) -> str | dict[str, str]:
         return f"secret-{name}"
@@ -182,7 +186,7 @@ class SimProcess:
         self.point()
         for work in works:
             self.world.journals.assert_durable(work)
-        self.bus.put(works)
+        self.bus.offer(works)
         self.world.after(self.world.rng.randrange(5 * MS), self.pump)
 
     def revoke(self, intents: list[str]) -> None:
@@ -209,7 +213,7 @@ class SimProcess:
     def pump(self) -> None:
         if self.dead:
             return
-        for work in self.bus.take("worker", 16):
+        for work in (handed.work for handed in self.bus.take("worker", (DEFAULT_POOL,), 16)):
             self.world.after(self.world.network.work_ns(LEASE_MS), partial(self._begin, work))
 
     def _begin(self, work: Work) -> None:

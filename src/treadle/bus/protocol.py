@@ -1,0 +1,148 @@
+"""What stands between the core and whoever does its work.
+
+The owner of a store *offers* the work that its commits opened, *revokes* what is no longer wanted, and takes work
+back from workers that fall silent. A worker *takes* what it can do, *renews* while it works, reports *progress*, and
+*settles* with one receipt; what it cannot finish it *releases*. All of it is data with a byte form (`messages.py`).
+
+Leases are for progress, not for safety: the first receipt settles an intent, any other is stale. So a bus may lose
+everything it holds: open intents are offered again by whoever owns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import Receipt
+from treadle.kernel.values import Value
+from treadle.runtime.ports import Work
+
+# The pool of work that asks for none.
+DEFAULT_POOL: Final = "default"
+NOT_HANDED_OUT: Final = "NOT_HANDED_OUT"
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Work in a worker's hands. `attempt` counts how often it was handed out; `lease` is what the worker shows
+    for it, good for `lease_s` seconds unless renewed."""
+
+    work: Work
+    attempt: int
+    lease: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a worker got; and leases of its own whose work nobody wants any more."""
+
+    items: list[Handed]
+    revoked: list[str]
+
+
+class Settling(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt on its way back. `lease` shows that the intent was handed to whoever sends it."""
+
+    lease: str
+    receipt: Receipt
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Progress of an intent: a frame to be shown, or a checkpoint to go on from, with what happened since the
+    last one."""
+
+    intent: str
+    lease: str
+    seq: int
+    kind: Literal["frame", "checkpoint"]
+    value: Value = None
+    # Of a frame: what it is.
+    type: str = "progress"
+    events: list[dict[str, Value]] = []
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    intent: str
+    code: str
+
+
+class Settled(msgspec.Struct, kw_only=True):
+    """What became of a batch of receipts, after the commit: ids of intents."""
+
+    settled: list[str] = []
+    stale: list[str] = []
+    refused: list[Refusal] = []
+
+
+class Noted(msgspec.Struct, kw_only=True):
+    """What became of a batch of progress: intents whose progress is on disk, and those that are lost."""
+
+    durable: list[str] = []
+    lost: list[str] = []
+
+
+class Offers(Protocol):
+    """The owner's side. Any thread may call; nothing blocks."""
+
+    def offer(self, works: Sequence[Work]) -> None:
+        """Work that is durable and open. What was offered before is not offered twice."""
+        ...
+
+    def revoke(self, intents: Sequence[str]) -> None:
+        """These are settled: nobody need work on them."""
+        ...
+
+    def expire(self) -> int:
+        """Takes work back from workers that did not renew; how much."""
+        ...
+
+
+class Bus(Protocol):
+    """One worker's side."""
+
+    async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
+        """At most `limit` pieces of work of these pools; waits up to `wait_s` for the first, or until work in hand
+        is revoked."""
+        ...
+
+    async def renew(self, leases: Sequence[str]) -> list[str]:
+        """Keeps work in hand; the leases that are lost: stop that work."""
+        ...
+
+    async def settle(self, receipts: Sequence[Settling]) -> Settled:
+        """Answers once what it says is durable. One bad receipt refuses itself only."""
+        ...
+
+    async def progress(self, told: Sequence[Told]) -> Noted:
+        """Answers once it is durable."""
+        ...
+
+    async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
+        """Gives work back. With a reason this worker cannot do it, and does not get it again."""
+        ...
+
+
+class Owner(Protocol):
+    """The core behind a bus. Everything is answered once it is durable."""
+
+    async def settle(self, work: Work, receipt: Receipt) -> bool:
+        """Whether the receipt settled its intent; False if that was not open any more. Refuses a receipt that it
+        cannot use with a TreadleError."""
+        ...
+
+    async def progress(self, work: Work, told: Sequence[Told]) -> bool:
+        """Whether the intent is still open."""
+        ...
+
+    async def dead_letter(self, work: Work, worker: str, error: TreadleError, sent: Value) -> None:
+        """Keeps what could not be used, and fails its intent with the reason."""
+        ...
+
+
+# Whether a worker has what a piece of work needs.
+Can = Callable[[Work], bool]

@@ -1,0 +1,57 @@
+"""Every check on every bus. Another one is one more entry of BUSES."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from treadle.bus.hatch import Hatch
+from treadle.bus.local import LocalBus
+from treadle.bus.protocol import Bus
+from treadle.testing import bus_conformance
+from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time_ns = 0
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+
+class LocalPost:
+    def __init__(self) -> None:
+        self._clock = Clock()
+        self.owner = Recorder()
+        self.offers = LocalBus(
+            self._clock,
+            lease_ms=int(LEASE_S * 1_000),
+            queue_max=QUEUE_MAX,
+            again=self.owner.again.extend,
+        )
+        self.hatch = Hatch(self.offers, self.owner)
+
+    def worker(self, name: str) -> Bus:
+        return self.hatch.of(name)
+
+    def pass_time(self, seconds: float) -> None:
+        self._clock.time_ns += int(seconds * 1e9)
+
+
+@asynccontextmanager
+async def local() -> AsyncIterator[Post]:
+    yield LocalPost()
+
+
+BUSES: dict[str, Callable[[], AbstractAsyncContextManager[Post]]] = {"local": local}
+
+
+@pytest.mark.parametrize("bus", BUSES)
+@pytest.mark.parametrize(
+    "check", bus_conformance.CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
+)
+async def test_a_bus_keeps_its_promises(bus: str, check: Check) -> None:
+    await check(BUSES[bus])

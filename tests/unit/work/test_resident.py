@@ -1,0 +1,124 @@
+"""The worker inside the engine's process: it takes from the bus like every other, only without a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Engine
+from treadle.bus.local import OTHERS, RESIDENT, LocalBus
+from treadle.bus.protocol import DEFAULT_POOL
+from treadle.kernel.model import Intent, OpenIntent
+from treadle.runtime.ports import SystemClock, Work
+from treadle.testing import assert_replays
+from treadle.testing.bus_conformance import work, works
+
+
+class Resident:
+    """Does what has no pool, on one lane."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, int]] = []
+        self.gone: list[str] = []
+
+    def lane_of(self, work: Work) -> str:
+        return OTHERS if work.intent.pool else "lane"
+
+    def offered(self, lanes: dict[str, int]) -> None:
+        self.told.append(lanes)
+
+    def revoked(self, intents: Sequence[str]) -> None:
+        self.gone += intents
+
+
+def make() -> tuple[LocalBus, Resident]:
+    bus, resident = LocalBus(SystemClock()), Resident()
+    bus.attach(resident)
+    return bus, resident
+
+
+def names(found: list[Work]) -> list[str]:
+    return [piece.intent.id for piece in found]
+
+
+def test_the_resident_takes_from_its_lane_and_is_told_at_once() -> None:
+    bus, resident = make()
+    bus.offer([*works("a", "b"), work("c", pool="gpu")])
+    assert resident.told == [{"lane": 2, OTHERS: 1}]
+    assert names(bus.take_here("lane", 1)) == ["a"]
+    assert (bus.waiting_in("lane"), bus.held_in("lane")) == (1, 1)
+    bus.done("a")
+    assert bus.held_in("lane") == 0
+    assert names(bus.take_here("lane", 9)) == ["b"], "nothing of a pool that it does not serve"
+
+
+def test_what_the_resident_holds_is_not_taken_from_it_by_time() -> None:
+    bus, _ = make()
+    bus.offer(works("a"))
+    bus.take_here("lane", 1)
+    assert bus.expire() == 0
+    assert bus.take("other", (DEFAULT_POOL,), 9) == []
+
+
+def test_what_waits_for_the_resident_others_may_take_and_the_other_way_round() -> None:
+    bus, _ = make()
+    bus.offer(works("a", "b"))
+    assert [handed.work.intent.id for handed in bus.take("other", (DEFAULT_POOL,), 1)] == ["a"]
+    assert names(bus.take_here("lane", 9)) == ["b"]
+
+
+def test_what_the_resident_declines_goes_to_others_until_it_reconsiders() -> None:
+    bus, _ = make()
+    bus.offer(works("a", "b"))
+    bus.take_here("lane", 9)
+    bus.decline("a", RESIDENT, "no tool slack")
+    bus.decline("b", RESIDENT, "no tool slack")
+    assert bus.take_here("lane", 9) == []
+    assert bus.undone([("other", (DEFAULT_POOL,))]) == {}, "somebody else may do it"
+    (handed,) = bus.take("other", (DEFAULT_POOL,), 1)
+    bus.release("other", [handed.lease], "no tool slack either")
+    assert bus.undone([("other", (DEFAULT_POOL,))]) == {"a": "no tool slack"}
+    bus.reconsider("toy")
+    assert sorted(names(bus.take_here("lane", 9))) == ["a", "b"]
+
+
+def test_revoked_work_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> None:
+    bus, _ = make()
+    for number in range(3_000):
+        bus.offer([work(f"w{number}", pool="gpu")])
+        bus.revoke([f"w{number}"])
+    assert bus.waiting() == {"gpu": 0}
+    assert sum(len(queue.entries) for queue in bus._queues.values()) < 1_100
+
+
+def test_a_pool_is_recorded_only_where_one_is_asked_for() -> None:
+    assert "pool" not in OpenIntent(id="i", kind="call", params={}).to_value()
+    assert OpenIntent(id="i", kind="call", params={}, pool="gpu").to_value()["pool"] == "gpu"
+    assert Intent(kind="call", params={}).pool == ""
+
+
+LOOP = """
+metadata: {name: many, version: "1"}
+workflow:
+  - step: each
+    loop: {in: "{{ range(40) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 40}}
+    tool: {kind: noop, result: "{{ iter.n }}"}
+"""
+
+
+async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.host.bridge.POOL_QUEUE_MAX", 4)
+    (tmp_path / "flow.yaml").write_text(LOOP)
+    async with Engine(f"sqlite:///{tmp_path}/t.db", concurrency=1, threads=1) as engine:
+        engine.deploy(str(tmp_path / "flow.yaml"))
+        run = await engine.start("many")
+        await run.result(timeout=60)
+        shown: dict[str, Any] = await run.show()
+        assert shown["status"] == "completed"
+        assert shown["stats"]["intents"] >= 40
+        await assert_replays(run)
