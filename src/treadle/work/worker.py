@@ -147,7 +147,8 @@ class Worker:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting, timeout=CANCEL_S)
-        await asyncio.to_thread(_join, threads, 1.0)
+        if threads:
+            await asyncio.to_thread(_join, threads, 1.0)
 
     # --- the resident of the bus: called on the core thread ---
 
