@@ -395,9 +395,8 @@ class Engine(TaskMethods, AppMethods):
         other = await self.definition(against) if against is not None else None
 
         def ask(reads: Reads) -> dict[str, Any]:
-            registry = self.library.registry(reads)
-            registry.instead = other.digest if other is not None else None
-            return document.replayed(reads, registry, id)
+            instead = other.digest if other is not None else None
+            return document.replayed(reads, self.library.registry(reads, instead=instead), id)
 
         return await self.read(ask, long=True)
 

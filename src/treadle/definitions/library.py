@@ -13,7 +13,7 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
-from treadle.runtime.registry import Family, Loaded, LoadedCache, Registry
+from treadle.runtime.registry import Known, Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .children import file_beside, literal_names
@@ -32,18 +32,13 @@ from .files import (
 Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
 
 
-class Library:
+class Library(Known):
     def __init__(self, dialects: Dialects) -> None:
+        super().__init__()
         self._dialects = dialects
-        # Compiled here, perhaps not in the store yet: written with the first run that needs them.
-        self.known: dict[str, DefinitionRow] = {}
-        # What each definition means by the names of files beside it, by its digest.
-        self.pins: dict[str, dict[str, str]] = {}
-        self.stored: set[str] = set()
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
-        self._loaded = LoadedCache()
 
     # --- compiling ---
 
@@ -138,16 +133,6 @@ class Library:
         deploy = deploys.of(definition, self._dialects[definition.dialect], validation)
         return replace(deploy, family=self.family(definition.digest))
 
-    def family(self, digest: str) -> Family:
-        """A definition that was compiled here, with all that it names by file."""
-        rows: dict[str, DefinitionRow] = {}
-        queue = [digest]
-        while queue:
-            if (found := queue.pop()) not in rows and found in self.known:
-                rows[found] = self.known[found]
-                queue += self.pins.get(found, {}).values()
-        return Family(list(rows.values()), {d: p for d in rows if (p := self.pins.get(d))})
-
     def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
         """For `validation=warn`: what compiles, and what does not. The latter have their text for a
         body, and their errors among the warnings."""
@@ -173,24 +158,18 @@ class Library:
 
     # --- finding ---
 
-    def registry(self, reads: Reads) -> Registry:
+    def registry(self, reads: Reads, *, instead: str | None = None) -> Registry:
         """Definitions by digest and name over one connection, with what is known here on top."""
-        registry = Registry(self.machine_of, reads, self._loaded)
-        registry.pending = self.known
-        registry.pins = self.pins
-        registry.family = self.family
-        registry.stored = self.stored
-        registry.renamed = self._forget_names
-        registry.check_input = self._check_input
-        return registry
+        return Registry(self.machine_of, reads, self, instead=instead)
 
     def machine_of(self, dialect: str) -> Machine:
         if dialect not in self._dialects:
             raise Unsupported(f"no dialect {dialect!r} is installed")
         return self._dialects[dialect].machine
 
-    def _forget_names(self, given: Sequence[VersionRow]) -> None:
-        if given:
+    def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
+        super().committed(definitions, versions)
+        if versions:
             self._renamings += 1
             self._named = {}
 
@@ -228,18 +207,18 @@ class Library:
 
     def loaded(self, row: DefinitionRow) -> Any:
         """A definition made ready by its machine; for checks before a run is started."""
-        found = self._loaded.get(row.digest)
+        found = self.at_hand(row.digest)
         if found is None:
             machine = self.machine_of(row.dialect)
-            found = self._loaded.add(row.digest, Loaded(row, machine, machine.load(row.body)))
+            found = self.cache.add(row.digest, Loaded(row, machine, machine.load(row.body)))
         return found.definition
 
     def at_hand(self, digest: str) -> Loaded | None:
         """A definition that was made ready before."""
-        found = self._loaded.get(digest)
+        found = self.cache.get(digest)
         return found if found is not None and found.machine is self.machine_of(found.row.dialect) else None
 
-    def _check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
 
 

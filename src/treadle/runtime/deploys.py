@@ -78,7 +78,7 @@ def learn(desk: Desk, value: dict[str, Any]) -> dict[str, Any]:
     """Writes definitions that another process compiled; they claim no name and no version."""
     family = family_of(value if "rows" in value else {"rows": [value]})
     family.write(desk.batch, desk.clock.now_ns())
-    desk.registry.pins.update(family.pins)
+    desk.registry.learn(family.pins)
     return {"digest": family.rows[0].digest}
 
 
@@ -121,7 +121,7 @@ def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
         version = str(1 + max((int(v.version) for v in taken if v.version.isdigit()), default=0))
     status = "unavailable" if reasons else "available"
     deploy.family.write(desk.batch, now)
-    desk.registry.pins.update(deploy.family.pins)
+    desk.registry.learn(deploy.family.pins)
     desk.batch.versions.append(
         VersionRow(
             name=row.name,

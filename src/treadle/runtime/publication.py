@@ -55,8 +55,7 @@ class Publication:
         left = [item.inbox for item in self._mail.made() if item.inbox is not None]
         self._mail.keep_made()
         self._intake.committed(staged, left)
-        self._registry.stored.update(row.digest for row in staged.batch.definitions)
-        self._registry.renamed(staged.batch.versions)
+        self._registry.committed(staged.batch.definitions, staged.batch.versions)
         if staged.revoked:
             self._port.revoke(staged.revoked)
         if staged.news:

@@ -82,39 +82,66 @@ class Family:
         batch.documents += [(CHILDREN, digest, now_ns, encode(pins)) for digest, pins in self.pins.items()]
 
 
+class Known:
+    """What a process knows of definitions besides what is in its store."""
+
+    def __init__(self) -> None:
+        # Compiled here, perhaps not in the store yet: written with the first run that needs them.
+        self.known: dict[str, DefinitionRow] = {}
+        # What each definition means by the names of files beside it, as it was when it was loaded.
+        self.pins: dict[str, dict[str, str]] = {}
+        # Those of them that a commit has written.
+        self.stored: set[str] = set()
+        # Made ready by their machines: for all threads, by digest.
+        self.cache = LoadedCache()
+
+    def family(self, digest: str) -> Family:
+        """A definition that was compiled here, with all that it names by file."""
+        rows: dict[str, DefinitionRow] = {}
+        queue = [digest]
+        while queue:
+            if (found := queue.pop()) not in rows and found in self.known:
+                rows[found] = self.known[found]
+                queue += self.pins.get(found, {}).values()
+        return Family(list(rows.values()), {d: p for d in rows if (p := self.pins.get(d))})
+
+    def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
+        """Told after each commit what it wrote, and which names it gave."""
+        self.stored.update(row.digest for row in definitions)
+
+    def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
+        """The input of a child, as its dialect takes it."""
+        return input
+
+
 class Registry:
+    """Definitions by digest and name over one connection, with what is `known` here on top. With `instead`,
+    one definition stands in for every other: to see how a journal would go under it."""
+
     def __init__(
-        self, machine_of: Callable[[str], Machine], reads: Reads, cache: LoadedCache | None = None
+        self,
+        machine_of: Callable[[str], Machine],
+        reads: Reads,
+        known: Known | None = None,
+        *,
+        instead: str | None = None,
     ) -> None:
         self._machine_of = machine_of
         self._reads = reads
-        self._loaded = cache or LoadedCache()
-        # Definitions that may not be in the store yet: written with the first run that needs them.
-        self.pending: Mapping[str, DefinitionRow] = {}
-        self.stored: set[str] = set()
-        # Set by the composition root: told after each commit which names it gave to definitions.
-        self.renamed: Callable[[Sequence[VersionRow]], None] = lambda versions: None
-        # A definition that stands in for every other: to see how a journal would go under it.
-        self.instead: str | None = None
-        # What definitions mean by names of files beside them, as it was when they were loaded; and a
-        # definition with all that it names so.
-        self.pins: dict[str, dict[str, str]] = {}
-        self.family: Callable[[str], Family] = lambda digest: Family([], {})
-        # Set by the composition root: a dialect's check of inputs.
-        self.check_input: Callable[[Loaded, Value, dict[str, Any]], Value] = lambda loaded, input, options: (
-            input
-        )
+        self._known = known or Known()
+        self._loaded = self._known.cache
+        self._instead = instead
 
     def machine(self, dialect: str) -> Machine:
         return self._machine_of(dialect)
 
     def load(self, digest: str) -> Loaded:
-        digest = self.instead or digest
+        digest = self._instead or digest
         found = self._loaded.get(digest)
         # One that another machine made is of no use: a dialect may be replaced.
         if found is not None and found.machine is self._machine_of(found.row.dialect):
             return found
-        row = self.pending.get(digest) or self._reads.definition(digest)
+        row = self._known.known.get(digest) or self._reads.definition(digest)
         if row is None:
             raise UnknownWorkflow(f"the definition {digest} is not in the store")
         machine = self._machine_of(row.dialect)
@@ -123,19 +150,26 @@ class Registry:
     def find(self, workflow: str, *, caller: str) -> DefinitionRow:
         """A child's definition: the file that its caller's definition named, as it was when that was
         loaded; else what is deployed under the name. No file is looked for."""
-        pins = self.pins.get(caller) or self._reads.document(CHILDREN, caller) or {}
+        pins = self._known.pins.get(caller) or self._reads.document(CHILDREN, caller) or {}
         if digest := pins.get(workflow):
             return self.load(digest).row
         return self.resolve(workflow)
 
     def unwritten(self, digest: str) -> Family:
         """What has to be written with the first run of a definition that was compiled here."""
-        if digest not in self.pending or digest in self.stored:
+        if digest not in self._known.known or digest in self._known.stored:
             return Family([], {})
-        return self.family(digest)
+        return self._known.family(digest)
+
+    def learn(self, pins: Mapping[str, dict[str, str]]) -> None:
+        """What definitions mean by names of files, as another process found it."""
+        self._known.pins.update(pins)
+
+    def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
+        self._known.committed(definitions, versions)
 
     def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
-        return self.check_input(self.load(row.digest), input, options)
+        return self._known.check_input(self.load(row.digest), input, options)
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

@@ -28,7 +28,7 @@ from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.hot import Hot, split_ids
 from treadle.runtime.ports import Ack, Item, News, Work
-from treadle.runtime.registry import Family, Registry, machines_of
+from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
@@ -112,10 +112,8 @@ class Host:
         clock: dict[str, int] = {"seed": seed, "now_ns": now_ns} if kept is None else kept
         self._seed, self._now_ns = clock["seed"], clock["now_ns"]
         self.machine = ReactiveMachine()
-        self.registry = Registry(machines_of({DIALECT_NAME: self.machine}), self.store)
-        self._known: dict[str, DefinitionRow] = {}
-        self.registry.pending = self._known
-        self.registry.family = lambda digest: Family([self._known[digest]], {})
+        self._known = Known()
+        self.registry = Registry(machines_of({DIALECT_NAME: self.machine}), self.store, self._known)
         self.apps: dict[str, App] = {}
         for app in apps:
             self.attach(app)
@@ -135,7 +133,7 @@ class Host:
         self.apps[app.digest] = app
         self.machine.attach(app)
         for made in app.definitions():
-            self._known[made.digest] = DefinitionRow(
+            self._known.known[made.digest] = DefinitionRow(
                 digest=made.digest, dialect=made.dialect, name=made.name, version=made.version, body=made.body
             )
 
