@@ -303,6 +303,11 @@ class Engine(TaskMethods, AppMethods):
         await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
+    async def cell(self, workflow: Any, key: Any = None) -> Run | None:
+        """The run behind (workflow, key); None if there is no such cell."""
+        found = await self.applications.cell(workflow, key)
+        return None if found is None else Run(self, found)
+
     async def list(
         self,
         *,

@@ -6,18 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
 from treadle.runtime import document
+from treadle.runtime.ports import Clock
 from treadle.store.protocol import Reads
 from treadle.views.comparing import compared
 from treadle.views.trace import trace_of
+from treadle.work.worker import Worker
 
-if TYPE_CHECKING:
-    from .engine import Engine
+from .definitions.library import Library
+from .host.news import Watch
 
 # How long a waiter trusts that it will be told; guests of another process are never told.
 END_POLL_S = 0.5
@@ -25,12 +27,28 @@ END_POLL_S = 0.5
 GATHER_S = 0.01
 
 
+T = TypeVar("T")
+
+
+class Home(Protocol):
+    """What a handle needs of the engine that its run lives in."""
+
+    library: Library
+    worker: Worker
+    clock: Clock
+
+    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
+    async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
+    def watch(self, run: str, *, end: bool = False) -> Watch: ...
+
+
 class Run:
     """One run of an engine. `id` is its name; everything else is asked for."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Home,
         id: str,
         *,
         existing: bool = False,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.values import Value
-from treadle.runs import Run
 
 if TYPE_CHECKING:
     from .operations import Applications
 
 
-class AppMethods:
+class AppMethods(ABC):
     """What an engine can do with applications."""
 
     @property
-    def applications(self) -> Applications:
-        raise AssertionError("an engine has its applications")
+    @abstractmethod
+    def applications(self) -> Applications: ...
 
     async def publish(
         self, event: Any, value: Any = None, *, key: Value = None, submission_id: str | None = None
@@ -29,10 +29,6 @@ class AppMethods:
     async def cells(self, workflow: Any, *, limit: int | None = None) -> list[dict[str, Any]]:
         """The cells of a reactive workflow."""
         return await self.applications.cells(workflow, limit=limit)
-
-    async def cell(self, workflow: Any, key: Any = None) -> Run | None:
-        """The run behind (workflow, key); None if there is no such cell."""
-        return await self.applications.cell(workflow, key)
 
     async def reset(self, id: str) -> dict[str, Any]:
         """Lets a failed cell take events again, from the state it had."""

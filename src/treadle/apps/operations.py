@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from treadle.definitions.library import Library
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
 from treadle.dialects.reactive.machine import ReactiveMachine, taken
@@ -20,12 +22,11 @@ from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
-from treadle.kernel.model import Reset
+from treadle.kernel.model import Event, Reset
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition
-from treadle.runs import Run
+from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
-from treadle.runtime.commands import Handing, Operate, Write
+from treadle.runtime.commands import Command, Handing, Operate, Write
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
@@ -33,16 +34,37 @@ from treadle.store.protocol import DefinitionRow, Reads
 
 from . import cells, snapshots
 
-if TYPE_CHECKING:
-    from treadle.engine import Engine
-
 log = logging.getLogger("treadle")
 T = TypeVar("T")
 DRAIN_POLL_S = 0.05
 
 
+class Host(Protocol):
+    """What applications need of the engine that they live in."""
+
+    library: Library
+    validation: str
+
+    @property
+    def dialects(self) -> Mapping[str, Dialect]: ...
+    @property
+    def owns(self) -> bool: ...
+
+    def load(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
+    def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
+    def watch(self, run: str) -> AbstractContextManager[Wakes]: ...
+    async def read(self, question: Callable[[Reads], T]) -> T: ...
+    async def ask(self, make: Callable[[Ack], Command]) -> Any: ...
+    async def submit(self, run: str, event: Event, /) -> dict[str, Any]: ...
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
+
+
+class Wakes(Protocol):
+    async def changed(self, poll_s: float) -> None: ...
+
+
 class Applications:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Host) -> None:
         self._engine = engine
         # The active application by name, as last seen; forgotten when something is applied.
         self._active: dict[str, App] = {}
@@ -137,7 +159,8 @@ class Applications:
             lambda reads: cells.listed(reads, library.registry(reads), name, limit=limit)
         )
 
-    async def cell(self, workflow: Workflow | str, key: Any) -> Run | None:
+    async def cell(self, workflow: Workflow | str, key: Any) -> str | None:
+        """The id of a cell, if there is one."""
         name = workflow if isinstance(workflow, str) else workflow.name
         try:
             id = cells.cell_id(await self._app_with(name), name, key)
@@ -146,7 +169,7 @@ class Applications:
             raise InputInvalid(f"{key!r} is not a key of {name}: {what}") from None
         library = self._engine.library
         found = await self._engine.read(lambda reads: cells.exists(reads, library.registry(reads), id))
-        return Run(self._engine, id) if found else None
+        return id if found else None
 
     async def reset(self, run: str) -> dict[str, Any]:
         return await self._engine.submit(run, Reset())
