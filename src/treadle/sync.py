@@ -262,6 +262,11 @@ class Run(_Adapter):
     events = _iterates(asynchronous.Run.events)
     result = _waits(asynchronous.Run.result)
     settled = _waits(asynchronous.Run.settled)
+    trace = _waits(asynchronous.Run.trace)
+
+    def diff(self, other: Run) -> dict[str, Any]:
+        """In what two runs differ: definition, input, way, results, sources."""
+        return self._wait(self.asynchronous.diff(other.asynchronous))
 
 
 __all__ = ["Engine", "Run"]
