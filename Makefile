@@ -15,6 +15,8 @@ help:
 	@echo "make kills  200 kills of owners and guests on one store"
 	@echo "make serve  the API on this machine, on treadle.db in this folder"
 	@echo "make bench  the benchmarks, with their peers"
+	@echo "make web    build the console"
+	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"
 
 $(READY): pyproject.toml constraints.txt
@@ -32,7 +34,7 @@ check: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-test: check
+test: check $(WEB) browser
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 sim: $(READY)
@@ -44,8 +46,22 @@ kills: $(READY)
 bench: $(READY)
 	@$(BIN)/python benchmarks/engine.py
 
-serve: $(READY)
+# The console is built with the system's Node, or where there is none that will do, with Node from PyPI.
+WEB := src/treadle/server/console/index.html
+WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
+$(WEB): $(READY) $(WEB_SOURCES)
+	@$(BIN)/python web/build.py
+
+web: $(WEB)
+
+serve: $(READY) $(WEB)
 	@$(BIN)/treadle serve
+
+# What the browser tests need beside Python: Chromium, from the system's packages.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "!! no Chromium and no way to install it: the browser tests will say that they did not run" >&2
 
 fmt: $(READY)
 	@$(BIN)/ruff format src tests examples benchmarks

@@ -214,12 +214,12 @@ class Engine(TaskMethods, AppMethods):
         """The deployed definitions: name, version, dialect, digest, and whether they can run here."""
         return await self.read(deploys.listed)
 
-    async def graph(self, target: Any) -> Graph:
-        """A picture of a definition, or of a run given by its id."""
+    async def graph(self, target: Any, *, at: int | None = None) -> Graph:
+        """A picture of a definition, or of a run given by its id, now or as it was after a record."""
         if isinstance(target, str):
             with suppress(RunNotFound):
                 state, loaded = await self.read(
-                    lambda reads: document.state_at(reads, self.library.registry(reads), target)
+                    lambda reads: document.state_at(reads, self.library.registry(reads), target, at=at)
                 )
                 view = loaded.machine.view(loaded.definition, state.state)
                 return self.dialects[loaded.row.dialect].graph(

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.engine import Engine
 
-from . import problems
+from . import console, problems
 from .access import Access
 from .bundles import Bundles
 from .routes import definitions, house, runs, tasks
@@ -72,6 +72,7 @@ def create_app(engine: Engine, *, body_max: int = BODY_MAX, member: Member | Non
         app.include_router(part.routes, prefix=PREFIX)
     app.include_router(house.health)
     problems.install(app)
+    console.install(app)
     app.add_middleware(SafeHeaders)
     app.add_middleware(RawPaths)
     return app

@@ -8,6 +8,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from treadle.kernel.errors import UnknownWorkflow
+from treadle.lang.definition import Definition
 from treadle.server import bodies
 from treadle.server.access import ADMIN, VIEWER
 from treadle.server.paging import cursor, position
@@ -64,6 +65,16 @@ async def graph(request: Request, name: str, format: str = "json") -> Response:
     """The picture of a definition."""
     await _found(request, name)
     return picture(await engine_of(request).graph(name), format)
+
+
+@routes.answers("GET", "/definitions/{name}/export", VIEWER)
+async def export(request: Request, name: str, format: str = "yaml", canonical: bool = False) -> Response:
+    """A definition as text again."""
+    engine = engine_of(request)
+    row = await _found(request, name)
+    definition = Definition(row.dialect, row.name, row.version, row.body, path=row.path)
+    text = engine.dialects[row.dialect].export(definition, format, canonical=canonical)
+    return Response(text, media_type="text/plain; charset=utf-8")
 
 
 async def _found(request: Request, name: str) -> Any:

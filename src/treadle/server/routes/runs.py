@@ -133,11 +133,17 @@ async def trace(request: Request, id: str) -> Any:
 
 
 @routes.answers("GET", "/runs/{id}/graph", VIEWER)
-async def graph(request: Request, id: str, format: str = "json") -> Response:
-    """The picture of a run with its states."""
+async def graph(request: Request, id: str, format: str = "json", at: Seq = None) -> Response:
+    """The picture of a run with its states, now or as they were after a record."""
     engine = engine_of(request)
     await engine.run(id)
-    return picture(await engine.graph(id), format)
+    return picture(await engine.graph(id, at=at), format)
+
+
+@routes.answers("GET", "/runs/{id}/transcript", VIEWER)
+async def transcript(request: Request, id: str, node: str | None = None) -> Any:
+    """What an agent run asked its models, tools and people, and what they answered."""
+    return await engine_of(request).transcript(id, node=node)
 
 
 def picture(graph: Graph, format: str) -> Response:

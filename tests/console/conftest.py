@@ -1,0 +1,98 @@
+"""A server with live runs, and a real browser in front of it.
+
+Chromium comes from the system's packages (`make test` installs it). Without it these tests cannot run: they say so by
+failing in CI and by a loud skip elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from treadle.server.console import FOLDER
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+expect.set_options(timeout=30_000)
+FLOWS = Path(__file__).with_name("flows")
+
+
+def _cannot(why: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(f"BROWSER TESTS DID NOT RUN: {why}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        _cannot("there is no Chromium; `make browser` installs it")
+    if not (FOLDER / "index.html").is_file():
+        _cannot("the console is not built; `make web` builds it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Site:
+    url: str
+    process: subprocess.Popen[str]
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        answer = httpx.post(f"{self.url}/api/v1{path}", json=body or {}, timeout=60)
+        assert answer.status_code < 300, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def start(self, workflow: str, **more: Any) -> str:
+        return str(self.post("/runs", {"workflow": workflow, **more})["id"])
+
+
+@contextmanager
+def served(folder: Path, *options: str) -> Iterator[Site]:
+    command = [sys.executable, "-m", "treadle.cli", "serve", "--json", "--deploy", str(FLOWS), *options]
+    process = subprocess.Popen(
+        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        yield Site(json.loads(process.stdout.readline())["url"], process)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with served(tmp_path_factory.mktemp("site"), "--port", "0") as site:
+        yield site
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page on which nothing may go wrong in silence."""
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    context.close()
+    assert wrong == []

@@ -1,0 +1,217 @@
+"""The console as a person meets it: in a browser, live, by keyboard, on a phone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from .conftest import Site, served
+
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+SHOTS = Path(__file__).parents[2] / ".screenshots"
+
+
+def test_a_run_is_started_and_watched_to_its_end(site: Site, page: Page) -> None:
+    page.goto(f"{site.url}/runs")
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Workflow").select_option("order")
+    dialog.get_by_label(re.compile("^Id")).fill("watched")
+    dialog.get_by_label("JSON").fill('{"pause": 1.5}')
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    expect(page).to_have_url(re.compile("/runs/watched"))
+    expect(page.locator("h1")).to_contain_text("working on charge")
+    expect(page.locator("h1")).to_contain_text("completed")
+    expect(page.get_by_label("charge, done")).to_be_visible()
+
+
+def test_a_failed_run_shows_why_and_where(site: Site, page: Page) -> None:
+    site.start("order", id="broke", input={"limit": 1})
+    site.post("/runs/broke/wait")
+    page.goto(f"{site.url}/runs/broke")
+    expect(page.locator("h1")).to_contain_text("card declined")
+    page.get_by_label("charge, failed").click()
+    panel = page.get_by_label("Step charge")
+    expect(panel).to_contain_text("card declined")
+    expect(panel).to_contain_text("raise ValueError")
+
+
+def test_a_failed_run_is_retried_from_the_page(site: Site, page: Page) -> None:
+    site.start("order", id="again", input={"limit": 1})
+    site.post("/runs/again/wait")
+    page.goto(f"{site.url}/runs/again")
+    page.get_by_role("button", name="Retry", exact=True).first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("treadle retry again")
+    dialog.get_by_role("button", name="Retry", exact=True).click()
+    expect(dialog).not_to_be_visible()
+    expect(page.locator("h1")).to_contain_text("card declined")
+
+
+def test_the_slider_goes_back_in_time_and_says_what_changed(site: Site, page: Page) -> None:
+    site.start("order", id="travelled")
+    site.post("/runs/travelled/wait")
+    page.goto(f"{site.url}/runs/travelled?at=1&tab=state")
+    expect(page.get_by_text("record 1 of")).to_be_visible()
+    expect(page.get_by_label("charge", exact=True)).to_be_visible()  # not begun at record 1
+    page.get_by_role("button", name="Compare from here").click()
+    page.get_by_role("button", name="Now").click()
+    expect(page.get_by_text("steps.charge")).to_be_visible()
+    expect(page).to_have_url(re.compile("from=1"))
+
+
+def test_a_task_is_completed_with_its_form(site: Site, page: Page) -> None:
+    site.start("approval", id="loan")
+    site.post("/runs/loan/wait")
+    page.goto(f"{site.url}/tasks")
+    page.get_by_role("button", name=re.compile("Review the loan")).first.click()
+    view = page.get_by_label("Review the loan", exact=True)
+    expect(view).to_contain_text("Look at the file")
+    view.get_by_label("Approved").check()
+    view.get_by_label("Note").fill("fine")
+    view.get_by_role("button", name="Complete").click()
+    assert site.post("/runs/loan/wait")["status"] == "completed"
+
+
+def test_runs_are_cancelled_in_bulk_after_a_preview(site: Site, page: Page) -> None:
+    for n in range(3):
+        site.start("approval", id=f"bulk-{n}")
+    page.goto(f"{site.url}/runs?search=bulk-")
+    for n in range(3):
+        page.get_by_label(f"Choose bulk-{n}").check()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel 3 runs?")
+    dialog.get_by_role("button", name="Cancel them").click()
+    expect(dialog).to_contain_text("3 of 3 done")
+    for n in range(3):
+        assert httpx.get(f"{site.url}/api/v1/runs/bulk-{n}").json()["status"] == "cancelled"
+
+
+def test_two_runs_are_compared(site: Site, page: Page) -> None:
+    for id, items in (("left", [1]), ("right", [2])):
+        site.start("order", id=id, input={"items": items})
+        site.post(f"/runs/{id}/wait")
+    page.goto(f"{site.url}/compare?a=left&b=right")
+    expect(page.get_by_text("input.items")).to_be_visible()
+
+
+def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
+    site.start("order", id="by-keyboard")
+    page.goto(f"{site.url}/runs")
+    expect(page.get_by_role("link", name="by-keyboard")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.get_by_role("dialog").get_by_role("combobox").fill("by-keyb")
+    expect(page.get_by_role("option", name=re.compile("by-keyboard"))).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/runs/by-keyboard"))
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page).to_have_url(re.compile("/tasks"))
+
+
+def test_a_page_goes_on_when_its_server_was_killed_and_came_back(tmp_path: Path, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    with served(tmp_path, "--port", "0") as first:
+        port = first.url.rpartition(":")[2]
+        first.start("approval", id="survivor")
+        page.goto(f"{first.url}/runs/survivor")
+        expect(page.locator("h1")).to_contain_text("waiting for boss")
+        first.process.kill()
+        first.process.wait(30)
+        expect(page.get_by_text("Reconnecting")).to_be_visible()
+    with served(tmp_path, "--port", port) as second:
+        expect(page.get_by_text("Reconnecting")).not_to_be_visible()
+        second.post("/runs/survivor/cancel")
+        expect(page.locator("h1")).to_contain_text("cancelled")
+    context.close()
+
+
+PAGES = {
+    "overview": "/",
+    "runs": "/runs",
+    "run": "/runs/pictured",
+    "failed": "/runs/pictured-broken?step=charge",
+    "tasks": "/tasks",
+    "definitions": "/definitions",
+    "definition": "/definitions/order",
+    "compare": "/compare?a=pictured&b=pictured-broken",
+}
+
+
+@pytest.fixture(scope="module")
+def pictured(site: Site) -> None:
+    site.start("order", id="pictured")
+    site.start("order", id="pictured-broken", input={"limit": 1})
+    site.start("approval", id="pictured-loan", reference="C-881")
+    for id in ("pictured", "pictured-broken"):
+        site.post(f"/runs/{id}/wait")
+
+
+@pytest.mark.usefixtures("pictured")
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_within_reach_of_everybody(site: Site, browser: Browser, name: str, look: str) -> None:
+    """No violation that axe finds, nothing wider than the screen; a screenshot to look at."""
+    size = {"width": 390, "height": 800} if look == "phone" else {"width": 1360, "height": 860}
+    scheme = "dark" if look == "dark" else "light"
+    context = browser.new_context(
+        viewport=size, color_scheme=scheme, bypass_csp=True
+    )  # axe is put into the page
+    page = context.new_page()
+    page.goto(site.url + PAGES[name])
+    page.wait_for_load_state("domcontentloaded")
+    expect(page.locator("h1").first).to_be_visible()
+    if name in ("run", "failed", "definition"):
+        expect(page.locator(".react-flow__node").first).to_be_visible()
+    page.wait_for_timeout(400)
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}-{look}.png")
+    page.add_script_tag(path=AXE)
+    found = page.evaluate(
+        "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
+    )
+    assert found == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    context.close()
+
+
+def test_the_page_obeys_a_strict_policy(site: Site, page: Page) -> None:
+    """Nothing from elsewhere, no inline script."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    refused: list[str] = []
+    page.on(
+        "console",
+        lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None,
+    )
+    page.goto(f"{site.url}/runs")
+    expect(page.locator("h1")).to_be_visible()
+    assert all(url.startswith(site.url) for url in asked)
+    assert refused == []
+    policy = httpx.get(f"{site.url}/runs").headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_first_load_is_small(site: Site, page: Page) -> None:
+    """Under 300 kB gzipped, and the layout engine only when a picture is shown."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site.url}/runs")
+    expect(page.locator("h1")).to_be_visible()
+    assert not any("elk" in url for url in asked)
+    import gzip
+
+    from treadle.server.console import FOLDER
+
+    files = [FOLDER / url.removeprefix(f"{site.url}/") for url in asked if "/assets/" in url]
+    assert sum(len(gzip.compress(file.read_bytes())) for file in files) < 300_000

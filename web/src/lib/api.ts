@@ -1,0 +1,299 @@
+// The public HTTP API, and nothing else. Shapes are those of INTERFACES.md; only what the console reads is typed.
+
+export type Status =
+  | "running" | "waiting" | "stalled" | "completed" | "failed" | "cancelled" | "partial" | "queued";
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export interface ApiError {
+  class: string;
+  code: string;
+  message: string;
+  where?: string | null;
+  details?: { traceback?: string | TraceFrame[]; [key: string]: unknown };
+}
+
+export interface TraceFrame { file: string; line: number; function: string; text: string }
+
+export interface RunRow {
+  id: string;
+  workflow: string;
+  version: string | null;
+  dialect: string;
+  status: Status;
+  reference: string | null;
+  parent: string | null;
+  started_at: string;
+  ended_at: string | null;
+  error: ApiError | null;
+}
+
+export interface Wait {
+  kind: string;
+  id: string;
+  name: string;
+  due?: string | null;
+  reason?: string;
+  roles?: string[];
+}
+
+export interface RunDocument extends RunRow {
+  digest: string;
+  key?: Json;
+  input: Json;
+  result: Json;
+  version_no: number;
+  waiting_for: Wait[];
+  state: Json;
+  children: string[];
+  stats: { steps: number; intents: number; retries: number; usage?: Json };
+  stale?: boolean;
+  forked_from?: { run: string; seq: number };
+}
+
+export interface RunEvent {
+  seq: number;
+  at: string;
+  type: string;
+  record: number | null;
+  step?: string;
+  data?: Json;
+  [key: string]: Json | undefined;
+}
+
+export interface JournalRecord {
+  seq: number;
+  kind: string;
+  at: string;
+  status?: string;
+  event: { [key: string]: Json };
+  events: Json[];
+  opened: { id: string; kind: string; ref?: string; params?: { [key: string]: Json } }[];
+  cancelled: string[];
+  digest: string;
+}
+
+export interface TraceStep {
+  id: string;
+  kind: string;
+  name: string;
+  seq: number;
+  opened_at: string;
+  status: string;
+  settled: number | null;
+  settled_at: string | null;
+  ms: number | null;
+  error: ApiError | null;
+}
+
+export interface GraphNode { id: string; label: string; shape: string; status: string; badge: string }
+export interface GraphEdge { source: string; target: string; label: string; dashed: boolean; taken: number }
+export interface Graph { title: string; nodes: GraphNode[]; edges: GraphEdge[] }
+
+export interface DefinitionRow {
+  name: string;
+  version: string | null;
+  dialect: string;
+  digest: string;
+  status: string;
+  reasons: string[];
+}
+
+export interface Task {
+  id: string;
+  run: string;
+  workflow: string;
+  name: string;
+  title?: string | null;
+  description?: string | null;
+  type: string | null;
+  roles: string[];
+  payload: Json;
+  schema: Json;
+  reference: string | null;
+  status: string;
+  assignee: string | null;
+  created_at: string;
+  due: string | null;
+  history: { [key: string]: Json }[];
+}
+
+export interface Page<T> { items: T[]; next: string | null }
+
+export interface Problem {
+  severity: "error" | "warning";
+  code: string;
+  message: string;
+  hint: string;
+  file: string | null;
+  line: number | null;
+  column: number | null;
+}
+
+/** A refusal of the API: what went wrong, by its code, with what to do. */
+export class Refusal extends Error {
+  readonly status: number;
+  readonly code: string;
+  readonly problems: Problem[];
+
+  constructor(status: number, code: string, message: string, problems: Problem[] = []) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.problems = problems;
+  }
+}
+
+const BASE = "/api/v1";
+const TOKEN = "treadle.token";
+
+export const token = {
+  get: (): string | null => sessionStorage.getItem(TOKEN),
+  set: (value: string | null): void => {
+    if (value === null) sessionStorage.removeItem(TOKEN);
+    else sessionStorage.setItem(TOKEN, value);
+  },
+};
+
+function headers(more: Record<string, string> = {}): Record<string, string> {
+  const held = token.get();
+  return held === null ? more : { ...more, Authorization: `Bearer ${held}` };
+}
+
+async function refusal(answer: Response): Promise<Refusal> {
+  try {
+    const said = (await answer.json()) as { code?: string; detail?: string; problems?: Problem[] };
+    return new Refusal(answer.status, said.code ?? "INTERNAL", said.detail ?? answer.statusText, said.problems);
+  } catch {
+    return new Refusal(answer.status, "UNREACHABLE", `the server answered ${answer.status}`);
+  }
+}
+
+async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+  let answer: Response;
+  try {
+    answer = await fetch(BASE + path, {
+      method,
+      headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }),
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+  } catch {
+    throw new Refusal(0, "UNREACHABLE", "the server does not answer; it is tried again");
+  }
+  if (!answer.ok) throw await refusal(answer);
+  return (await answer.json()) as T;
+}
+
+export type Query = Record<string, string | number | undefined | null>;
+
+export function queryText(query: Query): string {
+  const parts = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(parts.map(([key, value]) => [key, String(value)])).toString();
+  return text === "" ? "" : `?${text}`;
+}
+
+const segment = encodeURIComponent;
+
+export const api = {
+  runs: (query: Query) => call<Page<RunRow>>("GET", `/runs${queryText(query)}`),
+  run: (id: string) => call<RunDocument>("GET", `/runs/${segment(id)}`),
+  state: (id: string, at?: number) => call<Json>("GET", `/runs/${segment(id)}/state${queryText({ at })}`),
+  journal: (id: string, after = 0) =>
+    call<JournalRecord[]>("GET", `/runs/${segment(id)}/journal${queryText({ after, limit: 1000 })}`),
+  trace: (id: string) => call<{ steps: TraceStep[] }>("GET", `/runs/${segment(id)}/trace`),
+  graph: (id: string, at?: number) => call<Graph>("GET", `/runs/${segment(id)}/graph${queryText({ at })}`),
+  events: (id: string, after = 0) =>
+    call<{ items: RunEvent[]; next: number | null }>("GET", `/runs/${segment(id)}/events${queryText({ after })}`),
+  transcript: (id: string) => call<Json>("GET", `/runs/${segment(id)}/transcript`),
+  diff: (a: string, b: string) =>
+    call<{ equal: boolean; differences: { path: string; left: Json; right: Json }[] }>("GET", `/diff${queryText({ a, b })}`),
+  start: (body: { workflow: string; input?: Json; id?: string; reference?: string }) =>
+    call<RunDocument>("POST", "/runs", body),
+  act: (id: string, action: string, body: object = {}) =>
+    call<RunDocument>("POST", `/runs/${segment(id)}/${action}`, body),
+  definitions: () => call<Page<DefinitionRow>>("GET", "/definitions?limit=1000"),
+  definition: (name: string) =>
+    call<DefinitionRow & { body: Json; input_schema?: Json }>("GET", `/definitions/${segment(name)}`),
+  definitionGraph: (name: string) => call<Graph>("GET", `/definitions/${segment(name)}/graph`),
+  source: async (name: string): Promise<string> => {
+    const answer = await fetch(`${BASE}/definitions/${segment(name)}/export?format=yaml`, { headers: headers() });
+    if (!answer.ok) throw await refusal(answer);
+    return answer.text();
+  },
+  deploy: (files: { path: string; text: string }[], dryRun = false) =>
+    call<{ items?: DefinitionRow[]; problems?: Problem[]; ok?: boolean }>(
+      "POST", `/definitions${queryText({ dry_run: dryRun ? "true" : undefined })}`, { files }),
+  tasks: (query: Query) => call<Page<Task>>("GET", `/tasks${queryText(query)}`),
+  task: (id: string) => call<Task>("GET", `/tasks/${segment(id)}`),
+  taskAct: (id: string, action: string, body: object = {}) =>
+    call<Task>("POST", `/tasks/${segment(id)}/${action}`, body),
+  servers: () => call<Page<{ [key: string]: Json }>>("GET", "/servers"),
+  workers: () => call<Page<{ [key: string]: Json }>>("GET", "/workers"),
+  stats: () => call<{ runs: Record<string, number> }>("GET", "/stats"),
+};
+
+export interface Frame { id: string | null; event: string; data: string }
+
+/** Takes server-sent events apart, however the network cut them. */
+export function frameReader(): (chunk: string) => Frame[] {
+  let rest = "";
+  return (chunk) => {
+    const found: Frame[] = [];
+    const parts = (rest + chunk).split("\n\n");
+    rest = parts.pop() ?? "";
+    for (const part of parts) {
+      const frame: Frame = { id: null, event: "message", data: "" };
+      for (const line of part.split("\n")) {
+        if (line.startsWith("id: ")) frame.id = line.slice(4);
+        else if (line.startsWith("event: ")) frame.event = line.slice(7);
+        else if (line.startsWith("data: ")) frame.data += line.slice(6);
+      }
+      if (frame.id !== null || frame.data !== "") found.push(frame);
+    }
+    return found;
+  };
+}
+
+/** Follows a stream until `stop` is called, and goes on where it was when the connection breaks. `EventSource` cannot
+ * carry a token, so this is fetch. */
+export function follow(path: string, took: (frame: Frame) => void, live?: (connected: boolean) => void): () => void {
+  const control = new AbortController();
+  let last: string | null = null;
+  let ended = false;
+
+  const once = async (): Promise<void> => {
+    const more: Record<string, string> = { Accept: "text/event-stream" };
+    if (last !== null) more["Last-Event-ID"] = last;
+    const answer = await fetch(BASE + path, { headers: headers(more), signal: control.signal });
+    if (!answer.ok || answer.body === null) throw await refusal(answer);
+    live?.(true);
+    const read = frameReader();
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      for (const frame of read(value)) {
+        if (frame.id !== null) last = frame.id;
+        if (frame.event === "end") ended = true;
+        if (frame.data !== "") took(frame);
+      }
+    }
+  };
+
+  void (async () => {
+    let pause = 250;
+    while (!control.signal.aborted && !ended) {
+      try {
+        await once();
+        pause = 250;
+      } catch {
+        if (control.signal.aborted) return;
+      }
+      if (ended) return;
+      live?.(false);
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      pause = Math.min(pause * 2, 5000);
+    }
+  })();
+  return () => control.abort();
+}

@@ -1,0 +1,93 @@
+// Where nodes stand: ELK's layered layout, loaded when the first graph is shown, in a worker of its own.
+
+import type { ELK, ElkNode } from "elkjs/lib/elk-api";
+
+import type { Graph } from "./api";
+
+export interface Placed {
+  nodes: { id: string; x: number; y: number; width: number; height: number }[];
+  edges: { id: string; points: { x: number; y: number }[]; label: { x: number; y: number } | null }[];
+}
+
+export const NODE_HEIGHT = 40;
+
+export function widthOf(label: string, badge: string): number {
+  return Math.min(320, Math.max(120, 64 + label.length * 7.4 + badge.length * 6.5));
+}
+
+let engine: Promise<ELK> | null = null;
+
+async function elk(): Promise<ELK> {
+  engine ??= (async () => {
+    const [{ default: Elk }, { default: address }] = await Promise.all([
+      import("elkjs/lib/elk-api.js"),
+      import("elkjs/lib/elk-worker.min.js?url"),
+    ]);
+    return new Elk({ workerUrl: address, workerFactory: (url?: string) => new Worker(url ?? address) });
+  })();
+  return engine;
+}
+
+export async function layout(graph: Graph): Promise<Placed> {
+  const asked: ElkNode = {
+    id: "root",
+    layoutOptions: {
+      "elk.algorithm": "layered",
+      "elk.direction": graph.nodes.length > 12 ? "DOWN" : "RIGHT",
+      "elk.edgeRouting": "ORTHOGONAL",
+      "elk.layered.spacing.nodeNodeBetweenLayers": "56",
+      "elk.spacing.nodeNode": "28",
+      "elk.spacing.edgeLabel": "6",
+      "elk.layered.considerModelOrder.strategy": "NODES_AND_EDGES",
+    },
+    children: graph.nodes.map((node) => ({ id: node.id, width: widthOf(node.label, node.badge), height: NODE_HEIGHT })),
+    edges: graph.edges.map((edge, n) => ({
+      id: `e${n}`,
+      sources: [edge.source],
+      targets: [edge.target],
+      labels: edge.label === "" ? [] : [{ text: edge.label, width: Math.min(180, edge.label.length * 6.4 + 8), height: 16 }],
+    })),
+  };
+  const found = await (await elk()).layout(asked);
+  return {
+    nodes: (found.children ?? []).map((node) => ({
+      id: node.id, x: node.x ?? 0, y: node.y ?? 0, width: node.width ?? 120, height: node.height ?? NODE_HEIGHT,
+    })),
+    edges: (found.edges ?? []).map((edge) => {
+      const section = edge.sections?.[0];
+      const label = edge.labels?.[0];
+      return {
+        id: edge.id,
+        points: section === undefined ? [] : [section.startPoint, ...(section.bendPoints ?? []), section.endPoint],
+        label: label?.x === undefined || label.y === undefined
+          ? null : { x: label.x + (label.width ?? 0) / 2, y: label.y + (label.height ?? 0) / 2 },
+      };
+    }),
+  };
+}
+
+/** A line through points with rounded corners. */
+export function path(points: { x: number; y: number }[], radius = 6): string {
+  const [first, ...rest] = points;
+  if (first === undefined) return "";
+  let text = `M${first.x} ${first.y}`;
+  rest.forEach((point, n) => {
+    const before = points[n] ?? first;
+    const after = rest[n + 1];
+    if (after === undefined) {
+      text += `L${point.x} ${point.y}`;
+      return;
+    }
+    const into = Math.min(radius, Math.hypot(point.x - before.x, point.y - before.y) / 2);
+    const out = Math.min(radius, Math.hypot(after.x - point.x, after.y - point.y) / 2);
+    const near = towards(point, before, into);
+    const far = towards(point, after, out);
+    text += `L${near.x} ${near.y}Q${point.x} ${point.y} ${far.x} ${far.y}`;
+  });
+  return text;
+}
+
+function towards(from: { x: number; y: number }, to: { x: number; y: number }, by: number): { x: number; y: number } {
+  const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
+  return { x: from.x + ((to.x - from.x) * by) / length, y: from.y + ((to.y - from.y) * by) / length };
+}

@@ -1,0 +1,106 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Suspense, lazy, useState } from "react";
+import { Link, useParams } from "react-router";
+
+import { Code, Dialog, Empty, Failure, Loading } from "../components/bits";
+import { api, type Problem } from "../lib/api";
+import { text } from "../strings";
+import { StartDialog } from "./Start";
+
+const GraphView = lazy(() => import("../components/GraphView"));
+
+export function Definitions() {
+  const found = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
+  const [deploying, setDeploying] = useState(false);
+  return (
+    <div className="page">
+      <div className="row">
+        <h1 className="grow">{text.definitions}</h1>
+        <button className="primary" onClick={() => setDeploying(true)}>Deploy</button>
+      </div>
+      {found.error && <Failure error={found.error} />}
+      {found.data?.items.length === 0 ? <Empty why={text.noDefinitions} command={text.noDefinitionsCommand} /> : (
+        <div className="list">
+          {found.data?.items.map((row) => (
+            <Link key={row.digest + row.version} to={`/definitions/${encodeURIComponent(row.version === null ? row.name : `${row.name}@${row.version}`)}`} className="row" style={{ padding: "8px 12px", borderBottom: "1px solid var(--line)" }}>
+              <strong>{row.name}</strong><span className="soft">{row.version}</span><span className="soft">{row.dialect}</span>
+              <span className={row.status === "available" ? "soft" : "s-failed"}>{row.status}{row.reasons[0] && `: ${row.reasons[0]}`}</span>
+              <code className="soft" style={{ marginLeft: "auto" }}>{row.digest.slice(0, 19)}…</code>
+            </Link>
+          ))}
+        </div>
+      )}
+      {deploying && <DeployDialog onClose={() => setDeploying(false)} />}
+    </div>
+  );
+}
+
+export function DefinitionPage() {
+  const { name = "" } = useParams();
+  const row = useQuery({ queryKey: ["definition", name], queryFn: () => api.definition(name) });
+  const graph = useQuery({ queryKey: ["definition-graph", name], queryFn: () => api.definitionGraph(name) });
+  const source = useQuery({ queryKey: ["definition-source", name], queryFn: () => api.source(name), retry: false });
+  const [starting, setStarting] = useState(false);
+  const [editing, setEditing] = useState(false);
+  if (row.data === undefined) return row.error ? <Failure error={row.error} /> : <Loading />;
+  return (
+    <div className="page">
+      <div className="row">
+        <h1 className="grow">{row.data.name} <span className="soft">{row.data.version}</span></h1>
+        <Link to={`/runs?workflow=${encodeURIComponent(row.data.name)}`}>Its runs</Link>
+        {source.data !== undefined && <button onClick={() => setEditing(true)}>Mend and deploy</button>}
+        <button className="primary" onClick={() => setStarting(true)}>Start a run</button>
+      </div>
+      <div className="facts"><span>{row.data.dialect}</span><code>{row.data.digest}</code></div>
+      <section className="box" aria-label="Picture">
+        {graph.data && <Suspense fallback={<Loading />}><GraphView graph={graph.data} /></Suspense>}
+      </section>
+      <section className="box" aria-label="Source">
+        <header><h2>Source</h2></header>
+        <div className="inside">{source.data === undefined ? <Code value={row.data.body} label="Canonical form" /> : <pre tabIndex={0}>{source.data}</pre>}</div>
+      </section>
+      {starting && <StartDialog workflow={row.data.name} onClose={() => setStarting(false)} />}
+      {editing && <DeployDialog onClose={() => setEditing(false)} text={source.data ?? ""} path={`${row.data.name}.yaml`} />}
+    </div>
+  );
+}
+
+function DeployDialog({ onClose, text: given = "", path: named = "flow.yaml" }: { onClose: () => void; text?: string; path?: string }) {
+  const [source, setSource] = useState(given);
+  const [path, setPath] = useState(named);
+  const client = useQueryClient();
+  const files = [{ path, text: source }];
+  const check = useQuery({
+    queryKey: ["check", path, source],
+    queryFn: () => api.deploy(files, true),
+    enabled: source.trim() !== "",
+    placeholderData: (old) => old,
+  });
+  const deploy = useMutation({
+    mutationFn: () => api.deploy(files),
+    onSuccess: () => {
+      void client.invalidateQueries();
+      onClose();
+    },
+  });
+  return (
+    <Dialog title="Deploy a definition" onClose={onClose} footer={<button className="primary" disabled={deploy.isPending || source.trim() === ""} onClick={() => deploy.mutate()}>Deploy</button>}>
+      <label>File name<input type="text" value={path} onChange={(event) => setPath(event.target.value)} /></label>
+      <label>YAML<textarea rows={16} value={source} onChange={(event) => setSource(event.target.value)} spellCheck={false} /></label>
+      <Problems found={check.data?.problems ?? []} />
+      {deploy.error && <Failure error={deploy.error} />}
+    </Dialog>
+  );
+}
+
+function Problems({ found }: { found: Problem[] }) {
+  return (
+    <div role="status">
+      {found.map((problem, n) => (
+        <div key={n} className={problem.severity === "error" ? "s-failed" : "s-stalled"}>
+          line {problem.line ?? "?"}: {problem.message} {problem.hint && <em>{problem.hint}</em>}
+        </div>
+      ))}
+    </div>
+  );
+}
