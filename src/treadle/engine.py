@@ -73,6 +73,7 @@ class Engine(TaskMethods, AppMethods):
         threads: int = 8,
         clock: Clock | None = None,
         readonly: bool = False,
+        help_others: bool = True,
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -100,7 +101,10 @@ class Engine(TaskMethods, AppMethods):
             hot_runs=arguments.positive(*arguments.cache_size(hot_runs)),
             registry_of=self.library.registry,
             operations=EngineOperations(
-                self.dialects, lambda: self.applications, lambda dialect: self.worker.try_again(dialect)
+                self.dialects,
+                lambda: self.applications,
+                lambda dialect: self.worker.try_again(dialect),
+                lambda runs: self._bridge.help(runs),
             ),
             readonly=readonly,
         )
@@ -115,6 +119,8 @@ class Engine(TaskMethods, AppMethods):
             threads=arguments.positive("threads", threads),
         )
         self._bridge.worker = self.worker if work else None
+        if not help_others:
+            self.worker.others.leave_alone()
 
     async def __aenter__(self) -> Engine:
         self.library.stored.clear()
@@ -428,6 +434,12 @@ class Engine(TaskMethods, AppMethods):
     async def events_after(self, run: str, after: int, record: int = 1) -> Rows:
         """A run's events with a higher number than `after`, none of which is in a record before `record`."""
         return await self._bridge.events_after(run, after, record)
+
+    async def want(self, *runs: str) -> None:
+        """Has the work of these runs and their families done, by an engine that does not help others."""
+        self.worker.others.want(runs)
+        if self.owns and not self.worker.others.helps:
+            await self.operate("help", {"runs": [*runs]})
 
     async def gc(self, *, now_ns: int | None = None, dry_run: bool = False) -> dict[str, int]:
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""

@@ -261,8 +261,8 @@ class LocalBus:
             entry = self._entries.get(intent)
             return entry is not None and not entry.waits
 
-    def reconsider(self, dialect: str) -> None:
-        """What the resident has declined of a dialect may be something for it now."""
+    def reconsider(self, chosen: Callable[[Work], bool], *, declined: bool = False) -> None:
+        """What the resident left to the others, or has `declined`, may be something for it now."""
         resident = self._resident
         if resident is None:
             return
@@ -270,7 +270,10 @@ class LocalBus:
             found = [
                 entry
                 for entry in self._entries.values()
-                if entry.waits and RESIDENT in entry.declined and entry.work.dialect == dialect
+                if entry.waits
+                and entry.queue.lane == OTHERS
+                and (RESIDENT in entry.declined) == declined
+                and chosen(entry.work)
             ]
             for entry in found:
                 self._forget(entry)

@@ -27,6 +27,7 @@ async def drive(
 
     from .following import watch
 
+    await engine.want(run.id)
     cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:

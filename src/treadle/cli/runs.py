@@ -82,6 +82,9 @@ SkillFiles = Annotated[
     ),
 ]
 UntilWait = Annotated[bool, typer.Option("--until-wait", help="Return also when only timers are left.")]
+HelpOthers = Annotated[
+    bool, typer.Option("--help-others", help="Do the open work of other runs too, meanwhile.")
+]
 UNFINISHED = ("running", "waiting", "stalled")
 
 
@@ -111,6 +114,7 @@ async def run(
     until_wait: UntilWait = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as one JSON line.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Only the canonical spelling.")] = False,
+    help_others: HelpOthers = False,
     app: App = None,
 ) -> int:
     """Compile, start, and drive a run to its end with live progress.
@@ -123,7 +127,7 @@ async def run(
     secrets_path = inputs.secrets_file(secrets)
     if not is_file(target) and not cli.has_store():
         cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
-    engine = await cli.prepare(app)
+    engine = await cli.prepare(app, help_others=help_others)
     workflow = one(engine, target, strict=strict)
     if not isinstance(workflow, str):
         warn(cli.out, workflow, data, target)
@@ -132,6 +136,7 @@ async def run(
     if key is not None and id is None:
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()
+    await engine.want(id)
     cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
     async with cli.started(engine):
         if dry_run:
@@ -179,10 +184,12 @@ async def resume(
     ] = None,
     until_wait: UntilWait = False,
     skills: SkillFiles = None,
+    help_others: HelpOthers = False,
     app: App = None,
 ) -> int:
-    """Drive unfinished runs on."""
-    async with cli.engine(app, creates=False, skills=skills or ()) as engine:
+    """Drive unfinished runs on. With ids only those, and the runs that they called."""
+    helps = help_others or not ids
+    async with cli.engine(app, creates=False, skills=skills or (), help_others=helps) as engine:
         if ids and len(ids) == 1:
             return outcome(
                 cli.out, await drive(cli, engine, await finding.run_of(engine, ids[0]), until_wait=until_wait)
@@ -191,6 +198,7 @@ async def resume(
         cli.out.lines = True
         cli.on_interrupt = "The runs are safe and go on with: treadle resume"
         runs = [await finding.run_of(engine, id) for id in found]
+        await engine.want(*(run.id for run in runs))
         codes = []
         for started in runs:
             codes.append(

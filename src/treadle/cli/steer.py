@@ -64,7 +64,7 @@ async def patch(
         await engine.patch(id, data, by=choice.user)
         return await then(cli, engine, await engine.run(id), choice, quiet=True)
 
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids, choice), act)
 
 
@@ -120,7 +120,7 @@ async def signal(
         )
         return marked(await then(cli, engine, await engine.run(id), choice, quiet=True), answer)
 
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, help_others=False) as engine:
         if reference is None:
             return await each(cli, engine, Bulk(ids, choice), act)
         if ids:
@@ -140,6 +140,7 @@ async def then(
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
     if choice.no_wait:
+        await engine.want(run.id)
         return await run.show()
     return await drive(cli, engine, run, after=after, quiet=quiet or choice.filtered)
 
@@ -175,7 +176,7 @@ async def cancel(
             await run.result(timeout=CANCEL_WAIT_S)
         return await run.show()
 
-    async with cli.engine(creates=False) as engine:
+    async with cli.engine(creates=False, help_others=False) as engine:
         bulk = Bulk(ids or (), choice)
         return await each(cli, engine, bulk, act, exits=False)
 
@@ -250,7 +251,7 @@ async def retry(
         await engine.retry(id, by=choice.user, **how)
         return await then(cli, engine, run, choice, after=before)
 
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids or (), choice), act)
 
 
@@ -293,5 +294,5 @@ async def fork(
         forked = await engine.fork(source, at=at, definition=other, new_id=id, by=choice.user)
         return await then(cli, engine, forked, choice)
 
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids or (), choice), act)

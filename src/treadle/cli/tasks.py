@@ -192,7 +192,7 @@ async def complete(
 ) -> int:
     """Answer a task and drive its run on to the next wait."""
     answer = inputs.value(data, "--data")
-    async with cli.engine(app, creates=False) as engine:
+    async with cli.engine(app, creates=False, help_others=False) as engine:
         id = await finding.task_id(engine, id)
         row = await engine.task(id)
         if claim:

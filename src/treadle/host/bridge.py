@@ -33,6 +33,7 @@ from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
+from .helping import Asking
 from .news import Watching
 from .readers import Readers
 from .signing import node_signer
@@ -96,6 +97,7 @@ class Bridge:
         self.worker: Worker | None = None
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
+        self._asking = Asking(self)
         self._clock = clock
         self._hot_runs = hot_runs
         self._registry_of = registry_of
@@ -120,6 +122,18 @@ class Bridge:
     def core(self) -> Core | None:
         """The core, if this engine owns the store; else it is the guest of another process."""
         return self._thread.core if self._thread is not None else None
+
+    @property
+    def lock(self) -> OwnerLock | None:
+        return self._lock
+
+    def help(self, runs: list[str] | None) -> None:
+        """On the core thread: somebody wants these runs done, or all."""
+        if self.worker is None:
+            return
+        self.worker.help(runs)
+        if runs is None and self._lock is not None:
+            self._lock.helps()
 
     @property
     def is_forked(self) -> bool:
@@ -170,6 +184,8 @@ class Bridge:
 
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
         self._lock = OwnerLock(self.path) if self.path is not None else None
+        if self._lock is not None and self.worker is not None:
+            self._lock.alone = not self.worker.others.helps
         thread = CoreThread(
             lambda: open_sqlite(self.path), self._make_core, self, self._lock, on_stop=self._stopped
         )
@@ -187,8 +203,11 @@ class Bridge:
         if failure is not None:
             raise failure
         self._started = True
+        if self._lock is not None:
+            self._asking.begin()
 
     async def stop(self) -> None:
+        await self._asking.end()
         if self.worker is not None:
             await self.worker.stop()
         await self.watching.end()

@@ -26,14 +26,16 @@ class AppOperations(Operations, Protocol):
 
 class EngineOperations:
     """`applications` is asked when the first of them is needed; `try_again` hands out once more what a
-    dialect's work lacked code for."""
+    dialect's work lacked code for; `help` has the work of some runs done here, or of all."""
 
     def __init__(
         self,
         dialects: Mapping[str, Dialect],
         applications: Callable[[], AppOperations],
         try_again: Callable[[str], None],
+        help: Callable[[list[str] | None], None],
     ) -> None:
+        self._help = help
         self._dialects = dialects
         self._applications = applications
         self._try_again = try_again
@@ -42,6 +44,10 @@ class EngineOperations:
         match asked.name:
             case "deploy":
                 return self._deploy(desk, deploys.Deploy.from_value(asked.body))
+            case "help":
+                runs = asked.body.get("runs")
+                self._help(None if runs is None else [str(run) for run in runs])
+                return None
             case "learn":
                 return deploys.learn(desk, asked.body)
             case "task":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ class OwnerLock:
         self._store = store
         self._path = store.with_name(store.name + "-owner")
         self._fd: int | None = None
+        # Whether the owner works for its own runs only; set before the lock is taken.
+        self.alone = False
 
     def acquire(self) -> bool:
         """Takes the lock if nobody holds it; never waits."""
@@ -39,17 +42,36 @@ class OwnerLock:
         except BlockingIOError:
             os.close(fd)
             return False
-        with suppress(OSError):  # a full disk: the number is for messages only
-            os.ftruncate(fd, 0)
-            os.write(fd, str(os.getpid()).encode())
         self._fd = fd
+        self._sign()
         _HELD.add(self)
         return True
+
+    def helps(self) -> None:
+        """From now on the owner works for everybody."""
+        self.alone = False
+        self._sign()
+
+    def _sign(self) -> None:
+        assert self._fd is not None
+        # The instant tells one opening by a process from its next.
+        text = f"{os.getpid()} alone {time.time_ns()}" if self.alone else str(os.getpid())
+        with suppress(OSError):  # a full disk: it is for messages and good manners only
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, text.encode(), 0)
+
+    def works_alone(self) -> str | None:
+        """Who owns the store and works for its own runs only; None: the owner helps everybody."""
+        try:
+            text = self._path.read_text()
+        except OSError:
+            return None
+        return text if " alone " in text else None
 
     def holder(self) -> int | None:
         """The process that holds (or last held) the lock, for messages."""
         try:
-            return int(self._path.read_text() or "0") or None
+            return int(self._path.read_text().partition(" ")[0] or "0") or None
         except (OSError, ValueError):
             return None
 

@@ -30,6 +30,7 @@ from treadle.runtime.ports import Item, Work
 
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 from .lane import FUNCTIONS, STUCK_S, Lane
+from .others import Others
 from .performers import ANY, PerformerTable, Performs
 from .worker_job import Definitions, Vault, WorkerJob, failed
 
@@ -68,6 +69,7 @@ class Worker:
         self.definitions = definitions
         # Which pools it serves; None for all.
         self.pools = pools
+        self.others = Others()
         # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
         # Set by the composition root: how receipts are signed.
@@ -155,6 +157,8 @@ class Worker:
     def lane_of(self, work: Work) -> str:
         if self.pools is not None and (work.intent.pool or DEFAULT_POOL) not in self.pools:
             return OTHERS
+        if not self.others.takes(work.run):
+            return OTHERS
         return FUNCTIONS if self._is_threaded(work) else COROUTINES
 
     def offered(self, lanes: dict[str, int]) -> None:
@@ -169,6 +173,14 @@ class Worker:
         if COROUTINES in lanes:
             self._soon(self._pump)
 
+    def help(self, runs: list[str] | None) -> None:
+        """Does the work of these runs too, or of all."""
+        if runs is None:
+            self.others.help()
+        else:
+            self.others.want(runs)
+        self.bus.reconsider(lambda work: self.others.takes(work.run))
+
     def revoked(self, intents: Sequence[str]) -> None:
         for intent in intents:
             self._lane.revoke(intent)
@@ -177,7 +189,7 @@ class Worker:
 
     def try_again(self, dialect: str) -> None:
         """Takes up what had to stay open: code of its dialect has come."""
-        self.bus.reconsider(dialect)
+        self.bus.reconsider(lambda work: work.dialect == dialect, declined=True)
 
     def _is_threaded(self, work: Work) -> bool:
         try:
