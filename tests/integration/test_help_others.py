@@ -106,9 +106,7 @@ async def test_what_a_guest_was_started_for_is_done_by_a_lonely_owner_and_nothin
     (folder / "hold").touch()
     owner = command(folder, "run", "own.yaml", "--id", "mine")
     eventually((folder / "own.txt").exists)
-    out, _ = await asyncio.to_thread(
-        ended, command(folder, "run", "pays.yaml", "--id", "of-guest", "--json")
-    )
+    out, _ = await asyncio.to_thread(ended, command(folder, "run", "pays.yaml", "--id", "of-guest", "--json"))
     assert json.loads(out)["status"] == "completed"
     assert (folder / "paid.txt").read_text().split() == ["paid", "done"]
     # A guest may be started for the run that was left, too.
