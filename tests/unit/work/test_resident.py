@@ -81,7 +81,7 @@ def test_what_the_resident_declines_goes_to_others_until_it_reconsiders() -> Non
     (handed,) = bus.take("other", (DEFAULT_POOL,), 1)
     bus.release("other", [handed.lease], "no tool slack either")
     assert bus.undone([("other", (DEFAULT_POOL,))]) == {"a": "no tool slack"}
-    bus.reconsider("toy")
+    bus.reconsider(lambda work: work.dialect == "toy", declined=True)
     assert sorted(names(bus.take_here("lane", 9))) == ["a", "b"]
 
 
