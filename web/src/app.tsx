@@ -3,6 +3,7 @@ import { useMemo, useRef, useState } from "react";
 import { Navigate, NavLink, Route, Routes, useNavigate } from "react-router";
 
 import { Dialog } from "./components/bits";
+import { Boundary } from "./components/Boundary";
 import { Palette } from "./components/Palette";
 import { api, Refusal, token } from "./lib/api";
 import { useKeys, useRunChanges } from "./lib/hooks";
@@ -68,6 +69,7 @@ function Shell() {
         {live === "broken" && <div className="notice" role="status">{text.reconnecting}</div>}
       </div>
       <main id="main" tabIndex={-1}>
+        <Boundary>
         <Routes>
           <Route path="/" element={<Overview />} />
           <Route path="/runs" element={<Runs />} />
@@ -78,6 +80,7 @@ function Shell() {
           <Route path="/compare" element={<Compare />} />
           <Route path="*" element={<Navigate to="/runs" replace />} />
         </Routes>
+        </Boundary>
       </main>
       {palette && <Palette onClose={() => setPalette(false)} />}
       {help && (

@@ -3,6 +3,7 @@
 import type { ELK, ElkNode } from "elkjs/lib/elk-api";
 
 import type { Graph } from "./api";
+import { patient } from "./patient";
 
 export interface Placed {
   nodes: { id: string; x: number; y: number; width: number; height: number }[];
@@ -19,10 +20,8 @@ let engine: Promise<ELK> | null = null;
 
 async function elk(): Promise<ELK> {
   engine ??= (async () => {
-    const [{ default: Elk }, { default: address }] = await Promise.all([
-      import("elkjs/lib/elk-api.js"),
-      import("elkjs/lib/elk-worker.min.js?url"),
-    ]);
+    const [{ default: Elk }, { default: address }] = await patient(() =>
+      Promise.all([import("elkjs/lib/elk-api.js"), import("elkjs/lib/elk-worker.min.js?url")]));
     return new Elk({ workerUrl: address, workerFactory: (url?: string) => new Worker(url ?? address) });
   })();
   return engine;

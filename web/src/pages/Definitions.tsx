@@ -6,8 +6,9 @@ import { Code, Dialog, Empty, Failure, Loading } from "../components/bits";
 import { api, type Problem } from "../lib/api";
 import { text } from "../strings";
 import { StartDialog } from "./Start";
+import { patient } from "../lib/patient";
 
-const GraphView = lazy(() => import("../components/GraphView"));
+const GraphView = lazy(() => patient(() => import("../components/GraphView")));
 
 export function Definitions() {
   const found = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });

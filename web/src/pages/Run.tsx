@@ -9,8 +9,9 @@ import { api, follow, type ApiError, type Json, type JournalRecord, type RunDocu
 import { cause, changes, duration, sentence, waitText } from "../lib/describe";
 import { useNow, useParam } from "../lib/hooks";
 import { clock, exact, span } from "../lib/time";
+import { patient } from "../lib/patient";
 
-const GraphView = lazy(() => import("../components/GraphView"));
+const GraphView = lazy(() => patient(() => import("../components/GraphView")));
 const TERMINAL = new Set(["completed", "failed", "cancelled", "partial"]);
 const TABS = ["events", "state", "journal", "transcript", "children", "input"] as const;
 
