@@ -110,21 +110,20 @@ class Engine(TaskMethods, AppMethods):
         )
         self.worker = Worker(
             self._bridge.bus,
-            self._bridge.submit,
+            self._bridge,
             self.secrets,
-            self._bridge.fetch_blob,
             ByDigest(self.library, self._bridge.read_blocking),
             PerformerTable(lambda dialect: performers_of(dialect, self)),
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),
         )
-        self._bridge.worker = self.worker if work else None
+        self._works = work
         if not help_others:
             self.worker.others.leave_alone()
 
     async def __aenter__(self) -> Engine:
         self.library.stored.clear()
-        await self._bridge.start()
+        await self._bridge.start(self.worker if self._works else None)
         try:
             for deploy in self._deploying:
                 await self._bridge.operate("deploy", deploy.to_value())
@@ -299,9 +298,8 @@ class Engine(TaskMethods, AppMethods):
         spec = options.get("model")
         # A script may be wrong for the agents that another dialect calls, too.
         scripted = spec is not None and spec.partition(":")[0] == "scripted"
-        works = self._bridge.worker is not None
         own = dialect.asks_models and self.owns
-        if scripted or (own and (spec or (works and dialect.needs_model(loaded)))):
+        if scripted or (own and (spec or (self._works and dialect.needs_model(loaded)))):
             self.agents.providers.check(options)
 
     async def run(self, id: str) -> Run:

@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
+from treadle.kernel.model import Receipt
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
 from treadle.runtime.commands import Command, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
-from treadle.runtime.ports import Ack, Clock, News, SystemClock, Work
+from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
 from treadle.store.open import open_sqlite
 from treadle.store.owner import OwnerLock
@@ -36,7 +37,7 @@ from treadle.work.worker import Worker
 from .helping import Asking
 from .news import Watching
 from .readers import Readers
-from .signing import node_signer
+from .signing import Signer, node_signer
 from .thread import CoreThread
 
 log = logging.getLogger("treadle")
@@ -94,7 +95,9 @@ class Bridge:
         self.path = path
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
-        self.worker: Worker | None = None
+        # What does the work here, while the engine is open.
+        self._worker: Worker | None = None
+        self._signer: Signer | None = None
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
         self._asking = Asking(self)
@@ -129,9 +132,9 @@ class Bridge:
 
     def help(self, runs: list[str] | None) -> None:
         """On the core thread: somebody wants these runs done, or all."""
-        if self.worker is None:
+        if self._worker is None:
             return
-        self.worker.help(runs)
+        self._worker.help(runs)
         if runs is None and self._lock is not None:
             self._lock.helps()
 
@@ -160,7 +163,7 @@ class Bridge:
             )
         return loop
 
-    async def start(self) -> None:
+    async def start(self, worker: Worker | None) -> None:
         self._check_process()
         if self._readers is not None:
             raise Unsupported("this engine is open already; use it inside its one `async with`")
@@ -171,6 +174,7 @@ class Bridge:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._failure = None
+        self._worker = worker
         self._readers = Readers(self.path, onlooker=self.readonly)
         if not self.readonly:
             self._switch_interval = sys.getswitchinterval()
@@ -184,20 +188,18 @@ class Bridge:
 
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
         self._lock = OwnerLock(self.path) if self.path is not None else None
-        if self._lock is not None and self.worker is not None:
-            self._lock.alone = not self.worker.others.helps
+        if self._lock is not None and self._worker is not None:
+            self._lock.alone = not self._worker.others.helps
         thread = CoreThread(
             lambda: open_sqlite(self.path), self._make_core, self, self._lock, on_stop=self._stopped
         )
-        if self.worker is not None:
-            self.worker.start(loop)
+        if self._worker is not None:
+            self._worker.start(loop)
         else:
             self.bus.attach(None)
         with _threads_given():
             thread.start()
         self._thread = thread
-        if self.worker is not None:
-            self.worker.turn_with = thread.turn_with
         with _threads_given():
             failure = await asyncio.to_thread(thread.opened.get)
         if failure is not None:
@@ -208,8 +210,8 @@ class Bridge:
 
     async def stop(self) -> None:
         await self._asking.end()
-        if self.worker is not None:
-            await self.worker.stop()
+        if self._worker is not None:
+            await self._worker.stop()
         await self.watching.end()
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
@@ -227,9 +229,7 @@ class Bridge:
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store) -> Core:
-        signer = node_signer(self.path)
-        if self.worker is not None:
-            self.worker.sign = signer.sign
+        self._signer = signer = node_signer(self.path)
         return Core(
             store,
             self._registry_of(store),
@@ -356,6 +356,15 @@ class Bridge:
             return self._readers.submit(question).result()
         found: T = self.ask_blocking(lambda ack: Write(lambda desk: question(desk.store), ack))
         return found
+
+    # --- for the worker ---
+
+    def turn_with(self, item: Item) -> bool:
+        thread = self._thread
+        return thread is not None and thread.turn_with(item)
+
+    def sign(self, receipt: Receipt) -> bytes:
+        return b"" if self._signer is None else self._signer.sign(receipt)
 
     def fetch_blob(self, digest: str) -> bytes:
         return self.read_blocking(lambda reads: reads.blob(digest))

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from treadle.bus.local import OTHERS, RESIDENT, LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
@@ -48,13 +48,28 @@ STALLED_SHOWN_MAX: Final = 8
 CANCEL_S: Final = 5.0
 
 
+class CoreDoor(Protocol):
+    """How a worker reaches the core, from any thread but the core's."""
+
+    def submit(self, command: Command) -> None: ...
+
+    def fetch_blob(self, digest: str) -> bytes: ...
+
+    def turn_with(self, item: Item) -> bool:
+        """Turns the core with a receipt on the calling thread, if it is idle; False if it is not."""
+        ...
+
+    def sign(self, receipt: Receipt) -> bytes:
+        """The node's signature; empty where this process has no key."""
+        ...
+
+
 class Worker:
     def __init__(
         self,
         bus: LocalBus,
-        submit: Callable[[Command], None],
+        core: CoreDoor,
         vault: Vault,
-        fetch_blob: Callable[[str], bytes],
         definitions: Definitions,
         performers: PerformerTable | None = None,
         *,
@@ -63,24 +78,20 @@ class Worker:
         pools: Collection[str] | None = None,
     ) -> None:
         self.bus = bus
-        self.submit = submit
+        self.core = core
+        self.submit = core.submit
         self.vault = vault
-        self.fetch_blob = fetch_blob
         self.definitions = definitions
         # Which pools it serves; None for all.
         self.pools = pools
         self.others = Others()
         # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
-        # Set by the composition root: how receipts are signed.
-        self.sign: Callable[[Receipt], bytes] | None = None
         self._concurrency = concurrency
         self.performers = performers or PerformerTable()
         self._threads = threads
         self._make_lane()
         self._here = threading.local()
-        # Set by the bridge: turns the core with a receipt on the calling thread, if it is idle.
-        self.turn_with: Callable[[Item], bool] = lambda item: False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, float] = {}
@@ -299,7 +310,7 @@ class Worker:
         if alone:
             self._here.turning = True
             try:
-                if self.turn_with(item):
+                if self.core.turn_with(item):
                     return True
             finally:
                 self._here.turning = False

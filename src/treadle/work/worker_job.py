@@ -102,9 +102,9 @@ class WorkerJob:
         digest = str(reference["checksum"])
         body = self._blobs.get(digest)
         if body is None and self._threaded:
-            body = self._worker.fetch_blob(digest)
+            body = self._worker.core.fetch_blob(digest)
         elif body is None:
-            body = await asyncio.to_thread(self._worker.fetch_blob, digest)
+            body = await asyncio.to_thread(self._worker.core.fetch_blob, digest)
         return decode_trusted(body)
 
     async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
@@ -158,8 +158,8 @@ class WorkerJob:
             events=redact(to_value(done.events)) if done.events else [],
         )
         row = self._worker.performers.get(self.dialect, self.intent.kind)
-        if self._worker.sign is not None and row is not None and row.signed:
-            receipt = msgspec.structs.replace(receipt, signature=self._worker.sign(receipt))
+        if row is not None and row.signed:
+            receipt = msgspec.structs.replace(receipt, signature=self._worker.core.sign(receipt))
         return Item(self.run, receipt, blobs=self._blobs)
 
 
