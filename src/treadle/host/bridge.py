@@ -95,7 +95,6 @@ class Bridge:
         self.path = path
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
-        # What does the work here, while the engine is open.
         self._worker: Worker | None = None
         self._signer: Signer | None = None
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
@@ -116,6 +115,11 @@ class Bridge:
         self._switch_interval = sys.getswitchinterval()
 
     # --- life ---
+
+    @property
+    def worker(self) -> Worker | None:
+        """What does the work here, if anything does."""
+        return self._worker
 
     @property
     def open(self) -> bool:
