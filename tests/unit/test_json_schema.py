@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from referencing.exceptions import Unresolvable
 
+from treadle.lang import json_schema
 from treadle.lang.json_schema import syntax_problem, validator
 from treadle.lang.patterns import PatternError, TooMuchWork
+from treadle.lang.schema_keywords import KEYWORDS
 
 HOSTILE = "^(a+)+$"
 TEXT = "a" * 60 + "!"
@@ -128,3 +130,122 @@ def test_what_fits_is_what_jsonschema_says(schema: Any, value: Any) -> None:
         text for text in wanted if "Unevaluated" not in text
     ]
     assert len(found) == len(wanted)
+
+
+def test_keywords_that_speak_are_ours() -> None:
+    """What is told is recorded, and jsonschema words it otherwise from version to version. Its own are
+    left where they only lead to other schemas; `format` is not checked."""
+    theirs = {
+        name
+        for name, keyword in json_schema._Validator.VALIDATORS.items()
+        if not keyword.__module__.startswith("treadle.")
+    }
+    silent = {"allOf", "dependentSchemas", "if", "prefixItems", "properties", "propertyNames"}
+    assert theirs == {"$ref", "$dynamicRef", "format", *silent}
+
+
+SPOKEN: list[tuple[Any, Any, str]] = [
+    ({"type": "string"}, 1, "1 is not of type 'string'"),
+    ({"type": ["string", "null"]}, True, "True is not of type 'string', 'null'"),
+    ({"enum": [1, "a"]}, True, "True is not one of [1, 'a']"),
+    ({"const": [1]}, [True], "[1] was expected"),
+    ({"required": ["a"]}, {"b": 1}, "'a' is a required property"),
+    ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "'b' is a dependency of 'a'"),
+    ({"items": False}, [1, 2], "Expected at most 0 items but found 2 extra: [1, 2]"),
+    (
+        {"prefixItems": [True], "items": False},
+        [1, 2],
+        "Expected at most 1 item but found 1 extra: 2",
+    ),
+    ({"contains": {"const": 1}}, [2], "[2] does not contain items matching the given schema"),
+    (
+        {"contains": True, "maxContains": 1},
+        [1, 2],
+        "Too many items match the given schema (expected at most 1)",
+    ),
+    (
+        {"contains": {"const": 1}, "minContains": 2},
+        [1],
+        "Too few items match the given schema (expected at least 2 but only 1 matched)",
+    ),
+    ({"multipleOf": 2}, 3, "3 is not a multiple of 2"),
+    ({"multipleOf": 0.5}, 0.75, "0.75 is not a multiple of 0.5"),
+    ({"uniqueItems": True}, [1, 1.0], "[1, 1.0] has non-unique elements"),
+    ({"uniqueItems": True}, [{"a": [1]}, {"a": [1]}], "[{'a': [1]}, {'a': [1]}] has non-unique elements"),
+    ({"anyOf": [{"const": 1}]}, 2, "2 is not valid under any of the given schemas"),
+    ({"oneOf": [{"const": 1}]}, 2, "2 is not valid under any of the given schemas"),
+    (
+        {"oneOf": [{"const": 1}, {"type": "number"}]},
+        1,
+        "1 is valid under each of {'type': 'number'}, {'const': 1}",
+    ),
+    ({"not": {"const": 1}}, 1, "1 should not be valid under {'const': 1}"),
+    ({"minimum": 2}, 1, "1 is less than the minimum of 2"),
+    ({"maximum": 2}, 3.5, "3.5 is greater than the maximum of 2"),
+    ({"exclusiveMinimum": 2}, 2, "2 is less than or equal to the minimum of 2"),
+    ({"exclusiveMaximum": 2}, 2, "2 is greater than or equal to the maximum of 2"),
+    ({"minItems": 1}, [], "[] should be non-empty"),
+    ({"minItems": 2}, [1], "[1] is too short"),
+    ({"maxItems": 0}, [1], "[1] is expected to be empty"),
+    ({"maxItems": 1}, [1, 2], "[1, 2] is too long"),
+    ({"minLength": 2}, "a", "'a' is too short"),
+    ({"maxLength": 1}, "ab", "'ab' is too long"),
+    ({"minProperties": 2}, {"a": 1}, "{'a': 1} does not have enough properties"),
+    ({"maxProperties": 1}, {"a": 1, "b": 2}, "{'a': 1, 'b': 2} has too many properties"),
+    ({"properties": {"a": False}}, {"a": 1}, "False schema does not allow 1"),
+    (
+        {"prefixItems": [True], "unevaluatedItems": False},
+        [1, 2, "x"],
+        "Unevaluated items are not allowed (2, 'x' were unexpected)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "words"), SPOKEN, ids=lambda part: str(part)[:40])
+def test_what_does_not_fit_is_told_in_the_words_of_journals_that_are_there(
+    schema: Any, value: Any, words: str
+) -> None:
+    """Verdicts of runs hold these words since 0.1.0: another word, and those runs replay differently."""
+    assert messages(schema, value) == [words]
+
+
+def test_each_keyword_of_ours_is_among_them() -> None:
+    assert {key for schema, _, _ in SPOKEN for key in schema} >= KEYWORDS.keys()
+
+
+def _lists(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=2)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "items": inner,
+            "prefixItems": several,
+            "contains": inner,
+            "minContains": st.integers(0, 2),
+            "maxContains": st.integers(0, 2),
+            "unevaluatedItems": inner,
+            "uniqueItems": st.booleans(),
+            "minItems": st.integers(0, 2),
+            "maxItems": st.integers(0, 2),
+            "enum": st.lists(st.sampled_from([1, True, [1], [True], {"a": 1}]), min_size=1),
+            "oneOf": several,
+            "anyOf": several,
+            "not": inner,
+        },
+    )
+
+
+ITEMS = st.recursive(
+    st.sampled_from([1, 1.0, 0, False, True, "a", None, 2.5]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+LEAVES = st.sampled_from(
+    [True, False, {"type": "integer"}, {"multipleOf": 0.5}, {"minimum": 1}, {"const": 1}, {"const": [True]}]
+)
+
+
+@given(st.recursive(LEAVES, _lists, max_leaves=6), ITEMS)
+def test_what_fits_in_lists_is_what_jsonschema_says(schema: Any, value: Any) -> None:
+    wanted = [error.message for error in Draft202012Validator(schema).iter_errors(value)]
+    assert messages(schema, value) == wanted

@@ -166,10 +166,7 @@ def _again(
         except PASSING:
             raise
         except Exception as error:  # the same error is what replay expects
-            again = error_of(error)
-            if again["code"] == record["error"]["code"] == "MACHINE_ERROR":
-                # The words were those of whatever raised it (0.1.0), and are nothing that was decided.
-                again = record["error"]
+            again = _as_recorded(error_of(error), record["error"])
             return fault(run, event, again, at_ns=at_ns)
         return fault(
             run, event, {"class": "internal", "code": "NO_FAULT", "message": "", "details": {}}, at_ns=at_ns
@@ -201,6 +198,15 @@ def _again(
             where=f"{run.id}#{record['seq']}",
             details={"seq": record["seq"], "expected": "admitted", "got": error_of(error)},
         ) from error
+
+
+def _as_recorded(again: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """The error of a fault that was decided again. Which one it is, where and with what details was
+    decided; its words may quote an author's code, and so Python's or a library's, which change."""
+    if again["code"] == recorded["code"] == "MACHINE_ERROR":
+        return recorded
+    worded = {**again, "message": recorded["message"]}
+    return recorded if worded == recorded else again
 
 
 def snapshot_of(run: RunState) -> bytes:

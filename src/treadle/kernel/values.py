@@ -55,7 +55,7 @@ def encode(value: Value) -> bytes:
         data = _encode(value)
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
-        raise ValueRefused(str(error)) from error
+        raise ValueRefused("the value cannot be encoded") from error
     if _CID_TAG in data or (_NEGATIVE_64 in data and _BELOW_64.search(data)):
         _check(value, "$", 0)
         out = bytearray()
@@ -84,7 +84,7 @@ def decode_trusted(data: bytes) -> Value:
     try:
         return _decode(data)
     except (ValueError, TypeError, RecursionError) as error:
-        raise NotCanonical(str(error)) from error
+        raise NotCanonical("these bytes are not the canonical encoding of a value") from error
 
 
 def _may_be_deep(data: bytes) -> bool:

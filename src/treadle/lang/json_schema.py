@@ -4,7 +4,7 @@
 the core's thread, when a run is replayed, and offline. It matches patterns with `re`, which may take for
 ever, changes to another draft where a part of a schema asks for it, and tells of additional properties in
 an order that differs between processes. Here a schema knows itself and the published meta-schemas; its
-patterns are bounded; it is read as draft 2020-12 throughout. One that refers to anything else, or to
+patterns are bounded; it is read as draft 2020-12 throughout, and speaks words of ours (`schema_keywords`). One that refers to anything else, or to
 itself without end, is found before a run.
 """
 
@@ -22,6 +22,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from .patterns import Budget, PatternError, TooMuchWork, compile_pattern
+from .schema_keywords import KEYWORDS, no_value_fits
 from .text import Path
 
 # What `Schema.iter_errors` raises for a schema that cannot be applied to a value.
@@ -35,20 +36,33 @@ _REFERENCES: Final = ("$ref", "$dynamicRef")
 _budget: ContextVar[Budget | None] = ContextVar("_budget", default=None)
 
 
+def why_not_applied(error: Exception) -> str:
+    """Why a schema could not be applied, in words of ours; those about patterns are."""
+    if isinstance(error, TooMuchWork | PatternError):
+        return str(error)
+    if isinstance(error, Unresolvable):
+        return "a reference in it leads out of the schema, or nowhere in it"
+    return "it goes too deep, or asks of a value what that does not have"
+
+
 class Schema:
     """A schema that values are checked against."""
 
     def __init__(self, schema: Any) -> None:
         self._validator = _Validator(schema, registry=REGISTRY)
 
-    def iter_errors(self, value: Any) -> list[ValidationError]:
+    def iter_errors(self, value: Any, budget: Budget | None = None) -> list[ValidationError]:
         """All in which a value does not fit. Raises one of CANNOT_APPLY if that cannot be found out:
         a reference leads elsewhere, or patterns take too much work, which all of them share."""
-        before = _budget.set(Budget())
+        before = _budget.set(budget or Budget())
         try:
-            return list(self._validator.iter_errors(value))
+            found = list(self._validator.iter_errors(value))
         finally:
             _budget.reset(before)
+        for error in found:
+            if error.schema is False:
+                error.message = no_value_fits(error.instance)
+        return found
 
 
 def validator(schema: Any) -> Schema:
@@ -63,8 +77,8 @@ def syntax_problem(schema: Any) -> tuple[Path, str] | None:
     except SchemaError as error:
         why = f": {error.cause}" if isinstance(error.cause, PatternError) else ""
         return tuple(error.absolute_path), f"not a JSON Schema: {error.message}{why}"
-    except (RecursionError, ValueError, TypeError) as error:
-        return (), f"not a JSON Schema: {error}"
+    except (RecursionError, ValueError, TypeError):
+        return (), "not a JSON Schema: it goes too deep, or holds what no schema may hold"
     return None
 
 
@@ -76,8 +90,8 @@ def schema_problem(schema: Any) -> tuple[Path, str] | None:
     registry = REGISTRY.with_resource("", root)
     try:
         message = next(_reference_problems(registry.resolver(""), root, {}), None)
-    except (RecursionError, ValueError, TypeError, AttributeError) as error:
-        message = f"its references cannot be followed: {error}"
+    except (RecursionError, ValueError, TypeError, AttributeError):
+        message = "its references cannot be followed"
     return ((), message) if message else None
 
 
@@ -212,10 +226,42 @@ def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str
     return found
 
 
-def _branches(validator: Any, instance: dict[str, Any], schema: dict[str, Any]) -> Iterator[Any]:
+def _unevaluated_items(
+    validator: Any, _inner: Any, instance: Any, schema: dict[str, Any]
+) -> Iterator[ValidationError]:
+    if not isinstance(instance, list):
+        return
+    evaluated = _evaluated_items(validator, instance, schema)
+    extras = [item for index, item in enumerate(instance) if index not in evaluated]
+    if extras:
+        told = f"({', '.join(map(repr, extras))} {'was' if len(extras) == 1 else 'were'} unexpected)"
+        yield ValidationError(f"Unevaluated items are not allowed {told}")
+
+
+def _evaluated_items(validator: Any, instance: list[Any], schema: Any) -> set[int]:
+    """The same as `_evaluated`, of the places of a list."""
+    if not isinstance(schema, dict):
+        return set()
+    if "items" in schema:
+        return set(range(len(instance)))
+    found = set(range(len(schema.get("prefixItems", ()))))
+    for keyword in ("contains", "unevaluatedItems"):
+        if (inner := schema.get(keyword)) is not None:
+            found |= {index for index, item in enumerate(instance) if _is_valid(validator, item, inner)}
+    for keyword in _REFERENCES:
+        if keyword in schema:
+            there = validator._resolver.lookup(schema[keyword])
+            moved = validator.evolve(schema=there.contents, _resolver=there.resolver)
+            found |= _evaluated_items(moved, instance, there.contents)
+    for inner in _branches(validator, instance, schema):
+        found |= _evaluated_items(validator, instance, inner)
+    return found
+
+
+def _branches(validator: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
     """The parts of a schema that hold for the same value."""
     for key, inner in schema.get("dependentSchemas", {}).items():
-        if key in instance:
+        if isinstance(instance, dict) and key in instance:
             yield inner
     for keyword in _LISTS:
         for inner in schema.get(keyword, ()):
@@ -247,10 +293,12 @@ _FORMATS.checks("regex", raises=PatternError)(_is_regex)
 _Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {
+        **KEYWORDS,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "unevaluatedProperties": _unevaluated_properties,
+        "unevaluatedItems": _unevaluated_items,
     },
 )
 _FIELDS: Final = [(field.name, field.alias) for field in attrs.fields(_Validator) if field.init]

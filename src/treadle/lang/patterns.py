@@ -33,8 +33,11 @@ from .pattern_syntax import (
 __all__ = ["Budget", "Pattern", "PatternError", "TooMuchWork", "compile_pattern"]
 
 STEPS_MAX: Final = 200_000
-# RE2's work: instructions of the pattern times bytes of the text, at most some 15 ns each.
+# RE2's work: the size of the pattern times bytes of the text, at most some 15 ns each.
 PRODUCT_MAX: Final = 2**29
+# About how many instructions a class of Unicode takes, and a range beyond ASCII.
+_PROPERTY_SIZE: Final = 800
+_RANGE_SIZE: Final = 8
 _SURROGATES: Final = (0xD800, 0xDFFF)
 _OPTIONS: Final = re2.Options()
 _OPTIONS.never_capture = True
@@ -46,11 +49,13 @@ class TooMuchWork(Exception):
 
 
 class Budget:
-    """What all the searches of one check may cost together, so that many texts cost no more than one."""
+    """What all the searches of one check may cost together, so that many texts cost no more than one.
+    `first`: as 0.1.0 counted, whose runs may have decided by it: by the instructions RE2 needed."""
 
-    __slots__ = ("product", "steps")
+    __slots__ = ("first", "product", "steps")
 
-    def __init__(self) -> None:
+    def __init__(self, *, first: bool = False) -> None:
+        self.first = first
         self.steps = STEPS_MAX
         self.product = PRODUCT_MAX
 
@@ -58,19 +63,22 @@ class Budget:
 class Pattern:
     """A compiled pattern. The same for all who ask for the same source."""
 
-    __slots__ = ("_linear", "_program", "source")
+    __slots__ = ("_linear", "_program", "size", "source")
 
     def __init__(self, source: str, tree: Tree) -> None:
         self.source = source
         self._linear: Any = _linear(tree.root)
         self._program = Program(tree) if self._linear is None else None
+        # By the pattern alone: how many instructions RE2 makes of it is another in each of its versions.
+        self.size = _size(tree.root)
 
     def found_in(self, text: str, budget: Budget | None = None) -> bool:
         """Whether the pattern occurs anywhere in a text. Raises TooMuchWork."""
         budget = budget or Budget()
         if self._program is None:
             data = text.encode("utf-8", "replace")
-            budget.product -= self._linear.programsize * (len(data) + 1)
+            size = self._linear.programsize if budget.first else self.size
+            budget.product -= size * (len(data) + 1)
             if budget.product < 0:
                 raise self._too_much(text)
             return self._linear.search(data) is not None
@@ -106,6 +114,24 @@ def _linear(root: Node) -> Any:
         return re2.compile(_written(root), options=_OPTIONS)
     except (re2.error, _Beyond):
         return None
+
+
+def _size(node: Node) -> int:
+    """About how many instructions a search has to follow, at least one."""
+    match node:
+        case Chars(ranges, negated, fold, properties):
+            wide = sum(_RANGE_SIZE if high > 0x7F else 1 for _, high in ranges)
+            wide += _RANGE_SIZE if negated else 0
+            return max(1, (wide + _PROPERTY_SIZE * len(properties)) * (2 if fold else 1))
+        case Chain(items):
+            return sum(map(_size, items)) or 1
+        case Choice(options):
+            return sum(map(_size, options)) + len(options)
+        case Group(body, _):
+            return _size(body)
+        case Repeat(body, least, most, _, _):
+            return (_size(body) + 1) * max(least + 1 if most is None else most, 1)
+    return 1
 
 
 def _written(node: Node) -> str:

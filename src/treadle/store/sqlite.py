@@ -80,14 +80,22 @@ class SqliteDialect:
                     make_private(self.path)
                 uri = self._read_uri(self.path) if readonly else f"{self.path.absolute().as_uri()}?mode=rwc"
                 connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-            connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
-            if not readonly:
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
-                connection.execute("PRAGMA wal_autocheckpoint=1000")
-            connection.execute("PRAGMA mmap_size=0")
-            connection.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB if readonly else _CACHE_KB}")
+            try:
+                self._set_up(connection, readonly=readonly)
+            except BaseException:
+                connection.close()
+                raise
             return connection
+
+    @staticmethod
+    def _set_up(connection: sqlite3.Connection, *, readonly: bool) -> None:
+        connection.execute(f"PRAGMA busy_timeout={STORE_BUSY_MS_MAX}")
+        if not readonly:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
+            connection.execute("PRAGMA wal_autocheckpoint=1000")
+        connection.execute("PRAGMA mmap_size=0")
+        connection.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB if readonly else _CACHE_KB}")
 
     def settle(self, *, log: bool = False) -> None:
         """Remembers where the store is, from now on; its owner also where its log is."""

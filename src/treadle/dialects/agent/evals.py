@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from treadle.kernel.values import Value
+from treadle.lang.json_schema import why_not_applied
+from treadle.lang.patterns import Budget
 
 from .limits import REASONING_CHARS_MAX
 from .model import Evaluator, Node, Retry
@@ -35,17 +37,18 @@ def verdict(name: str, kind: str, passed: bool, reasoning: str) -> dict[str, Any
     return {"name": name, "kind": kind, "pass": passed, "reasoning": reasoning}
 
 
-def check_output(node: Node, data: Value) -> dict[str, Any] | None:
-    """Declared output is checked in full; falling short is an eval failure, so it can be retried."""
+def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Any] | None:
+    """Declared output is checked in full; falling short is an eval failure, so it can be retried.
+    `old`: in the words of runs that 0.1.0 began, and by its count of work."""
     if node.validator is None:
         return None
     try:
         errors = [
             f"{'.'.join(map(str, error.absolute_path)) or 'data'}: {error.message}"
-            for error in node.validator.iter_errors(data)
+            for error in node.validator.iter_errors(data, Budget(first=old))
         ]
     except Exception as error:  # a schema may refer to what does not exist, or recurse without end
-        errors = [f"the output schema cannot be applied: {error}"]
+        errors = [f"the output schema cannot be applied: {error if old else why_not_applied(error)}"]
     if not errors:
         return None
     return verdict(OUTPUT_CHECK, "value", False, "; ".join(errors[:10]))
@@ -54,9 +57,10 @@ def check_output(node: Node, data: Value) -> dict[str, Any] | None:
 def decided(
     evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]], *, tells: bool = True
 ) -> dict[str, Any]:
-    """A value or function evaluator's verdict. `tells` why calls failed; runs of 0.1.0 did not."""
+    """A value or function evaluator's verdict. `tells` why calls failed; runs of 0.1.0 did not, and
+    counted the work of patterns otherwise."""
     rule = evaluator.rule
-    found = problems_of(rule.required, rule.matches, data)
+    found = problems_of(rule.required, rule.matches, data, old=not tells)
     done = {call["tool"] for call in calls if "error" not in call}
     seen = {call["tool"] for call in calls}
     if rule.any_called and not any(tool in done for tool in rule.any_called):

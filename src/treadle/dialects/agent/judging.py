@@ -33,7 +33,7 @@ from .provider_errors import FATAL, backs_off, code_of, message_of
 def evaluate(flow: Flow, branch: Branch) -> None:
     visit, node = branch["visit"], flow.node(branch)
     visit.update(evals=[], at=0, tries=0, unread=0)
-    shortfall = check_output(node, flow.load(visit["data"]))
+    shortfall = check_output(node, flow.load(visit["data"]), old=flow.is_old)
     if shortfall is not None:
         visit["evals"].append(shortfall)
     go_on(flow, branch)

@@ -96,9 +96,9 @@ class Match:
         assert self.pattern is not None
         return self.pattern.found_in(js_text(value), budget)
 
-    def problem(self, root: Value) -> str | None:
+    def problem(self, root: Value, *, old: bool = False) -> str | None:
         """Why this entry does not hold, or None. One whose pattern takes too much work does not."""
-        budget = Budget()
+        budget = Budget(first=old)
         try:
             held = self.path.holds(root, lambda value: self.passes(value, budget))
         except TooMuchWork as error:
@@ -112,7 +112,9 @@ class Match:
         return f"{self.path.text} {self.op} {js_text(self.operand)!r} does not hold for {brief(shown)}"
 
 
-def problems_of(required: tuple[Path, ...], matches: tuple[Match, ...], root: Value) -> list[str]:
+def problems_of(
+    required: tuple[Path, ...], matches: tuple[Match, ...], root: Value, *, old: bool = False
+) -> list[str]:
     """Everything in which a value falls short, in the order it was declared."""
     found = []
     for path in required:
@@ -120,7 +122,7 @@ def problems_of(required: tuple[Path, ...], matches: tuple[Match, ...], root: Va
         if not held:
             found.append(f"{path.text} is missing")
     for match in matches:
-        problem = match.problem(root)
+        problem = match.problem(root, old=old)
         if problem is not None:
             found.append(problem)
     return found

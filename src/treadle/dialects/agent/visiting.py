@@ -99,7 +99,7 @@ def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
         value = flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
         if value is not None:
             root[name] = value
-    problems = problems_of(needed.required, needed.matches, root)
+    problems = problems_of(needed.required, needed.matches, root, old=flow.is_old)
     if not problems:
         return True
     listed = "; ".join(problems)

@@ -38,7 +38,7 @@ def check_input(playbook: Playbook, given: dict[str, Value]) -> None:
     schema = playbook.metadata.get("input_schema")
     if not isinstance(schema, dict):
         return
-    from treadle.lang.json_schema import CANNOT_APPLY, validator
+    from treadle.lang.json_schema import CANNOT_APPLY, validator, why_not_applied
 
     defaults: dict[str, Value] = playbook.workload.value_if_constant or {}
     fixed = {key: value for key, value in defaults.items() if Tree(value, "workload").constant}
@@ -50,7 +50,7 @@ def check_input(playbook: Playbook, given: dict[str, Value]) -> None:
             for error in validator(_without(schema, open_keys)).iter_errors(whole)
         ]
     except CANNOT_APPLY as error:
-        errors = [{"path": "$", "message": f"the schema cannot be applied: {type(error).__name__}"}]
+        errors = [{"path": "$", "message": f"the schema cannot be applied: {why_not_applied(error)}"}]
     if errors:
         first = f"{errors[0]['path']}: {errors[0]['message']}"
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

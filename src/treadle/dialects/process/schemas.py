@@ -30,19 +30,15 @@ def schema_problem(schema: Value) -> str | None:
 
 def mismatches(schema: Value, value: Value) -> list[dict[str, str]]:
     """In what a value does not fit a schema: `{"path", "message"}`, in order, as many as people read."""
-    from referencing.exceptions import Unresolvable
-
-    from treadle.lang.json_schema import CANNOT_APPLY
+    from treadle.lang.json_schema import CANNOT_APPLY, why_not_applied
 
     try:
         found = sorted(
             _validator(encode(schema)).iter_errors(value),
             key=lambda error: (list(map(str, error.absolute_path)), error.message),
         )
-    except Unresolvable as error:
-        return [{"path": "$", "message": f"the schema refers to another document: {error}"}]
     except CANNOT_APPLY as error:
-        return [{"path": "$", "message": f"the schema cannot be applied: {error}"}]
+        return [{"path": "$", "message": f"the schema cannot be applied: {why_not_applied(error)}"}]
     return [
         {"path": error.json_path, "message": _shortened(error.message)} for error in found[:MISMATCHES_MAX]
     ]

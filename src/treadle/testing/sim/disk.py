@@ -46,6 +46,9 @@ class Disk:
             live.deserialize(image)
         return live
 
+    def close(self) -> None:
+        self.live.close()
+
     def lose_power(self) -> None:
         self.live.close()
         self.live = self._open(self.image)

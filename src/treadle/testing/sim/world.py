@@ -311,6 +311,8 @@ def simulate(
             f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
             f"reproduce with: python -m treadle.testing.sim {seed}"
         ) from error
+    finally:
+        world.disk.close()
     return Outcome(
         **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "faults"}, faults=faults
     )
