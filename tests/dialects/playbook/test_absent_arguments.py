@@ -53,6 +53,17 @@ def test_an_argument_that_is_not_there_fails_its_task_and_names_the_chain(templa
     assert "| default(…)" in lab.error["message"]
 
 
+def test_what_a_noop_gives_is_a_value_and_no_argument() -> None:
+    """PLAYBOOK §6.8: an expression that is undefined is null, and empty inside text."""
+    lab = Lab(
+        """
+        workflow:
+          - {step: a, tool: {kind: noop, result: {x: "{{ ctx.nothing.at.all }}", y: "<{{ ctx.nothing }}>"}}}
+        """
+    )
+    assert lab.run().replays().result == {"x": None, "y": "<>"}
+
+
 @pytest.mark.parametrize("place", ["arc", "step", "deep"])
 def test_arguments_of_arcs_and_steps_must_be_there_too(place: str) -> None:
     given = ', args: {x: {y: ["{{ workload.items }}"]}}'
