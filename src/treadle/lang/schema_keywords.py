@@ -90,9 +90,7 @@ def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> Iterator[V
     if found < least and not found:
         yield ValidationError(f"{value!r} does not contain items matching the given schema")
     elif found < least:
-        text = (
-            f"Too few items match the given schema (expected at least {least} but only {found} matched)"
-        )
+        text = f"Too few items match the given schema (expected at least {least} but only {found} matched)"
         yield ValidationError(text, validator="minContains", validator_value=least)
 
 
