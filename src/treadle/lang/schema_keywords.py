@@ -7,7 +7,7 @@ are those that journals of 0.1.0 hold. Keywords that only lead to other schemas 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, Final
@@ -99,13 +99,13 @@ def _multiple_of(validator: Any, of: Any, value: Any, _schema: Any) -> Iterator[
         yield ValidationError(f"{value!r} is not a multiple of {of}")
 
 
-def _is_multiple(value: float, of: float) -> bool:
+def _is_multiple(value: float, of: Any) -> bool:
     """By the quotient as floats have it where `of` is one, so that 0.3 is a multiple of 0.1 as far as
     people can tell; exactly where there is no such quotient."""
     if not isinstance(of, float):
         return not value % of
     try:
-        return (value / of).is_integer()
+        return bool((value / of).is_integer())
     except OverflowError:
         return (Fraction(value) / Fraction(of)).denominator == 1
 
@@ -160,7 +160,7 @@ def _bound(outside: Callable[[Any, Any], bool], words: str) -> Keyword:
     return check
 
 
-def _at_least(kind: type, words: str) -> Keyword:
+def _at_least(kind: type[Sized], words: str) -> Keyword:
     def check(_validator: Any, least: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, kind) and len(value) < least:
             yield ValidationError(f"{value!r} {'should be non-empty' if least == 1 else words}")
@@ -168,7 +168,7 @@ def _at_least(kind: type, words: str) -> Keyword:
     return check
 
 
-def _at_most(kind: type, words: str) -> Keyword:
+def _at_most(kind: type[Sized], words: str) -> Keyword:
     def check(_validator: Any, most: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, kind) and len(value) > most:
             yield ValidationError(f"{value!r} {'is expected to be empty' if most == 0 else words}")
