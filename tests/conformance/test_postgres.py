@@ -162,3 +162,25 @@ def test_a_server_that_does_not_answer_is_said_with_its_address_and_without_the_
 )
 def test_an_address_is_told_without_its_password(url: str, told: str) -> None:
     assert shown(url) == told
+
+
+def test_two_holders_are_never_given_the_same_numbers(url: str) -> None:
+    first, second = PostgresStore(PostgresDialect(url)), PostgresStore(PostgresDialect(url))
+    with contextlib.closing(first), contextlib.closing(second):
+        first.own()
+        blocks = [store.reserve("run", 5) for _ in range(3) for store in (first, second)]
+        given = [number for block in blocks for number in block]
+        assert len(set(given)) == len(given) == 30
+
+
+def test_a_lost_shard_is_told_from_those_that_are_still_held(url: str) -> None:
+    with contextlib.closing(_owner(PostgresDialect(url))) as store:
+        assert store.shards == len(store.held) == 64
+        with psycopg.connect(url, autocommit=True) as rival:
+            rival.execute("UPDATE shards SET epoch = epoch + 1 WHERE shard = 7")
+        store.commit(Batch(records=[record(1, 1)], shards={6, 8}))
+        with pytest.raises(OwnershipLost):
+            store.commit(Batch(records=[record(1, 2)], shards={6, 7}))
+        assert store.lost() == [7]
+        store.commit(Batch(records=[record(1, 2)]))
+        assert 7 not in store.held

@@ -85,6 +85,15 @@ class Admission:
     def admit(self, item: Item) -> bool:
         """Admits one event; False if what is staged must be committed before it can be."""
         self._staging.staged.taken.append(item)
+        self._staging.belongs(item.run)
+        try:
+            return self._admit(item)
+        except BaseException:
+            # Whatever raised may have left it half changed.
+            self._hot.drop(item.run)
+            raise
+
+    def _admit(self, item: Item) -> bool:
         if item.submission is not None and self._answers.given_before(item):
             return True
         try:

@@ -32,6 +32,7 @@ class Board:
         if by is not None:
             entry["by"] = by
         task.history = [*task.history, entry]
+        self._staging.belongs(task.run_id)
         if task.id not in self._staging.batch.tasks_new:
             self._staging.batch.tasks_changed[task.id] = task
 

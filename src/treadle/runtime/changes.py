@@ -28,6 +28,7 @@ from .numbers import Numbers
 from .ports import Ack, Clock, Item, Port
 from .recovery import Recovery
 from .registry import Registry
+from .shards import Held
 from .staging import Staging
 from .undecided import Undecided
 
@@ -57,6 +58,9 @@ class CoreDesk:
     @property
     def batch(self) -> Batch:
         return self.staging.batch
+
+    def belongs(self, run: str) -> None:
+        self.staging.belongs(run)
 
     def post(self, item: Item) -> None:
         self.mail.post(item)
@@ -123,11 +127,18 @@ class Changes:
     def put_back(self, changes: Sequence[Change]) -> None:
         self._waiting.extendleft(reversed(changes))
 
+    def drop_foreign(self, held: Held) -> list[Change]:
+        """Shards were lost: operations that are not decided here any more."""
+        foreign = [c for c in self._waiting if isinstance(c, Operate) and not held.holds(c.home)]
+        self._waiting = deque(change for change in self._waiting if change not in foreign)
+        return list(foreign)
+
     def perform_next(self) -> None:
         change = self._waiting.popleft()
         desk = self._desk
         try:
             if isinstance(change, Operate):
+                desk.staging.belongs(change.home)
                 value = desk.operations.perform(desk, change)
             else:
                 value = change.change(desk)

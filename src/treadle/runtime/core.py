@@ -49,12 +49,14 @@ from .publication import Publication
 from .records import Records
 from .recovery import Recovery
 from .registry import Registry
+from .shards import Held
 from .staging import Staging
 from .timers import Timers
 from .undecided import Undecided
 
 RETRY_AFTER_NS = 200_000_000
 FAILURES_MAX = 50
+CONFLICTS_MAX = 3
 # Whoever waits for the store is told at once, and every ten seconds from then on.
 WARN_EVERY = 50
 
@@ -78,13 +80,14 @@ class Core:
         self.limits = limits
         self._clock = clock
         self._port = port
+        self._held = held = Held.of(store)
         blobs = BlobCache(store, limits.blob_cache_bytes)
-        self.hot = hot = HotRuns(store, registry, blobs, limit=limits.hot_runs)
-        self.staging = staging = Staging(blobs, clock=clock, wants_news=port.wants_news, limits=limits)
-        self._mail = mail = Mail()
+        self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
+        self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
+        self._mail = mail = Mail(held)
         numbers = Numbers(store)
         answers = Answers(staging, mail, store, clock=clock)
-        timers = Timers(store, mail, limits)
+        self._timers = timers = Timers(store, mail, held, limits)
         board = Board(staging, store, numbers, clock=clock)
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
         effects = Effects(staging, mail, timers, board, children)
@@ -105,7 +108,7 @@ class Core:
             entropy=entropy,
             limits=limits,
         )
-        recovery = Recovery(store, hot, staging, mail, undecided, limits)
+        recovery = Recovery(store, hot, staging, mail, undecided, held, limits)
         self.desk = CoreDesk(
             store,
             registry,
@@ -129,7 +132,7 @@ class Core:
         self._progress = ProgressQueue(hot, staging, answers, mail)
         self._intake = Intake(
             recovery,
-            Inbox(store, staging, answers, self.take, limits),
+            Inbox(store, staging, answers, self.take, held, limits),
             timers,
         )
         self._isolation = Isolation(staging, answers, undecided)
@@ -140,6 +143,7 @@ class Core:
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self._retry_at_ns = 0
         self._failures = 0
+        self._conflicts = 0
         self._warned = False
         self._expelling = False
 
@@ -223,7 +227,7 @@ class Core:
 
     def _accept(self, command: Command) -> None:
         if type(command) is Item or type(command) is Operate:
-            if (error := unusable(command)) is None:
+            if (error := unusable(command) or self._elsewhere(command)) is None:
                 self.take(command)
             elif command.ack is not None:
                 self._port.answer([(command.ack, None, error)])
@@ -232,6 +236,13 @@ class Core:
         else:
             assert isinstance(command, FrameSent | CheckpointSaved)
             self._progress.add(command)
+
+    def _elsewhere(self, command: Item | Operate) -> TreadleError | None:
+        """Why something is not decided here: it lives on a shard that is not ours."""
+        home = command.home if isinstance(command, Operate) else command.run
+        if self._held.holds(home):
+            return None
+        return OwnershipLost(f"{home or 'what belongs to the whole store'} is decided by another process")
 
     def take(self, command: Item | Operate) -> None:
         """Takes in what came from outside: by a call, or in a message."""
@@ -266,9 +277,12 @@ class Core:
         self._publication.post_leftovers()
         try:
             self.store.commit(self.staging.batch)
-        except (OwnershipLost, AppendConflict):
-            # Somebody else owns the store now. Nothing of ours was written, and nothing more will be.
-            raise
+        except OwnershipLost as error:
+            self._lose(error)
+            return
+        except AppendConflict as error:
+            self._reload(error)
+            return
         except ValueRefused as error:
             self._single_out(error)
             return
@@ -281,9 +295,32 @@ class Core:
         if self._warned:
             self._warned = False
             log.warning("the store takes commits again, after %d that it did not", self._failures)
-        self._failures = 0
+        self._failures = self._conflicts = 0
         self._isolation.committed()
         self._publication.publish()
+
+    def _lose(self, error: OwnershipLost) -> None:
+        """Somebody else took shards of ours. Nothing of this commit was written, and nothing more of theirs
+        will be; the others go on. With the last one this core is over."""
+        lost = self.store.lost() if self.store.shards > 1 else []
+        self._held.lose(lost)
+        if not lost or not self._held:
+            raise error
+        log.warning("%s. The runs of shards %s go on elsewhere", error.message, sorted(lost))
+        self._publication.withdraw(error, told=False)
+        self.hot.drop_foreign()
+        self._timers.drop_foreign()
+        foreign = [*self._mail.drop_foreign(), *self._changes.drop_foreign(self._held)]
+        self._port.answer([(asked.ack, None, error) for asked in foreign if asked.ack is not None])
+
+    def _reload(self, error: AppendConflict) -> None:
+        """Somebody else appended to a run of this commit: the loser reloads, and decides again. What goes on
+        being in the way is no rival's record, and is singled out."""
+        self._conflicts += 1
+        if self._conflicts > CONFLICTS_MAX or self._expelling:
+            self._single_out(error)
+        else:
+            self._publication.withdraw(error, told=False)
 
     def _rollback(self, error: TreadleError) -> None:
         """The store did not take the commit. Callers from outside are told; what has happened outside

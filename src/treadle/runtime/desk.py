@@ -35,6 +35,10 @@ class Desk(Protocol):
         """The rows that the change writes."""
         ...
 
+    def belongs(self, run: str) -> None:
+        """Says for which run something is decided besides its events; "" for the whole store."""
+        ...
+
     def entropy(self, count: int) -> bytes: ...
 
     def post(self, item: Item) -> None:

@@ -8,7 +8,7 @@ are pinned until it is committed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads, RunRow
 
 from .registry import Registry
+from .shards import Held
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Hot:
     definition: Any
     row: RunRow
     checkpoints: set[str]
+    shard: int = 0
     batch: int = 0
 
 
@@ -144,7 +146,8 @@ def _compare(row: RunRow, state: RunState, reads: Reads) -> None:
 
 
 class HotRuns:
-    def __init__(self, reads: Reads, registry: Registry, blobs: BlobCache, *, limit: int) -> None:
+    def __init__(self, reads: Reads, registry: Registry, blobs: BlobCache, held: Held, *, limit: int) -> None:
+        self._held = held
         self._reads = reads
         self._registry = registry
         self._blobs = blobs
@@ -167,22 +170,32 @@ class HotRuns:
         event_no = self._reads.last_event_no(row.no)
         checkpoints = set(self._reads.checkpoints(row.no)) if state.open else set()
         hot = Hot(state, row.no, event_no, loaded.machine, loaded.definition, row, checkpoints)
-        self._runs[id] = hot
+        self.add(hot)
         return hot
 
     def peek(self, id: str) -> Hot | None:
         return self._runs.get(id)
 
     def add(self, hot: Hot) -> None:
+        hot.shard = self._held.shard_of(hot.state.id)
         self._runs[hot.state.id] = hot
 
     def drop(self, id: str) -> None:
         if hot := self._runs.pop(id, None):
             hot.machine.forget(hot.state.state)
 
-    def drop_all(self) -> None:
-        while self._runs:
-            self.drop(next(iter(self._runs)))
+    def drop_batch(self, number: int) -> None:
+        """A commit failed: what it changed here is not durable, and is loaded again when it is needed. The
+        rest is as good as it was."""
+        self._drop(lambda hot: hot.batch == number or hot.state.seq == 0)
+
+    def drop_foreign(self) -> None:
+        """Shards were lost: their runs go on elsewhere."""
+        self._drop(lambda hot: not self._held.holds(hot.state.id))
+
+    def _drop(self, unwanted: Callable[[Hot], bool]) -> None:
+        for id in [id for id, hot in self._runs.items() if unwanted(hot)]:
+            self.drop(id)
 
     def evict(self) -> None:
         """Called between batches, when everything here is durable."""

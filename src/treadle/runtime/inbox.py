@@ -13,6 +13,7 @@ from .answers import Answers
 from .commands import Operate
 from .messages import message_from_bytes, unusable
 from .ports import Item
+from .shards import Held
 from .staging import Staged, Staging
 
 
@@ -23,8 +24,10 @@ class Inbox:
         staging: Staging,
         answers: Answers,
         take: Callable[[Item | Operate], None],
+        held: Held,
         limits: Limits,
     ) -> None:
+        self._held = held
         self._reads = reads
         self._staging = staging
         self._answers = answers
@@ -51,7 +54,9 @@ class Inbox:
                 self._staging.diagnose("", "inbox.unreadable", about)
                 self._answers.dispose(key, None, error)
                 continue
-            self._take(command)
+            home = command.home if isinstance(command, Operate) else command.run
+            if self._held.holds(home):
+                self._take(command)
         self.dirty = bool(rows)
 
     def committed(self, posted: Iterable[str], done: Iterable[str]) -> None:

@@ -227,4 +227,5 @@ def _collect_some(desk: Desk, now_ns: int | None, dry_run: bool) -> int:
                 if lifetime == FOREVER_NS:
                     desk.batch.blob_refs.append((NOBODY, digest))
             desk.batch.runs_removed.append(row.no)
+            desk.belongs(row.id)
     return len(rows)

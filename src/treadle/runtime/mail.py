@@ -9,14 +9,18 @@ from typing import Any
 from treadle.kernel.model import Event
 
 from .ports import Item
+from .shards import Held
 
 
 class Mail:
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._boxes: dict[str, deque[Item]] = {}
         self._ready: deque[str] = deque()
         # What the batch at hand made, by identity: looked at with every commit, however long the rest is.
         self._made: dict[int, Item] = {}
+        # What the batch at hand made for runs that are not ours: rows of its commit.
+        self.away: list[Item] = []
 
     def __bool__(self) -> bool:
         return bool(self._ready)
@@ -26,6 +30,9 @@ class Mail:
             yield from box
 
     def post(self, item: Item, *, front: bool = False) -> None:
+        if item.message is not None and not self._held.holds(item.run):
+            self.away.append(item)
+            return
         box = self._boxes.get(item.run)
         if box is None:
             box = self._boxes[item.run] = deque()
@@ -58,6 +65,7 @@ class Mail:
         for item in self._made.values():
             item.derived = False
         self._made.clear()
+        self.away.clear()
 
     def take(self) -> Item:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""
@@ -77,7 +85,14 @@ class Mail:
         self._ready.remove(item.run)
         self._ready.appendleft(item.run)
 
+    def drop_foreign(self) -> list[Item]:
+        """Shards were lost: what waits for their runs, which others have to be told."""
+        foreign = [item for item in self if not self._held.holds(item.run)]
+        self.discard(lambda item: not self._held.holds(item.run))
+        return foreign
+
     def discard(self, unwanted: Callable[[Item], bool]) -> None:
+        self.away = [item for item in self.away if not unwanted(item)]
         self._made = {key: item for key, item in self._made.items() if not unwanted(item)}
         for run, box in list(self._boxes.items()):
             kept = deque(item for item in box if not unwanted(item))

@@ -44,6 +44,7 @@ class ProgressQueue:
         """Stages what an intent's work has come to; of an intent that is not open any more, nothing."""
         progress = self._waiting.popleft()
         self._staging.staged.progress.append(progress)
+        self._staging.belongs(progress.run)
         try:
             hot = self._hot.get(progress.run)
         except PASSING:
@@ -71,6 +72,7 @@ class ProgressQueue:
     def _save(self, hot: Hot, saved: CheckpointSaved) -> None:
         for event in saved.events:
             self._staging.show(hot, event)
+        self._staging.touch(hot)
         self._staging.hold(hot, saved.blobs)
         self._staging.batch.checkpoints[saved.intent] = (hot.no, encode(saved.body))
         hot.checkpoints.add(saved.intent)

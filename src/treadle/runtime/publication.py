@@ -45,10 +45,16 @@ class Publication:
 
     def post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
+        batch = self._staging.batch
         for item in self._mail.made():
             if item.message is not None and item.inbox is None:
                 item.inbox = item.message
-                self._staging.batch.inbox.append((item.inbox, message_to_bytes(item)))
+                batch.inbox.append((item.inbox, message_to_bytes(item)))
+        for item in self._mail.away:
+            assert item.message is not None, "only messages leave"
+            batch.inbox.append((item.message, message_to_bytes(item)))
+            if item.ack is not None:
+                self._staging.staged.answers.append((item.ack, {"run": item.run}, None))
 
     def publish(self) -> None:
         staged = self._staging.begin()
@@ -72,7 +78,7 @@ class Publication:
         told the error, or go on waiting; `but` is left out."""
         staged = self._staging.begin()
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
-        self._hot.drop_all()
+        self._hot.drop_batch(staged.number)
         # Made by a step or a change of this batch: made again with it; who waits for one is told.
         derived = [item for item in (*self._mail, *staged.taken) if item.derived]
         answers += [(item.ack, None, error) for item in derived if item.ack is not None]

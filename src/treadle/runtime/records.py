@@ -43,7 +43,7 @@ class Records:
             told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
         first_no = hot.event_no + 1
         hot.event_no += len(told)
-        hot.batch = self._staging.staged.number
+        self._staging.touch(hot)
         opens = join_ids([i.id for i in step.opened if i.id in state.open])
         closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))

@@ -14,6 +14,7 @@ from treadle.store.protocol import Reads, RunRow
 from .hot import HotRuns, open_and_owed
 from .mail import Mail
 from .ports import Own, Work
+from .shards import Held
 from .staging import Staging
 from .undecided import Undecided, is_undecided
 
@@ -26,8 +27,10 @@ class Recovery:
         staging: Staging,
         mail: Mail,
         undecided: Undecided,
+        held: Held,
         limits: Limits,
     ) -> None:
+        self._held = held
         self._reads = reads
         self._hot = hot
         self._staging = staging
@@ -50,6 +53,8 @@ class Recovery:
         limit = self._limits.recover_per_turn
         rows = self._reads.working(after_no=self._at_no, limit=limit)
         for row in rows:
+            if not self._held.holds(row.id):
+                continue
             try:
                 if is_undecided(row):
                     # Its work is not done again for nothing: only if it can be decided after all.
@@ -86,7 +91,7 @@ class Recovery:
         """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""
         for run in runs:
             row = self._reads.run(run)
-            if row is not None:
+            if row is not None and self._held.holds(run):
                 self._staging.staged.dispatched += self._open_work(row)[0]
 
     def _open_work(self, row: RunRow) -> tuple[list[Work], bool]:

@@ -20,6 +20,7 @@ from .commands import Change, Operate, Progress
 from .hot import BlobCache, Hot
 from .narrative import numbered
 from .ports import Ack, Clock, Item, News, Work
+from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
 REST_BYTES_MAX = 4096
@@ -90,9 +91,16 @@ class Staging:
     """The commit under way."""
 
     def __init__(
-        self, blobs: BlobCache, *, clock: Clock, wants_news: Callable[[str, bool], bool], limits: Limits
+        self,
+        blobs: BlobCache,
+        held: Held,
+        *,
+        clock: Clock,
+        wants_news: Callable[[str, bool], bool],
+        limits: Limits,
     ) -> None:
         self._blobs = blobs
+        self._held = held
         self._clock = clock
         self._wants_news = wants_news
         self._limits = limits
@@ -111,6 +119,17 @@ class Staging:
         self._blobs.staged.clear()
         return last
 
+    def touch(self, hot: Hot) -> None:
+        """The commit changes this run: it holds only with the run's shard, and without it the run is loaded
+        again."""
+        hot.batch = self.staged.number
+        self.batch.shards.add(hot.shard)
+
+    def belongs(self, run: str) -> None:
+        """The commit decides something for a run, or, with "", for the whole store: it holds only with that
+        shard."""
+        self.batch.shards.add(self._held.shard_of(run))
+
     def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
         self.batch.diagnostics.append((run, self._clock.now_ns(), code, encode(body)))
 
@@ -124,6 +143,7 @@ class Staging:
             batch.bytes += len(body)
 
     def snapshot(self, hot: Hot) -> None:
+        self.touch(hot)
         body = snapshot(hot.state)
         self.batch.snapshots.append((hot.no, hot.state.seq, body))
         self.batch.bytes += len(body)
@@ -142,7 +162,7 @@ class Staging:
     def show(self, hot: Hot, event: dict[str, Any]) -> None:
         """An event beside the journal: numbered and visible, decided on by nobody."""
         hot.event_no += 1
-        hot.batch = self.staged.number
+        self.touch(hot)
         now = self._clock.now_ns()
         self.batch.frames.append((hot.no, hot.event_no, now, encode(event)))
         self.tell(hot, [event], hot.event_no, hot.state.seq, now)

@@ -11,15 +11,17 @@ from treadle.store.protocol import Reads, TimerRow
 
 from .mail import Mail
 from .ports import Item, Own
+from .shards import Held
 
 
 class Timers:
-    def __init__(self, reads: Reads, mail: Mail, limits: Limits) -> None:
+    def __init__(self, reads: Reads, mail: Mail, held: Held, limits: Limits) -> None:
+        self._held = held
         self._reads = reads
         self._mail = mail
         self._limits = limits
-        # In a mailbox already; their rows go with the commit.
-        self._firing: set[str] = set()
+        # In a mailbox already, with their runs; their rows go with the commit.
+        self._firing: dict[str, str] = {}
         # None: nothing is armed. 0: not known yet.
         self.next_due_ns: int | None = 0
 
@@ -29,10 +31,15 @@ class Timers:
 
     def closed(self, intent: str) -> None:
         """Its intent is settled: it is not waited for any more."""
-        self._firing.discard(intent)
+        self._firing.pop(intent, None)
 
     def committed(self, done: Iterable[str]) -> None:
-        self._firing.difference_update(done)
+        for intent in done:
+            self._firing.pop(intent, None)
+
+    def drop_foreign(self) -> None:
+        """Shards were lost: their timers fire elsewhere."""
+        self._firing = {intent: run for intent, run in self._firing.items() if self._held.holds(run)}
 
     def is_due(self, now_ns: int) -> bool:
         return self.next_due_ns is not None and now_ns >= self.next_due_ns
@@ -41,9 +48,9 @@ class Timers:
         if not self.is_due(now_ns):
             return
         rows = self._reads.timers_due(now_ns, self._limits.timers_per_turn + len(self._firing))
-        fresh = [row for row in rows if row.intent not in self._firing]
+        fresh = [row for row in rows if row.intent not in self._firing and self._held.holds(row.run_id)]
         for row in fresh:
-            self._firing.add(row.intent)
+            self._firing[row.intent] = row.run_id
             self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
         # While fired timers wait for their commit their rows are still there: ask again after it.
         self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns)

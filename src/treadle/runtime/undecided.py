@@ -89,6 +89,7 @@ class Undecided:
         row = self._reads.run(run)
         if row is None or row.status in TERMINAL or not is_lasting(error):
             return
+        self._staging.belongs(run)
         row = self._staging.batch.runs_changed.get(row.no, row)
         row.error = {**value, "details": {}, UNDECIDED: True}
         self._staging.batch.runs_changed[row.no] = row
@@ -165,6 +166,7 @@ class Undecided:
         told = events_of(step.record, narrated=self._registry.machine(row.dialect).narrated)
         first_no = self._reads.last_event_no(row.no) + 1
         event_no = first_no + len(told) - 1
+        self._staging.belongs(row.id)
         batch.records.append((row.no, step.seq, event_no, None, join_ids(open_ids), step.digest, step.body))
         batch.bytes += len(step.body)
         row.status, row.working, row.error, row.seq = step.status, False, state.error, step.seq

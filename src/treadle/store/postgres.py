@@ -38,7 +38,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 
-from .protocol import Batch
+from .protocol import Batch, Numbered
 from .reads import Position
 from .sql import SqlStore
 
@@ -282,6 +282,16 @@ class PostgresStore(SqlStore):
             "SELECT treadle_hold(?, ?, ?, ?::integer[], ?::bigint[])",
             (self._name, self._session, self._commit_no, list(wanted), list(wanted.values())),
         )
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        """From a row of the store's own, so that several holders are never given the same ones."""
+        table = "runs" if kind == "run" else "tasks"
+        query = f"""INSERT INTO meta (key, value) VALUES (?, (SELECT coalesce(max(no), 0) + ? FROM {table})::text)
+                    ON CONFLICT (key) DO UPDATE SET value =
+                    (greatest(meta.value::bigint, (SELECT coalesce(max(no), 0) FROM {table})) + ?)::text RETURNING value"""
+        with self._dialect.errors():
+            last = int(self._one(query, f"last_{kind}", count, count)[0])
+        return range(last - count + 1, last + 1)
 
     def commit(self, batch: Batch) -> None:
         self._commit_no += 1

@@ -7,9 +7,10 @@ durable when it returns. Anything else leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -134,32 +135,26 @@ class Batch:
     # (kind, id, at_ns, body or None to remove)
     documents: list[tuple[str, str, int, bytes | None]] = field(default_factory=list)
     runs_removed: list[int] = field(default_factory=list)
+    # The shards that it touches: the commit holds only if each is still ours. None named: all that are.
+    shards: set[int] = field(default_factory=set)
     bytes: int = 0
 
     @property
     def lone(self) -> bool:
         """Whether this is one record and nothing else."""
-        if len(self.records) != 1:
-            return False
-        return not any(getattr(self, name) for name in _BESIDE_RECORDS)
+        return len(self.records) == 1 and not any(_beside_records(self))
 
     @property
     def empty(self) -> bool:
-        # Asked several times a commit, the likely rows first.
-        return not (
-            self.records
-            or self.runs_changed
-            or self.frames
-            or self.checkpoints
-            or self.checkpoints_done
-            or self.diagnostics
-            or self.timers_done
-            or self.inbox_done
-            or any(getattr(self, name) for name in self.__slots__)
-        )
+        return not self.records and not any(_beside_records(self))
 
 
-_BESIDE_RECORDS = tuple(name for name in Batch.__slots__ if name not in ("records", "bytes"))
+# All rows but records, in one call: asked several times a commit.
+_beside_records = attrgetter(
+    *(name for name in Batch.__slots__ if name not in ("records", "shards", "bytes"))
+)
+
+Numbered = Literal["run", "task"]
 
 
 class Reads(Protocol):
@@ -257,6 +252,25 @@ class Store(Reads, Protocol):
 
     def own(self) -> int:
         """Takes ownership: the new epoch. Every earlier owner's commits fail from now on."""
+        ...
+
+    @property
+    def shards(self) -> int:
+        """How many there are; runs are spread over them by `shard_of`."""
+        ...
+
+    @property
+    def held(self) -> Mapping[int, int]:
+        """The shards that are ours, and the epoch of each."""
+        ...
+
+    def lost(self) -> list[int]:
+        """The shards of `held` that somebody else has taken; they are not held any more."""
+        ...
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        """Numbers for new runs or tasks, higher than any in use, that nobody else is given. Those that are not
+        used stay unused."""
         ...
 
     def commit(self, batch: Batch) -> None: ...

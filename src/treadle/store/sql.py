@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
 from typing import Any
@@ -18,7 +18,7 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
-from .protocol import Batch, RunRow, TaskRow
+from .protocol import Batch, Numbered, RunRow, TaskRow
 from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlDialect, SqlReads
 
 
@@ -123,6 +123,8 @@ class SqlStore(SqlReads):
             raise
         # The shards that this store has claimed, and the epoch of each.
         self._held: dict[int, int] = {}
+        self._shards = int(self._one("SELECT count(*) FROM shards")[0])
+        self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)
 
     @contextlib.contextmanager
@@ -138,8 +140,30 @@ class SqlStore(SqlReads):
         self._dialect.settle(log=True)
         return max(self._held.values())
 
+    @property
+    def shards(self) -> int:
+        return self._shards
+
+    @property
+    def held(self) -> Mapping[int, int]:
+        return self._held
+
+    def lost(self) -> list[int]:
+        epochs = dict(self._all("SELECT shard, epoch FROM shards"))
+        lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
+        for shard in lost:
+            del self._held[shard]
+        return lost
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        """For a store that has one owner at a time: nobody else gives numbers away."""
+        highest = self.last_run_no() if kind == "run" else self.last_task_no()
+        first = max(highest, self._reserved.get(kind, 0)) + 1
+        self._reserved[kind] = first + count - 1
+        return range(first, first + count)
+
     def commit(self, batch: Batch) -> None:
-        if self._dialect.append is not None and batch.lone:
+        if self._dialect.append is not None and self._shards == 1 and batch.lone:
             self._append(self._dialect.append, batch.records[0])
         else:
             self._write(batch)
@@ -153,7 +177,7 @@ class SqlStore(SqlReads):
                 if len(body) > BLOB_INLINE_BYTES_MAX:
                     self._files.write(digest, body)
         with self._transaction() as tx:
-            self._check_epoch(tx, self._held)
+            self._check_epoch(tx, batch.shards or self._held)
             self._write_runs(tx, batch)
             if batch.records:
                 tx.executemany(_INSERT_RECORD, batch.records)

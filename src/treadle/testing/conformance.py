@@ -123,6 +123,34 @@ def check_two_runs_never_share_an_id_or_a_number(make: MakePlace) -> None:
             store.commit(Batch(runs_new={1: run_row(1, id="other")}))
 
 
+def check_numbers_are_given_once(make: MakePlace) -> None:
+    with _owned(make) as (place, store):
+        store.commit(full_batch(1))
+        given = [store.reserve("run", 3), store.reserve("run", 2), store.reserve("task", 2)]
+        assert [len(block) for block in given] == [3, 2, 2], "as many as were asked for"
+        assert given[0].start > store.last_run_no(), "higher than any in use"
+        assert given[1].start > given[0][-1], "never the same ones"
+        assert given[2].start > store.last_task_no(), "tasks have numbers of their own"
+        if place.shared:
+            again = place.open()
+            again.own()
+            assert again.reserve("run", 1).start > again.last_run_no(), "another owner goes on"
+
+
+def check_a_commit_is_refused_if_a_shard_that_it_touches_is_not_ours(make: MakePlace) -> None:
+    with _owned(make) as (_, store):
+        assert len(store.held) == store.shards >= 1, "an owner of everything holds every shard"
+        assert store.lost() == []
+        batch = full_batch(1)
+        batch.shards = {store.shards}
+        before = contents(store)
+        with expect(OwnershipLost, "a shard that is not held"):
+            store.commit(batch)
+        assert contents(store) == before, "nothing of it was written"
+        batch.shards = {0}
+        store.commit(batch)
+
+
 def check_only_an_owner_commits(make: MakePlace) -> None:
     with make() as place:
         store = place.open()

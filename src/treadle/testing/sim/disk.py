@@ -77,6 +77,10 @@ class Disk:
         if self._rng.random() < self.faults.busy:
             raise _failure("SQLITE_BUSY", "database is locked (simulated)")
 
+    def check_append(self, sql: str) -> None:
+        if sql.startswith("INSERT INTO journal") and self._rng.random() < self.faults.conflict:
+            raise _failure("SQLITE_CONSTRAINT_UNIQUE", "UNIQUE constraint failed: journal (simulated)")
+
     def check_write(self) -> None:
         if self.full and self._rng.random() < 0.5:
             raise _failure("SQLITE_FULL", "database or disk is full (simulated)")
@@ -116,6 +120,7 @@ class SimConnection:
             self._disk.check_read()
         elif not sql.startswith("PRAGMA"):
             self._disk.check_write()
+            self._disk.check_append(sql)
         return self._disk.live.execute(sql, parameters)
 
     def _alone(self, sql: str, parameters: Sequence[Any]) -> Any:
@@ -137,6 +142,7 @@ class SimConnection:
         self._point()
         if self._faulty:
             self._disk.check_write()
+            self._disk.check_append(sql)
         return self._disk.live.executemany(sql, rows)
 
     def close(self) -> None:

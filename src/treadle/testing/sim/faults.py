@@ -25,6 +25,7 @@ class Faults:
     commit_fails: float = 0.0
     read_fails: float = 0.0
     busy: float = 0.0
+    conflict: float = 0.0  # an append is refused, as if a rival had been there first
     # per message
     lost: float = 0.0
     duplicated: float = 0.0
@@ -52,6 +53,7 @@ class Faults:
             delayed=rate(0.05, 0.4),
             stalled=rate(0.02, 0.3),
             guest=rate(0.1, 0.5),
+            conflict=rate(0.01, 0.05),
         )
 
     def __str__(self) -> str:

@@ -1,0 +1,226 @@
+"""A core drives the shards that it holds, and nothing else: what it commits, loses, reloads and sends away."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
+from treadle.kernel.ids import shard_of
+from treadle.kernel.model import Signal
+from treadle.runtime.core import CONFLICTS_MAX
+from treadle.runtime.deploys import row_of
+from treadle.runtime.messages import message_from_bytes
+from treadle.runtime.numbers import BLOCK
+from treadle.runtime.ports import Item
+from treadle.store.open import open_sqlite
+from treadle.store.protocol import Batch, VersionRow
+
+from .test_core import DRILL, Bench, awaits, work
+
+COUNT = 4
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.getLogger("treadle.core").disabled = True
+    yield
+    logging.getLogger("treadle.core").disabled = False
+
+
+class Sharded:
+    """A bench on a store with four shards, and a rival who takes one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "sharded.db"
+        store = open_sqlite(self.path)
+        store.own()
+        store.close()
+        self._sql("INSERT INTO shards (shard, epoch) VALUES (1, 0), (2, 0), (3, 0)")
+        self.bench = Bench(open_sqlite(self.path))
+        version = VersionRow(name="drill", version="1.0.0", digest=DRILL.digest)
+        self.bench.real.commit(Batch(definitions=[row_of(DRILL)], versions=[version]))
+
+    def take(self, shard: int) -> None:
+        self._sql(f"UPDATE shards SET epoch = epoch + 1 WHERE shard = {shard}")
+
+    def _sql(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Iterator[Sharded]:
+    made = Sharded(tmp_path)
+    yield made
+    made.bench.real.close()
+
+
+def on(shard: int, prefix: str = "run") -> str:
+    """The id of a run that lives on a shard."""
+    return next(id for id in (f"{prefix}-{n}" for n in range(1000)) if shard_of(id, COUNT) == shard)
+
+
+def test_a_commit_names_the_shards_that_it_touches(sharded: Sharded) -> None:
+    bench = sharded.bench
+    for shard in (1, 3):
+        bench.start(on(shard), [awaits()])
+    bench.settle()
+    assert bench.store.batches[-1].shards == {1, 3}
+    bench.core.submit(bench.item("ghost-7", Signal(name="x"), ack="ghost"))
+    bench.settle()
+    assert bench.store.batches[-1].shards == {shard_of("ghost-7", COUNT)}, "a refusal is a decision too"
+
+
+def test_a_lost_shard_takes_its_runs_with_it_and_nothing_else(sharded: Sharded) -> None:
+    bench = sharded.bench
+    gone, mine = on(1), on(2)
+    for run in (gone, mine):
+        bench.start(run, [awaits(), work()], [{"do": "timer", "ms": 3_600_000}])
+    bench.settle()
+    sharded.take(1)
+    bench.time_ns += 3_700 * 10**9
+    for run in (gone, mine):
+        bench.core.submit(bench.item(run, Signal(name="go"), ack=run))
+    bench.settle()
+    assert isinstance(bench.answers[gone], OwnershipLost)
+    assert bench.answers[mine]["status"] == "running"
+    assert bench.core.hot.peek(gone) is None
+    assert [w.run for w in bench.works] == [mine], "nothing is handed out for a run that is not ours"
+    bench.finish()
+    bench.settle()
+    assert bench.status(mine) == "completed"
+    assert bench.kinds(gone) == ["started"], "not a record more, not even its timer's"
+    bench.core.submit(bench.item(gone, Signal(name="go"), ack="again"))
+    bench.settle()
+    assert isinstance(bench.answers["again"], OwnershipLost)
+
+
+def test_with_its_last_shard_a_core_is_over(sharded: Sharded) -> None:
+    bench = sharded.bench
+    bench.start(on(0), [awaits()])
+    bench.settle()
+    for shard in range(COUNT):
+        sharded.take(shard)
+    bench.core.submit(bench.item(on(0), Signal(name="go")))
+    with pytest.raises(OwnershipLost):
+        bench.core.turn()
+
+
+def test_children_are_stepped_in_the_commit_of_their_root(sharded: Sharded) -> None:
+    bench = sharded.bench
+    bench.start(on(3), [{"do": "child", "program": {"lanes": [[{"do": "child", "program": {"lanes": []}}]]}}])
+    bench.settle()
+    assert bench.status(on(3)) == "completed"
+    assert len(bench.store.batches) == 1
+    assert bench.store.batches[0].shards == {3}
+
+
+def test_a_message_to_a_run_elsewhere_is_a_row_of_the_senders_commit(sharded: Sharded) -> None:
+    bench = sharded.bench
+    cell, sender, trigger = on(1, "cell"), on(2), on(1)
+    for run in (sender, trigger):
+        bench.start(run, [awaits(), {"do": "deliver", "cell": cell, "definition": DRILL.digest, "value": 7}])
+    bench.settle()
+    sharded.take(1)
+    bench.core.submit(bench.item(trigger, Signal(name="go"), ack="lost"))
+    bench.settle()
+    assert isinstance(bench.answers["lost"], OwnershipLost)
+    bench.core.submit(bench.item(sender, Signal(name="go"), ack="sent"))
+    bench.settle()
+    ((key, body),) = bench.real.inbox(10)
+    message = message_from_bytes(body, key)
+    assert isinstance(message, Item)
+    assert (message.run, key.partition(":")[0]) == (cell, "deliver")
+    assert bench.real.run(cell) is None
+    bench.core._intake.look()
+    bench.settle()
+    assert [key for key, _ in bench.real.inbox(10)] == [key], "whoever holds the shard reads it"
+
+
+# --- the loser reloads ----------------------------------------------------------------------------------
+
+
+def test_a_failed_commit_forgets_what_it_touched_and_nothing_else() -> None:
+    bench = Bench()
+    for run in ("one", "other"):
+        bench.start(run, [awaits()])
+    bench.settle()
+    kept = bench.core.hot.peek("other")
+    bench.store.failing = [StoreFull()]
+    bench.core.submit(bench.item("one", Signal(name="go"), ack="one"))
+    bench.core.turn()
+    assert isinstance(bench.answers["one"], StoreFull)
+    assert bench.core.hot.peek("one") is None
+    assert bench.core.hot.peek("other") is kept is not None
+
+
+def test_who_loses_an_append_reloads_the_run_and_decides_again() -> None:
+    bench = Bench()
+    for run in ("one", "other"):
+        bench.start(run, [awaits()])
+    bench.settle()
+    was, kept = bench.core.hot.peek("one"), bench.core.hot.peek("other")
+    bench.store.failing = [AppendConflict("journal.run, journal.seq")]
+    bench.core.submit(bench.item("one", Signal(name="go", data={"token": 1}), ack="one"))
+    bench.settle()
+    assert bench.answers["one"]["status"] == "completed", "its caller hears of the second try only"
+    assert bench.core.hot.peek("one") is not was
+    assert bench.core.hot.peek("other") is kept
+
+
+def test_a_rivals_record_is_seen_by_who_reloads() -> None:
+    """Two cores on one store, without the epoch in between: unique(run, seq) is the last lock."""
+    bench = Bench()
+    bench.start("run", [awaits("a"), awaits("b")])
+    bench.settle()
+    epochs = dict(bench.real.held)
+    rival = bench.reborn()
+    rival.core.submit(rival.item("run", Signal(name="a", data={"token": 1}), ack="rival"))
+    rival.settle()
+    bench.real._connection.execute("UPDATE shards SET epoch = ?", tuple(epochs.values()))
+    bench.real._held = epochs
+    bench.core.submit(bench.item("run", Signal(name="b", data={"token": 2}), ack="loser"))
+    bench.settle()
+    assert rival.answers["rival"]["seq"] == 2
+    assert bench.answers["loser"] == {"run": "run", "seq": 3, "status": "completed"}
+    assert bench.kinds("run") == ["started", "signal", "signal"]
+
+
+def test_what_goes_on_being_in_the_way_is_turned_away() -> None:
+    bench = Bench()
+    bench.start("run", [awaits()])
+    bench.settle()
+    bench.store.failing = [AppendConflict("a key is taken") for _ in range(CONFLICTS_MAX + 1)]
+    bench.core.submit(bench.item("run", Signal(name="go"), ack="signal"))
+    bench.settle()
+    assert isinstance(bench.answers["signal"], TreadleError)
+    assert bench.status("run") == "waiting"
+    bench.core.submit(bench.item("run", Signal(name="go"), ack="again"))
+    bench.settle()
+    assert bench.answers["again"]["status"] == "completed"
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_taken_in_blocks_and_go_on_after_a_restart() -> None:
+    bench = Bench()
+    asked: list[int] = []
+    reserve = bench.real.reserve
+    bench.store.reserve = lambda kind, count: asked.append(count) or reserve(kind, count)  # type: ignore[attr-defined]
+    for number in range(BLOCK + 2):
+        bench.start(f"run-{number}", [awaits()])
+    bench.settle()
+    assert asked == [BLOCK, BLOCK]
+    again = bench.reborn()
+    again.start("late", [awaits()])
+    again.settle()
+    numbers = [row.no for row in again.real.runs(limit=100)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(set(numbers)) == BLOCK + 3
