@@ -184,6 +184,10 @@ class HotRuns:
         if hot := self._runs.pop(id, None):
             hot.machine.forget(hot.state.state)
 
+    def drop_all(self) -> None:
+        """The core is over."""
+        self._drop(lambda hot: True)
+
     def drop_batch(self, number: int) -> None:
         """A commit failed: what it changed here is not durable, and is loaded again when it is needed. The
         rest is as good as it was."""
