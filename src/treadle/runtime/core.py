@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from treadle.kernel.errors import (
@@ -61,6 +62,18 @@ CONFLICTS_MAX = 3
 WARN_EVERY = 50
 
 log = logging.getLogger("treadle.core")
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What the store has not taken lately."""
+
+    retry_at_ns: int = 0
+    failures: int = 0
+    conflicts: int = 0
+    warned: bool = False
+    # Whether the commit at hand turns a command away, which must not fail on its account.
+    expelling: bool = False
 
 
 class Core:
@@ -141,11 +154,7 @@ class Core:
         )
         # None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
-        self._retry_at_ns = 0
-        self._failures = 0
-        self._conflicts = 0
-        self._warned = False
-        self._expelling = False
+        self._trouble = Trouble()
 
     # --- from any thread ---
 
@@ -174,7 +183,7 @@ class Core:
 
     def _held_back_ns(self, now: int) -> int:
         """How long a failed commit still holds us back; a clock that was set back does not."""
-        left = self._retry_at_ns - now
+        left = self._trouble.retry_at_ns - now
         return left if 0 < left <= RETRY_AFTER_NS else 0
 
     def poll(self) -> None:
@@ -292,10 +301,10 @@ class Core:
         except Exception as error:
             self._single_out(error)
             return
-        if self._warned:
-            self._warned = False
-            log.warning("the store takes commits again, after %d that it did not", self._failures)
-        self._failures = self._conflicts = 0
+        if self._trouble.warned:
+            self._trouble.warned = False
+            log.warning("the store takes commits again, after %d that it did not", self._trouble.failures)
+        self._trouble.failures = self._trouble.conflicts = 0
         self._isolation.committed()
         self._publication.publish()
 
@@ -316,8 +325,8 @@ class Core:
     def _reload(self, error: AppendConflict) -> None:
         """Somebody else appended to a run of this commit: the loser reloads, and decides again. What goes on
         being in the way is no rival's record, and is singled out."""
-        self._conflicts += 1
-        if self._conflicts > CONFLICTS_MAX or self._expelling:
+        self._trouble.conflicts += 1
+        if self._trouble.conflicts > CONFLICTS_MAX or self._trouble.expelling:
             self._single_out(error)
         else:
             self._publication.withdraw(error, told=False)
@@ -326,14 +335,16 @@ class Core:
         """The store did not take the commit. Callers from outside are told; what has happened outside
         is kept and tried again."""
         self._publication.withdraw(error)
-        self._retry_at_ns = self._clock.now_ns() + RETRY_AFTER_NS
-        self._failures += 1
-        if (self._mail or self._progress) and (not self._warned or self._failures % WARN_EVERY == 0):
-            self._warned = True
+        self._trouble.retry_at_ns = self._clock.now_ns() + RETRY_AFTER_NS
+        self._trouble.failures += 1
+        if (self._mail or self._progress) and (
+            not self._trouble.warned or self._trouble.failures % WARN_EVERY == 0
+        ):
+            self._trouble.warned = True
             log.warning(
                 "%s. What has happened is kept, and tried again until the store takes it", error.message
             )
-        if isinstance(error, StoreUnavailable) and self._failures > FAILURES_MAX:
+        if isinstance(error, StoreUnavailable) and self._trouble.failures > FAILURES_MAX:
             # Room comes back and locks are freed, but this is something else: stop, and say what.
             raise error
 
@@ -342,14 +353,14 @@ class Core:
         durable, so all go back and are tried one by one; the one that fails alone is turned away, and
         the others go on."""
         staged = self.staging.staged
-        if self._expelling or staged.vacant:
+        if self._trouble.expelling or staged.vacant:
             raise error
         alone = self._isolation.suspect()
         culprit, read = staged.release(), list(staged.batch.inbox_done)
         refused = known(error)
         self._publication.withdraw(refused, told=False, but=culprit)
         if alone:
-            self._expelling = True
+            self._trouble.expelling = True
             self._isolation.expel(culprit, refused, read)
             self._commit()
-            self._expelling = False
+            self._trouble.expelling = False

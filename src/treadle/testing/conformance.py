@@ -10,11 +10,8 @@ A check raises AssertionError, naming the promise that is broken.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,59 +20,23 @@ from treadle.kernel.errors import (
     BlobCorrupt,
     BlobMissing,
     DefinitionCorrupt,
-    OwnershipLost,
-    TreadleError,
 )
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
-from treadle.store.protocol import Batch, DefinitionRow, Reads, Store, TimerRow, VersionRow
+from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
+from . import ownership
+from .places import Check, MakePlace, Place, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
-
-class Place(Protocol):
-    """A database. `shared` says whether a second store opened on it sees the first one's rows."""
-
-    shared: bool
-
-    def open(self) -> Store: ...
-
-    def reader(self) -> Reads:
-        """Reads on a connection of their own; asked only of a shared place."""
-        ...
-
-    def damage(self, digest: str) -> None:
-        """Changes a byte of a stored payload behind the store's back."""
-        ...
-
-
-MakePlace = Callable[[], AbstractContextManager[Place]]
-Check = Callable[[MakePlace], None]
-
-
-@contextmanager
-def expect(error: type[TreadleError], promise: str) -> Iterator[None]:
-    try:
-        yield
-    except error:
-        return
-    raise AssertionError(f"{promise}: {error.__name__} was expected")
-
-
-@contextmanager
-def _owned(make: MakePlace) -> Iterator[tuple[Place, Store]]:
-    with make() as place:
-        store = place.open()
-        store.own()
-        yield place, store
-
+__all__ = ["CHECKS", "Check", "MakePlace", "Place"]
 
 # --- commits ---------------------------------------------------------------------------------------
 
 
 def check_a_commit_can_be_read_back(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         batch = full_batch()
         expected_run, expected_task = batch.runs_new[1], batch.tasks_new["task-1"]
         store.commit(batch)
@@ -102,7 +63,7 @@ def check_a_commit_can_be_read_back(make: MakePlace) -> None:
 
 def check_a_refused_append_leaves_no_trace(make: MakePlace) -> None:
     """unique(run, seq) is the lock; what shares the transaction goes with it."""
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(full_batch(1))
         before = contents(store)
         late = full_batch(2)
@@ -115,101 +76,12 @@ def check_a_refused_append_leaves_no_trace(make: MakePlace) -> None:
 
 
 def check_two_runs_never_share_an_id_or_a_number(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(Batch(runs_new={1: run_row(1)}))
         with expect(AppendConflict, "ids are unique"):
             store.commit(Batch(runs_new={2: run_row(2, id="run-1")}))
         with expect(AppendConflict, "numbers are unique"):
             store.commit(Batch(runs_new={1: run_row(1, id="other")}))
-
-
-def check_numbers_are_given_once(make: MakePlace) -> None:
-    with _owned(make) as (place, store):
-        store.commit(full_batch(1))
-        given = [store.reserve("run", 3), store.reserve("run", 2), store.reserve("task", 2)]
-        assert [len(block) for block in given] == [3, 2, 2], "as many as were asked for"
-        assert given[0].start > store.last_run_no(), "higher than any in use"
-        assert given[1].start > given[0][-1], "never the same ones"
-        assert given[2].start > store.last_task_no(), "tasks have numbers of their own"
-        if place.shared:
-            again = place.open()
-            again.own()
-            assert again.reserve("run", 1).start > again.last_run_no(), "another owner goes on"
-
-
-def check_a_commit_is_refused_if_a_shard_that_it_touches_is_not_ours(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
-        assert len(store.held) == store.shards >= 1, "an owner of everything holds every shard"
-        assert store.lost() == []
-        batch = full_batch(1)
-        batch.shards = {store.shards}
-        before = contents(store)
-        with expect(OwnershipLost, "a shard that is not held"):
-            store.commit(batch)
-        assert contents(store) == before, "nothing of it was written"
-        batch.shards = {0}
-        store.commit(batch)
-
-
-def check_only_an_owner_commits(make: MakePlace) -> None:
-    with make() as place:
-        store = place.open()
-        with expect(OwnershipLost, "a store that was never owned refuses a commit"):
-            store.commit(full_batch())
-        store.own()
-        store.commit(full_batch())
-
-
-def check_a_new_epoch_fences_the_old_owner(make: MakePlace) -> None:
-    with make() as place:
-        if not place.shared:
-            return
-        first, second = place.open(), place.open()
-        epoch = first.own()
-        first.commit(full_batch(1))
-        assert second.own() == epoch + 1, "epochs count up"
-        before = contents(second)
-        with expect(OwnershipLost, "an old owner cannot commit"):
-            first.commit(full_batch(2))
-        with expect(OwnershipLost, "an old owner cannot sweep"):
-            first.sweep()
-        assert contents(second) == before, "an old owner left something behind"
-        second.commit(full_batch(2))
-
-
-def check_two_owners_at_once_cannot_both_append(make: MakePlace) -> None:
-    """Truly concurrent: two threads take the store and append the same record, many times."""
-    with make() as place:
-        if not place.shared:
-            return
-        setup = place.open()
-        setup.own()
-        setup.commit(Batch(runs_new={1: run_row(1)}))
-        rounds = 20
-        won: list[int] = []
-        gate = threading.Barrier(2)
-
-        def compete() -> None:
-            store = place.open()
-            for seq in range(1, rounds + 1):
-                gate.wait()
-                store.own()
-                try:
-                    store.commit(Batch(records=[record(1, seq)]))
-                    won.append(seq)
-                except (AppendConflict, OwnershipLost):
-                    continue
-            store.close()
-
-        threads = [threading.Thread(target=compete) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(won) == sorted(set(won)), "two owners appended the same record"
-        assert [stored.seq for stored in setup.journal(1)] == sorted(won), (
-            "an acknowledged record is not there"
-        )
 
 
 def check_everything_is_there_after_reopening(make: MakePlace) -> None:
@@ -230,7 +102,7 @@ def check_everything_is_there_after_reopening(make: MakePlace) -> None:
 
 
 def check_journals_are_read_in_ranges(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         rows: list[Any] = [record(run, seq, event_no=10 * seq) for seq in range(1, 6) for run in (1, 2)]
         store.commit(Batch(runs_new={1: run_row(1), 2: run_row(2)}, records=rows))
         assert [s.seq for s in store.journal(1, after_seq=1, until_seq=4)] == [2, 3, 4]
@@ -248,7 +120,7 @@ def check_journals_are_read_in_ranges(make: MakePlace) -> None:
 
 
 def check_the_index_of_open_work_is_kept(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         a, b = bytes(range(16)), bytes(range(16, 32))
         rows: list[Any] = [
             (1, 1, 1, a + b, None, bytes(32), b"x"),
@@ -260,7 +132,7 @@ def check_the_index_of_open_work_is_kept(make: MakePlace) -> None:
 
 
 def check_the_nearest_snapshot_is_found(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         batch = Batch(runs_new={1: run_row(1)})
         batch.snapshots = [(1, 4, b"four"), (1, 9, b"nine")]
         store.commit(batch)
@@ -274,7 +146,7 @@ def check_the_nearest_snapshot_is_found(make: MakePlace) -> None:
 
 
 def check_runs_are_found_and_paged(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         rows = {no: run_row(no, started_ns=no, working=no % 2 == 0) for no in range(1, 7)}
         rows[3].status, rows[3].reference, rows[3].workflow = "failed", "50%_off", "other"
         rows[4].parent = "run-1"
@@ -304,7 +176,7 @@ def check_runs_are_found_and_paged(make: MakePlace) -> None:
 
 
 def check_a_changed_run_says_so(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(Batch(runs_new={1: run_row(1, working=True)}))
         row = run_row(1, status="failed", working=False, reference="r", ended_ns=9, retain_ns=10, seq=7)
         row.error = {"class": "user", "code": "X"}
@@ -314,7 +186,7 @@ def check_a_changed_run_says_so(make: MakePlace) -> None:
 
 
 def check_tasks_are_found_by_whose_they_are(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         tasks = {
             "task-1": task_row(1, 1, roles=["clerk"], reference="r1"),
             "task-2": task_row(2, 1, roles=["clerk", "boss"], status="claimed", assignee="ann"),
@@ -345,7 +217,7 @@ def check_tasks_are_found_by_whose_they_are(make: MakePlace) -> None:
 
 
 def check_timers_come_in_order_of_time(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         timers = {f"t{n}": TimerRow(f"t{n}", 1, due, n % 2 == 0) for n, due in enumerate((30, 10, 20, 10))}
         store.commit(Batch(runs_new={1: run_row(1)}, timers=timers))
         assert [t.intent for t in store.timers_due(20, 10)] == ["t1", "t3", "t2"]
@@ -360,7 +232,7 @@ def check_timers_come_in_order_of_time(make: MakePlace) -> None:
 
 
 def check_the_inbox_keeps_order_and_takes_a_key_once(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.post([("b", b"1"), ("a", b"2")])
         store.post([("b", b"again"), ("c", b"3")])
         assert [tuple(row) for row in store.inbox(10)] == [("b", b"1"), ("a", b"2"), ("c", b"3")]
@@ -370,7 +242,7 @@ def check_the_inbox_keeps_order_and_takes_a_key_once(make: MakePlace) -> None:
 
 
 def check_answers_are_found_by_their_keys_and_go_when_read_or_by_age(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(Batch(replies=[("a", 10, b"1"), ("b", 20, b"2"), ("c", 30, b"3")]))
         store.commit(Batch(replies=[("a", 40, b"another")]))
         assert store.replies(["a", "c", "nobody's"]) == {"a": b"1", "c": b"3"}, "the first answer stands"
@@ -410,7 +282,7 @@ def _noticed(store: Store, what: str) -> None:
 
 
 def check_a_checkpoint_is_replaced_and_removed(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(Batch(runs_new={1: run_row(1)}, checkpoints={"w": (1, encode(1)), "v": (1, encode(2))}))
         store.commit(Batch(checkpoints={"w": (1, encode(3))}))
         assert store.checkpoints(1) == {"w": 3, "v": 2}
@@ -419,7 +291,7 @@ def check_a_checkpoint_is_replaced_and_removed(make: MakePlace) -> None:
 
 
 def check_diagnostics_are_bounded(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         many = [("noisy", n, "stale", encode({"n": n})) for n in range(DIAGNOSTICS_PER_RUN_MAX + 10)]
         store.commit(Batch(diagnostics=[*many, ("quiet", 1, "stale", encode({"n": 0}))]))
         found = store.diagnostics("noisy", limit=10 * DIAGNOSTICS_PER_RUN_MAX)
@@ -429,7 +301,7 @@ def check_diagnostics_are_bounded(make: MakePlace) -> None:
 
 
 def check_documents_and_definitions(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(
             Batch(documents=[("k", "b", 1, encode(1)), ("k", "a", 1, encode(2)), ("l", "a", 1, encode(9))])
         )
@@ -448,7 +320,7 @@ def check_documents_and_definitions(make: MakePlace) -> None:
 
 
 def check_definitions_are_verified_when_read(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         about = {"dialect": "toy", "name": "n", "version": "1", "body": [1]}
         row = DefinitionRow(digest=digest_of(about), dialect="toy", name="n", version="1", body=[1])
         store.commit(Batch(definitions=[msgspec.structs.replace(row, body=[2])]))
@@ -463,7 +335,7 @@ def check_definitions_are_verified_when_read(make: MakePlace) -> None:
 
 def check_payloads_are_verified_when_read(make: MakePlace) -> None:
     for size in (10, BLOB_INLINE_BYTES_MAX + 1):
-        with _owned(make) as (place, store):
+        with owned(make) as (place, store):
             body = encode("x" * size)
             digest = digest_bytes(body)
             assert not store.has_blob(digest)
@@ -478,7 +350,7 @@ def check_payloads_are_verified_when_read(make: MakePlace) -> None:
 
 
 def check_the_sweep_takes_what_nobody_needs(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         bodies = [encode(["blob", n, "y" * size]) for n, size in enumerate((1, 1, 1, 100_000))]
         needed, loose, kept, large = (digest_bytes(body) for body in bodies)
         blobs = {digest_bytes(body): body for body in bodies}
@@ -490,7 +362,7 @@ def check_the_sweep_takes_what_nobody_needs(make: MakePlace) -> None:
 
 
 def check_a_removed_run_takes_all_of_its_rows(make: MakePlace) -> None:
-    with _owned(make) as (_, store):
+    with owned(make) as (_, store):
         store.commit(full_batch(1))
         only_one = contents(store)
         store.commit(full_batch(2))
@@ -505,7 +377,7 @@ def check_a_removed_run_takes_all_of_its_rows(make: MakePlace) -> None:
 
 
 def check_a_reader_sees_commits(make: MakePlace) -> None:
-    with _owned(make) as (place, store):
+    with owned(make) as (place, store):
         if not place.shared:
             return
         reader = place.reader()
@@ -515,6 +387,7 @@ def check_a_reader_sees_commits(make: MakePlace) -> None:
         reader.close()
 
 
-CHECKS: tuple[Check, ...] = tuple(
-    value for name, value in list(globals().items()) if name.startswith("check_")
+CHECKS: tuple[Check, ...] = (
+    *(value for name, value in list(globals().items()) if name.startswith("check_")),
+    *ownership.CHECKS,
 )
