@@ -97,6 +97,8 @@ def _count(turn: Turn, step: Step, token: Token, error: dict[str, Any], *, hard:
         kept = {"step": step.name, "error": error, "hard": hard, "args": token["args"]}
         if token.get("special"):
             kept["special"] = token["special"]
+        if "again" in token:
+            kept["again"] = token["again"]
         failures.append(kept)
 
 

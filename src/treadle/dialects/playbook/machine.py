@@ -218,6 +218,8 @@ class PlaybookMachine(Machine):
             name = turn.place(item["step"], item["args"], {"name": "run.retried", "status": "ok"}, None)
             # What a join made one token of is one token already.
             state["tokens"][name]["joined"] = True
+            if step is None and "again" in item:
+                state["tokens"][name]["again"] = item["again"]
         return self._drive(turn)
 
     # --- the loop ------------------------------------------------------------------------------

@@ -161,6 +161,14 @@ class Pipeline:
         own = self.step.args.value_if_constant if self.step.args is not None else {}
         return {key: args[key] for key in own if key in args}
 
+    def frame_again(self) -> dict[str, Any] | None:
+        """Where a retry of the failed step goes on: at the task that failed, entered anew. None: from the
+        beginning, because nothing was finished before it. What it wrote into ctx is in ctx by then."""
+        if sum(self.frame["entries"].values()) < 2 or self.frame["pc"] >= len(self.step.tasks):
+            return None
+        left = {key: value for key, value in self.frame.items() if key not in ("entered", "sleep", "sub")}
+        return {**left, "attempt": 1, "ctx": [], "labels": list(self.step.labels)}
+
     def woke(self) -> None:
         self.frame.pop("sleep", None)
 

@@ -56,7 +56,11 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
         turn.emit("step.started", step=step.name)
         end(turn, name, step, token)
     else:
-        turn.open(Intent(kind="step", params=params_of(turn, step, token), ref=name))
+        params = params_of(turn, step, token)
+        if (again := token.pop("again", None)) is not None:
+            params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
+            turn.emit("step.started", step=step.name, data={"resumed": True})
+        turn.open(Intent(kind="step", params=params, ref=name))
 
 
 def _mergeable(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +222,8 @@ def _pipeline_ended(
     index = iteration_of(ref)
     if index is None:
         turn.patch(report.get("ctx") or [], step=step.name)
+        if "again" in report and not is_first():
+            token["again"] = report["again"]
         end(
             turn,
             name,

@@ -219,6 +219,9 @@ class StepRun:
         else:
             # A copy: what the intent holds is the core's, and the pipeline changes its frame in place.
             frame = decode_trusted(encode(frame))
+            # A fork may have given the step other tasks since it failed.
+            if frame.pop("labels", None) not in (None, list(self.step.labels)):
+                frame = new_frame(dict(params.get("iter") or {}))
         pipe = Pipeline(self.step, params, frame, run=job.run, keychain=keychain)
         self.saving.begin(pipe)
         if fresh and "iteration" not in params:
@@ -338,11 +341,13 @@ class StepRun:
     # --- the receipt ---------------------------------------------------------------------------
 
     async def _suspended(self, pipe: Pipeline, on: dict[str, Any]) -> Done:
-        frame: Value = pipe.frame
-        if len(encode(frame)) > self.playbook.inline_bytes_max:
-            frame = await self.job.store_blob(frame, schema_hint="pipeline frame")
-        value = {"suspended": frame, "on": on, "first": self.first}
+        value = {"suspended": await self._kept(pipe.frame), "on": on, "first": self.first}
         return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
+
+    async def _kept(self, frame: Value) -> Value:
+        if len(encode(frame)) <= self.playbook.inline_bytes_max:
+            return frame
+        return await self.job.store_blob(frame, schema_hint="pipeline frame")
 
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
         limit = self.playbook.inline_bytes_max
@@ -362,6 +367,8 @@ class StepRun:
             value["attempt"] = tried
         if end.error is not None:
             value["error"] = end.error
+            if (frame := pipe.frame_again()) is not None and "iteration" not in self.params:
+                value["again"] = {"frame": await self._kept(frame), "first": self.first}
         if pipe.frame["ctx"]:
             value["ctx"] = [
                 [path, await store_large(self.job, item, limit)] for path, item in pipe.frame["ctx"]
