@@ -45,7 +45,7 @@ from .performers import performers_of
 from .performers.process.transports import Transports
 from .runs import Run
 from .secrets.providers import Secrets, SecretStore, secret_store_path
-from .store.open import migrate_store, store_path
+from .store.open import Place, migrate_store, store_path
 from .tools.registry import ToolRegistry, checked_tool
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Engine(TaskMethods, AppMethods):
         self.validation = validation or os.environ.get("TREADLE_VALIDATION") or "strict"
         if self.validation not in ("strict", "warn"):
             raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
-        path = store_path(self.store_url)
+        place = Place.of(self.store_url)
         self.tools = ToolRegistry()
         self.transports = Transports(self.tools)
         self.dialects = Dialects(Surroundings(self.transports.names, self.tools.declared, _finds_skill))
@@ -90,13 +90,13 @@ class Engine(TaskMethods, AppMethods):
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}
         self.secrets = (
-            secrets if isinstance(secrets, Secrets) else Secrets(secrets, store=_secret_store(path))
+            secrets if isinstance(secrets, Secrets) else Secrets(secrets, store=_secret_store(place.path))
         )
         # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
         self.clock: Clock = clock or SystemClock()
         self._deploying: list[deploys.Deploy] = []
         self._bridge = Bridge(
-            path,
+            place,
             clock=self.clock,
             hot_runs=arguments.positive(*arguments.cache_size(hot_runs)),
             registry_of=self.library.registry,

@@ -14,11 +14,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.bus.local import LocalBus
-from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
+from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import copied, to_value
@@ -29,8 +28,8 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
-from treadle.store.open import open_sqlite
-from treadle.store.owner import OwnerLock
+from treadle.store.open import Place
+from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
@@ -84,7 +83,7 @@ class Bridge:
 
     def __init__(
         self,
-        path: Path | None,
+        place: Place,
         *,
         clock: Clock,
         hot_runs: int,
@@ -92,7 +91,7 @@ class Bridge:
         operations: Operations,
         readonly: bool = False,
     ) -> None:
-        self.path = path
+        self.place = place
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
         self._worker: Worker | None = None
@@ -106,7 +105,7 @@ class Bridge:
         self._operations = operations
         self._thread: CoreThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock: OwnerLock | None = None
+        self._lock: Tenure | None = None
         self._readers: Readers | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
@@ -131,7 +130,7 @@ class Bridge:
         return self._thread.core if self._thread is not None else None
 
     @property
-    def lock(self) -> OwnerLock | None:
+    def lock(self) -> Tenure | None:
         return self._lock
 
     def help(self, runs: list[str] | None) -> None:
@@ -171,15 +170,12 @@ class Bridge:
         self._check_process()
         if self._readers is not None:
             raise Unsupported("this engine is open already; use it inside its one `async with`")
-        if self.path is not None and not self.path.parent.is_dir():
-            raise StoreUnavailable(
-                f"the folder {self.path.parent} does not exist; create it, or choose another --store"
-            )
+        self.place.check()
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._failure = None
         self._worker = worker
-        self._readers = Readers(self.path, onlooker=self.readonly)
+        self._readers = Readers(self.place, onlooker=self.readonly)
         if not self.readonly:
             self._switch_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
@@ -191,12 +187,10 @@ class Bridge:
         await self.watching.begin()
 
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lock = OwnerLock(self.path) if self.path is not None else None
+        self._lock = self.place.tenure()
         if self._lock is not None and self._worker is not None:
             self._lock.alone = not self._worker.others.helps
-        thread = CoreThread(
-            lambda: open_sqlite(self.path), self._make_core, self, self._lock, on_stop=self._stopped
-        )
+        thread = CoreThread(self.place.open, self._make_core, self, self._lock, on_stop=self._stopped)
         if self._worker is not None:
             self._worker.start(loop)
         else:
@@ -219,7 +213,7 @@ class Bridge:
         await self.watching.end()
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
-            before, self._readers = self._readers, Readers(self.path, onlooker=self.readonly)
+            before, self._readers = self._readers, Readers(self.place, onlooker=self.readonly)
             await _aside(before.close)
         if self._thread is not None:
             self._thread.stop()
@@ -233,7 +227,7 @@ class Bridge:
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store) -> Core:
-        self._signer = signer = node_signer(self.path)
+        self._signer = signer = node_signer(self.place.path)
         return Core(
             store,
             self._registry_of(store),
@@ -350,13 +344,13 @@ class Bridge:
         self.check_loop()
         if self._readers is None:
             raise EngineStopped()
-        if self.path is None and not self.readonly:
+        if not self.place.shared and not self.readonly:
             return await self.write(lambda desk: question(desk.store))
         return await asyncio.wrap_future(self._readers.submit(question, long=long))
 
     def read_blocking(self, question: Callable[[Reads], T]) -> T:
         """For workers, from any thread but the core's."""
-        if self.path is not None and self._readers is not None:
+        if self.place.shared and self._readers is not None:
             return self._readers.submit(question).result()
         found: T = self.ask_blocking(lambda ack: Write(lambda desk: question(desk.store), ack))
         return found

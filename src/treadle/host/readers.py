@@ -10,11 +10,10 @@ import concurrent.futures
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 from treadle.kernel.errors import StoreGone
-from treadle.store.open import open_sqlite, read_sqlite, schema_version
+from treadle.store.open import Place, open_sqlite
 from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
 
@@ -28,8 +27,8 @@ class Readers:
     """The readers of one engine. To an onlooker a store that is not there yet is an empty one, and
     stays away; one that was replaced is read in its new form. To everybody else it is an error."""
 
-    def __init__(self, path: Path | None, *, onlooker: bool) -> None:
-        self._path = path
+    def __init__(self, place: Place, *, onlooker: bool) -> None:
+        self._place = place
         self._onlooker = onlooker
         self._short = concurrent.futures.ThreadPoolExecutor(
             SHORT_THREADS, thread_name_prefix="treadle-reader"
@@ -64,7 +63,7 @@ class Readers:
 
     def _taken(self) -> SqlReads | None:
         """A connection that nobody uses; None if there is nothing to connect to."""
-        assert self._path is not None or self._onlooker, "a store in memory is read on the core thread"
+        assert self._place.shared or self._onlooker, "a store in memory is read on the core thread"
         with suppress(IndexError):
             reads = self._idle.pop()
             try:
@@ -74,6 +73,6 @@ class Readers:
                 reads.close()
                 if not self._onlooker:
                     raise
-        if self._path is None or (self._onlooker and schema_version(self._path) == 0):
+        if not self._place.shared or (self._onlooker and not self._place.has_store()):
             return None
-        return read_sqlite(self._path)
+        return self._place.reader()

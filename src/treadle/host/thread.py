@@ -22,7 +22,7 @@ from treadle.runtime.core import Core
 from treadle.runtime.isolation import known
 from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes, unusable
 from treadle.runtime.ports import Ack, Item, Port
-from treadle.store.owner import OwnerLock
+from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
 
 _IDLE_CHECKPOINT_TURNS = 40
@@ -39,7 +39,7 @@ class CoreThread(threading.Thread):
         open_store: Callable[[], Store],
         make_core: Callable[[Store], Core],
         port: Port,
-        lock: OwnerLock | None,
+        lock: Tenure | None,
         *,
         on_stop: Callable[[BaseException | None], None],
     ) -> None:
@@ -143,6 +143,8 @@ class CoreThread(threading.Thread):
                 if self._failure is not None:
                     raise self._failure
                 if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
+                    if self._lock is not None:
+                        self._lock.renew()
                     core.poll()
                     polled = now
                 turned = core.turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from treadle.kernel.errors import StoreUnavailable
 
 from .blobs import BlobFiles
+from .owner import OwnerLock, Tenure
 from .reads import SqlReads
 from .sql import SqlStore
 from .sqlite import SqliteDialect
@@ -40,6 +42,49 @@ def shown(url: str) -> str:
         return url
     user = parts.netloc.partition(":")[0]
     return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine's store is, and all that differs by that."""
+
+    url: str
+    # The file, where it is one.
+    path: Path | None
+
+    @staticmethod
+    def of(url: str) -> Place:
+        return Place(url, None if is_postgres(url) else store_path(url))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes, and other connections of ours, can see it."""
+        return self.path is not None or is_postgres(self.url)
+
+    def check(self) -> None:
+        """Refuses a place where no store can be, before anything is opened."""
+        if self.path is not None and not self.path.parent.is_dir():
+            raise StoreUnavailable(
+                f"the folder {self.path.parent} does not exist; create it, or choose another --store"
+            )
+
+    def has_store(self) -> bool:
+        return has_store(self.url)
+
+    def open(self) -> SqlStore:
+        return open_store(self.url)
+
+    def reader(self) -> SqlReads:
+        return read_store(self.url)
+
+    def tenure(self) -> Tenure | None:
+        """How a process becomes the owner; None where nobody else can."""
+        if is_postgres(self.url):
+            dialect = _postgres_dialect(self.url)
+            from .postgres import Lease
+
+            return Lease(dialect)
+        return None if self.path is None else OwnerLock(self.path)
 
 
 def open_store(url: str) -> SqlStore:

@@ -16,10 +16,40 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from .files import mode_beside, written
 
 _HELD: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
+
+
+class Tenure(Protocol):
+    """How one process comes to own a store, and stays its owner."""
+
+    # Whether the owner works for its own runs only; set before it is taken.
+    alone: bool
+
+    def acquire(self) -> bool:
+        """Takes the store if nobody has it; never waits."""
+        ...
+
+    def renew(self) -> None:
+        """Called again and again by the owner. Raises OwnershipLost once somebody else may own it."""
+        ...
+
+    def helps(self) -> None:
+        """From now on the owner works for everybody."""
+        ...
+
+    def works_alone(self) -> str | None:
+        """Who owns the store and works for its own runs only; None: the owner helps everybody."""
+        ...
+
+    def waits_for(self) -> str:
+        """Who keeps us from owning the store, and what to do about it."""
+        ...
+
+    def release(self) -> None: ...
 
 
 class OwnerLock:
@@ -46,6 +76,9 @@ class OwnerLock:
         self._sign()
         _HELD.add(self)
         return True
+
+    def renew(self) -> None:
+        """The operating system keeps it for us."""
 
     def helps(self) -> None:
         """From now on the owner works for everybody."""

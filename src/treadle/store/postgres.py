@@ -45,6 +45,14 @@ from .sql import SqlStore
 MIGRATION_LOCK: Final = 0x54524541
 CHANNEL: Final = "treadle"
 SHARDS: Final = 64
+CLAIM_LOCK: Final = MIGRATION_LOCK + 1
+# How long an owner that is silent stays the owner; it says that it is there well before.
+LEASE_NS: Final = 5_000_000_000
+_RENEW_S: Final = 1.5
+# How often a process that waits for its turn asks.
+_ASK_S: Final = 0.2
+_ALONE: Final = " alone"
+_NOW_NS: Final = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 _STATEMENT_MS_MAX: Final = 30_000
 _CONNECT_S: Final = 5
 _RECONNECT_S_MAX: Final = 30.0
@@ -325,3 +333,101 @@ class PostgresStore(SqlStore):
         super().post(messages)
         with self._dialect.errors():
             self._connection.execute(f"NOTIFY {CHANNEL}")
+
+
+class Lease:
+    """The ownership of a store on a server: rows with an end, by the database's clock.
+
+    It is for speed and good manners, as the lock of a file is: what protects the data is the epoch inside every commit.
+    An owner that was silent for longer than its lease finds that out at its next commit, if not before.
+    """
+
+    alone = False
+
+    def __init__(self, dialect: PostgresDialect) -> None:
+        self._dialect = dialect
+        self._connection: Connection | None = None
+        self._name = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
+        self._holds = False
+        self._asked = self._renewed = 0.0
+
+    def acquire(self) -> bool:
+        if self._holds:
+            return True
+        if time.monotonic() - self._asked < _ASK_S:
+            return False
+        self._asked = time.monotonic()
+        with self._dialect.errors(), self._connected().raw.transaction():
+            connection = self._connected()
+            # One at a time, so that two that claim the same rows never wait for one another.
+            connection.execute("SELECT pg_advisory_xact_lock(?)", (CLAIM_LOCK,))
+            free = connection.execute(
+                f"SELECT count(*) FROM shards WHERE until_ns >= {_NOW_NS} AND owner <> ?", (self._owner(),)
+            ).fetchone()
+            if free is not None and free[0] == 0:
+                connection.execute(
+                    f"UPDATE shards SET owner = ?, until_ns = {_NOW_NS} + ?", (self._owner(), LEASE_NS)
+                )
+                self._holds = True
+        self._renewed = time.monotonic()
+        return self._holds
+
+    def renew(self) -> None:
+        if time.monotonic() - self._renewed < _RENEW_S:
+            return
+        try:
+            with self._dialect.errors():
+                done = self._connected().execute(
+                    f"UPDATE shards SET until_ns = {_NOW_NS} + ? WHERE owner = ?", (LEASE_NS, self._owner())
+                )
+        except ConnectionLost:
+            self._close()
+            if time.monotonic() - self._renewed > LEASE_NS / 1e9:
+                raise OwnershipLost(
+                    f"{self._dialect.place} did not answer for as long as a lease lasts"
+                ) from None
+            return
+        if done.rowcount == 0:
+            raise OwnershipLost("another process took this store over")
+        self._renewed = time.monotonic()
+
+    def helps(self) -> None:
+        before = self._owner()
+        self.alone = False
+        if self._holds:
+            with self._dialect.errors():
+                self._connected().execute(
+                    "UPDATE shards SET owner = ? WHERE owner = ?", (self._owner(), before)
+                )
+
+    def works_alone(self) -> str | None:
+        owner = self._holder()
+        return owner if owner is not None and owner.endswith(_ALONE) else None
+
+    def waits_for(self) -> str:
+        return f"{self._holder() or 'nobody'} owns this store and has not answered yet; if it hangs, stop it"
+
+    def release(self) -> None:
+        if self._holds:
+            with contextlib.suppress(StoreUnavailable), self._dialect.errors():
+                self._connected().execute("UPDATE shards SET until_ns = 0 WHERE owner = ?", (self._owner(),))
+        self._holds = False
+        self._close()
+
+    def _owner(self) -> str:
+        return self._name + _ALONE if self.alone else self._name
+
+    def _holder(self) -> str | None:
+        with self._dialect.errors():
+            row = self._connected().execute("SELECT owner FROM shards WHERE shard = 0").fetchone()
+        return None if row is None else row[0]
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.raw.closed:
+            self._connection = self._dialect.connect()
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
