@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from treadle.kernel.errors import TreadleError
 
@@ -214,9 +215,14 @@ def _invocable(body: Body) -> Callable[..., None]:
         p.name: p.annotation for p in asked if isinstance(p.annotation, type) and is_dataclass(p.annotation)
     }
     own = [one for p in asked for one in (_options_of(groups[p.name]) if p.name in groups else [p])]
+    for parameter in own:
+        _plain_help(parameter)
 
     def invoke(ctx: typer.Context, **values: Any) -> None:
         defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
+        for name, value in values.items():
+            if type(value) is int and value > NUMBER_MAX:
+                raise typer.BadParameter(f"--{name.replace('_', '-')}: no number is larger than {NUMBER_MAX}")
         store = values.pop("store") or defaults.store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
         for name, group in groups.items():
             values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
@@ -238,6 +244,18 @@ def _invocable(body: Body) -> Callable[..., None]:
     invoke.__annotations__ = {}
     invoke.__doc__ = body.__doc__
     return invoke
+
+
+def _plain_help(parameter: inspect.Parameter) -> None:
+    """Says in words what help would show as a type: `<list[str]>`, `<int range> [1<=x<=9223372036854775807]`."""
+    kind, *told = get_args(parameter.annotation) or (None,)
+    for info in told:
+        if not isinstance(info, OptionInfo | ArgumentInfo):
+            continue
+        if info.max == NUMBER_MAX:
+            info.max = None  # it is checked all the same, but nobody wants to read it
+        if info.metavar is None and kind is not bool:
+            info.metavar = parameter.name.rstrip("_").upper()
 
 
 def _options_of(group: type) -> list[inspect.Parameter]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
-from . import completing, finding, inputs
+from . import completing, finding, form, inputs
 from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .driving import drive
 from .moments import moment
@@ -195,6 +196,8 @@ async def complete(
     async with cli.engine(app, creates=False, help_others=False) as engine:
         id = await finding.task_id(engine, id)
         row = await engine.task(id)
+        if data is None and not cli.out.as_json and sys.stdin.isatty():
+            answer = form.asked(row.get("schema"), form.prompt)
         if claim:
             await engine.task_claim(id, user=user, roles=role or [])
         done = await engine.task_complete(

@@ -115,11 +115,17 @@ class Gate:
         other = [] if was["definition"] == event.definition else ["definition"]
         other += [] if same else ["input"]
         what = " and ".join(other)
+        if "definition" in other:
+            was_version = f"{hot.row.workflow}@{hot.row.version or '?'} {was['definition'][:19]}…"
+            asked = (
+                f"{item.create.workflow}@{item.create.version or '?'}" if item.create is not None else "this"
+            )
+            what += f" ({was_version}, not {asked} {event.definition[:19]}…)"
         self._answers.refuse(
             item,
             RunExists(
                 f"a run {item.run!r} exists with another {what}; choose another id",
-                details={"differs": other},
+                details={"differs": other, "definitions": [was["definition"], event.definition]},
             ),
         )
 

@@ -331,6 +331,19 @@ def _names(reader: Reader, net: Net) -> None:
                     continue
                 _check_names(reader, text, path, known, forbidden=_TASK_NAMES)
                 _check_workload(reader, text, path, workload)
+                if task["kind"] == "shell":
+                    _check_command(reader, text, path)
+
+
+def _check_command(reader: Reader, text: str, path: Path) -> None:
+    """Whoever may list the processes of the machine reads their command lines."""
+    if "env" not in path and any(root == "keychain" for root, _ in expression(text).uses):
+        reader.warning(
+            "keychain_in_command",
+            path,
+            "a value of the keychain stands in the command line, which every user of the machine can read",
+            hint='pass it by the environment: env: {TOKEN: "{{ keychain.x.token }}"}, and "$TOKEN" in the command',
+        )
 
 
 def _check_names(

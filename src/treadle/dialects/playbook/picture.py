@@ -24,6 +24,14 @@ def picture(playbook: Playbook, view: dict[str, Any] | None = None) -> Graph:
     graph = Graph(title)
     graph.nodes.append(Node("(start)", "", "start", "done" if view is not None else "idle"))
     graph.edges.append(Edge("(start)", playbook.entry))
+    # No arc leads there: the run itself does.
+    for name, when in (
+        (playbook.on_failure, "on failure"),
+        (playbook.on_cancel, "on cancel"),
+        (playbook.final, "at the end"),
+    ):
+        if name is not None and name != playbook.entry:
+            graph.edges.append(Edge("(start)", name, when, dashed=True))
     for step in playbook.steps.values():
         waiting = sum(1 for token in tokens if token["step"] == step.name and token["status"] == "pending")
         graph.nodes.append(_node(step, steps.get(step.name), waiting, playbook))
