@@ -34,6 +34,12 @@ def merge(outer: Value, inner: Value) -> Value:
     return out
 
 
+def copied(value: Value) -> Value:
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if type(value) is list else value
+
+
 def knobs(spec: dict[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (spec or {}).items() if key not in _ROUTING}
 

@@ -19,7 +19,7 @@ from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
 from .handles import Handle, Scope, StepResults
-from .layers import merge
+from .layers import copied, merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
 from .outcomes import loop_view, output_view, with_bodies
@@ -481,12 +481,6 @@ def write(target: dict[str, Any], path: str, value: Value) -> None:
 def canonical(value: Value) -> Value:
     """A value with its keys in canonical order, as it comes back from a frame or a snapshot."""
     return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
-
-
-def copied(value: Value) -> Value:
-    if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if type(value) is list else value
 
 
 def worker_failure(status: str, error: Mapping[str, Any]) -> dict[str, Any]:
