@@ -61,6 +61,7 @@ class WorkerJob:
         self._threaded = threaded
         self._frames = 0
         self._blobs: dict[str, bytes] = {}
+        self._durable: set[str] = set()
         self.run = work.run
         self.workflow = work.workflow
         self.dialect = work.dialect
@@ -86,10 +87,11 @@ class WorkerJob:
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
     ) -> None:
         redact = self._worker.vault.redact
-        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), dict(self._blobs)
+        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), self._unsaved()
         self._worker.bus.saved(self.intent.id, body)
         if not durable:
-            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, None))
+            ack = self._noting(blobs) if blobs else None
+            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, ack))
             return
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
@@ -97,6 +99,18 @@ class WorkerJob:
             done.result()
         else:
             await asyncio.wrap_future(done)
+        self._durable.update(blobs)
+
+    def _unsaved(self) -> dict[str, bytes]:
+        """The payloads that are not in the store yet: each goes there once, however many checkpoints follow."""
+        return {digest: body for digest, body in self._blobs.items() if digest not in self._durable}
+
+    def _noting(self, blobs: dict[str, bytes]) -> Callable[[Any, TreadleError | None], None]:
+        def ack(value: Any, error: TreadleError | None) -> None:
+            if error is None:
+                self._durable.update(blobs)
+
+        return ack
 
     async def load_blob(self, reference: Mapping[str, Any]) -> Value:
         digest = str(reference["checksum"])
@@ -160,7 +174,7 @@ class WorkerJob:
         row = self._worker.performers.get(self.dialect, self.intent.kind)
         if row is not None and row.signed:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.core.sign(receipt))
-        return Item(self.run, receipt, blobs=self._blobs)
+        return Item(self.run, receipt, blobs=self._unsaved())
 
 
 def failed(job: WorkerJob, error: BaseException) -> Item:

@@ -81,6 +81,7 @@ class FakeJob:
         self.lab.frames.append((type, data))
 
     async def save(self, checkpoint: Value, *, durable: bool = False, events: Any = None) -> None:
+        self.lab.written += len(encode(checkpoint))
         self.lab.checkpoints[self.intent.id] = decode(encode(checkpoint))
         self.lab.driver.events += events or []
 
@@ -90,6 +91,7 @@ class FakeJob:
 
     async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
         checksum = digest(value)
+        self.lab.written += len(encode(value))
         self.lab.driver.blobs[checksum] = decode(encode(value))
         return make_reference(checksum=checksum, size=len(encode(value)), schema_hint=schema_hint)
 
@@ -121,6 +123,8 @@ class Lab:
         self.checkpoints: dict[str, Value] = {}
         self.frames: list[Any] = []
         self.loaded: list[str] = []
+        # The bytes that jobs had stored: checkpoints and payloads.
+        self.written = 0
         self.secrets = secrets or {}
         self.in_flight_max = 0
 

@@ -22,6 +22,7 @@ from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Done, Job, StaysOpen
 from treadle.work.raised import named
 
+from .frames import Frames
 from .keychain import KeychainReader
 from .pipeline import EVENTS_MAX, Saving, StepRun, Tools
 from .places import FileOf
@@ -60,12 +61,12 @@ class Lease(Saving):
         saved = decode_trusted(encode(job.checkpoint or {}))
         self.next = int(saved.get("next", self.lease["first"]))
         # Iterations under way: their last saved frame, None for one that has just begun.
-        self.frames: dict[int, Value] = {int(key): frame for key, frame in (saved.get("frames") or [])}
-        self.live: dict[int, Pipeline] = {}
+        self.under_way: dict[int, Value] = {int(key): frame for key, frame in (saved.get("frames") or [])}
+        self.live: dict[int, tuple[Pipeline, Frames]] = {}
         self.reports: list[list[Any]] = []
         for index, report in saved.get("ended") or ():
             self._count(index, report)
-        self.interrupted = sorted(self.frames)
+        self.interrupted = sorted(self.under_way)
 
     async def run(self) -> Done:
         try:
@@ -77,7 +78,7 @@ class Lease(Saving):
         except StaysOpen:
             await self.write(durable=False)
             raise
-        for index in sorted(self.frames):
+        for index in sorted(self.under_way):
             wrong = failure("cancelled", "another iteration failed", code="CANCELLED")
             self.reports.append([index, {"status": "error", "error": wrong}])
         value = {"iterations": self.reports, "next": self.next}
@@ -108,7 +109,7 @@ class Lease(Saving):
             return None
         index = self.next
         self.next = index + 1
-        self.frames[index] = None
+        self.under_way[index] = None
         self.events.append({"type": "loop.iteration.started", "step": self.step.name, "iteration": index})
         return index
 
@@ -130,7 +131,7 @@ class Lease(Saving):
             self.keychain,
             params=params,
             id=own,
-            frame=self.frames[index],
+            frame=self.under_way[index],
             saving=_Share(self, index),
             file_of=self.file_of,
         )
@@ -143,7 +144,7 @@ class Lease(Saving):
         except Exception as error:  # as a worker does with an intent: the others go on
             done = _worker_failed(TreadleError(named(error), code="PERFORMER_FAILED"))
         self.live.pop(index, None)
-        del self.frames[index]
+        del self.under_way[index]
         self.events += done.events
         self.retries += done.attempts - 1
         self.dirty = True
@@ -170,14 +171,16 @@ class Lease(Saving):
     # --- what is saved -------------------------------------------------------------------------
 
     def pipes(self) -> list[Pipeline]:
-        return list(self.live.values())
+        return [pipe for pipe, _ in self.live.values()]
 
-    def state(self) -> Value:
-        frames = [
-            [index, self.live[index].frame if index in self.live else frame]
-            for index, frame in self.frames.items()
-        ]
-        return {"ended": self.reports, "next": self.next, "frames": frames}
+    async def state(self) -> Value:
+        frames: list[Value] = []
+        for index, frame in list(self.under_way.items()):
+            if (running := self.live.get(index)) is not None:
+                pipe, keeping = running
+                frame = await keeping.saved(pipe.frame)
+            frames.append([index, frame])
+        return decode_trusted(encode({"ended": self.reports, "next": self.next, "frames": frames}))
 
     def drain(self) -> list[dict[str, Any]]:
         events, self.events = self.events, []
@@ -192,7 +195,7 @@ class _Share(Saving):
         self.lease, self.index = lease, index
 
     def begin(self, pipe: Pipeline) -> None:
-        self.lease.live[self.index] = pipe
+        self.lease.live[self.index] = (pipe, self.frames)
 
     async def before(self, pipe: Pipeline, *, durable: bool, outside: bool) -> None:
         self.lease.dirty = self.lease.dirty or self.dirty

@@ -37,12 +37,13 @@ from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference
-from treadle.kernel.values import Value, decode_trusted, encode, to_value
+from treadle.kernel.values import Value, encode, to_value
 from treadle.tools.functions import exception_outcome
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 
+from .frames import Frames
 from .keychain import KeychainReader
 from .places import FileOf, relocate
 from .results import externalise, find_reference, store_large
@@ -82,6 +83,7 @@ class Saving:
         self.dirty = False
         self.saved_at = time.monotonic()
         self.pipe: Pipeline | None = None
+        self.frames = Frames(job)
 
     def begin(self, pipe: Pipeline) -> None:
         self.pipe = pipe
@@ -90,10 +92,10 @@ class Saving:
         """The pipelines whose events are still to be written."""
         return [self.pipe] if self.pipe is not None else []
 
-    def state(self) -> Value:
-        """The checkpoint as of now."""
+    async def state(self) -> Value:
+        """The checkpoint as of now: a copy, for the frame goes on changing while it is on its way."""
         assert self.pipe is not None
-        return self.pipe.frame
+        return await self.frames.saved(self.pipe.frame)
 
     def drain(self) -> list[dict[str, Any]]:
         """The events that were not written yet."""
@@ -111,8 +113,7 @@ class Saving:
 
     async def write(self, *, durable: bool) -> None:
         events = self.drain()
-        # A copy: the frame goes on changing while the checkpoint is on its way to the store.
-        checkpoint = decode_trusted(encode(self.state()))
+        checkpoint = await self.state()
         self.dirty, self.saved_at = False, time.monotonic()
         await self.job.save(checkpoint, durable=durable, events=events)
 
@@ -218,7 +219,7 @@ class StepRun:
             frame = new_frame(dict(params.get("iter") or {}))
         else:
             # A copy: what the intent holds is the core's, and the pipeline changes its frame in place.
-            frame = decode_trusted(encode(frame))
+            frame = await self.saving.frames.whole(frame)
             # A fork may have given the step other tasks since it failed.
             if frame.pop("labels", None) not in (None, list(self.step.labels)):
                 frame = new_frame(dict(params.get("iter") or {}))
@@ -344,7 +345,8 @@ class StepRun:
         value = {"suspended": await self._kept(pipe.frame), "on": on, "first": self.first}
         return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
 
-    async def _kept(self, frame: Value) -> Value:
+    async def _kept(self, frame: dict[str, Any]) -> Value:
+        frame = await self.saving.frames.saved(frame)
         if len(encode(frame)) <= self.playbook.inline_bytes_max:
             return frame
         return await self.job.store_blob(frame, schema_hint="pipeline frame")
