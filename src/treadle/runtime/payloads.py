@@ -33,6 +33,9 @@ from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, e
 from treadle.store.protocol import Reads
 
 HIDDEN: Final = frozenset({"agent", "process", "payload"})
+# What people are shown of one value, about.
+SHOWN_BYTES_MAX: Final = 64 * 1024 * 1024
+SHOWN_LEVELS_MAX: Final = 200
 # How their fields look in canonical bytes: most records have none, and are not walked.
 _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
 
@@ -134,12 +137,22 @@ def whole(reads: Reads, value: Value) -> Value:
 
 
 def put_back(blobs: Callable[[str], Value], value: Value) -> Value:
-    """The same, by whatever knows the payloads."""
-    if isinstance(value, dict):
-        if is_hidden(value):
+    """The same, by whatever knows the payloads. A payload may refer to others many times, so that it would
+    fill the memory written out: what is beyond any reading stays a reference."""
+    room = SHOWN_BYTES_MAX
+
+    def back(item: Value, levels: int) -> Value:
+        nonlocal room
+        if is_hidden(item) and room > 0 and levels > 0:
             try:
-                return addressed(value, blobs(value["checksum"]))
+                item = addressed(item, blobs(item["checksum"]))
             except BlobMissing:
-                return value  # gone, or never ours: the run is shown all the same
-        return {key: put_back(blobs, item) for key, item in value.items()}
-    return [put_back(blobs, item) for item in value] if isinstance(value, list) else value
+                return item  # gone, or never ours: the run is shown all the same
+            room -= len(encode(item))
+            if not refers(item):
+                return item
+        if isinstance(item, dict):
+            return {key: back(part, levels - 1) for key, part in item.items()}
+        return [back(part, levels - 1) for part in item] if isinstance(item, list) else item
+
+    return back(value, SHOWN_LEVELS_MAX)

@@ -17,6 +17,7 @@ from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
 from treadle.lang.expressions.checks import call_problem
 from treadle.lang.expressions.closures import Scope, compile_condition
+from treadle.lang.expressions.functions import measure
 from treadle.lang.expressions.syntax import is_name, parse, unparse, walk
 
 # All nodes by id, for those whose id is no name. A node of that id goes before it.
@@ -56,6 +57,12 @@ class Seen:
 
     def at_hand(self, value: Value) -> Value:
         return self.load(value) if is_reference(value) else value
+
+    def made(self, value: Value) -> Value:
+        """A condition passes nothing on: what it builds is bounded, and gone with its answer."""
+        if isinstance(value, list | dict):
+            measure(value)
+        return value
 
 
 def problems_of(text: str, nodes: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -21,11 +21,13 @@ from treadle.kernel.values import Value, encode
 
 from . import loop_items
 from .edition import is_first
+from .errands import KIND, LeaseParams
 from .handles import payload_of
 from .layers import merge
-from .marking import Token, Turn, canonical, iteration_of
+from .marking import Token, Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .pipeline import NotACollection, failure, template_failure
+from .refs import Ref
 
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
@@ -37,7 +39,6 @@ FOLD_PARTS: Final = 256
 # So many iterations at most are in one lease of a local loop: their events fit into one decision.
 LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
-LEASE: Final = "lease"
 
 Tracker = dict[str, Any]
 
@@ -113,7 +114,7 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]
         item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
         iteration = {**turn.own_iter(), loop.iterator: item, "index": index}
         own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
-        turn.open(Intent(kind="step", params=own, ref=f"{name}.{index}"))
+        turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index))))
 
 
 def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[st
     slots = tracker["limit"] - len(tracker["running"])
     first = tracker["next"]
     stop = min(tracker["total"], first + LEASE_ITEMS_MAX, tracker["low"] + AHEAD_MAX)
-    if tracker.get(LEASE) or slots < 1 or first >= stop:
+    if tracker.get("lease") or slots < 1 or first >= stop:
         return
     if not turn.room:
         turn.again = True
@@ -137,17 +138,18 @@ def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[st
         size += len(encode(item))
         if size > LEASE_BYTES_MAX:
             break
-    lease = {"first": first, "items": items, "slots": slots, "total": tracker["total"]}
-    for key in ("writes", "appends"):
-        if tracker.get(key):
-            lease[key] = tracker[key]
-    tracker[LEASE] = {"first": first, "slots": min(slots, len(items))}
-    turn.open(Intent(kind="step", params={**params, LEASE: lease}, ref=f"{name}!{LEASE}"))
+    lease: LeaseParams = {"first": first, "items": items, "slots": slots, "total": tracker["total"]}
+    if tracker["writes"]:
+        lease["writes"] = tracker["writes"]
+    if tracker.get("appends"):
+        lease["appends"] = tracker["appends"]
+    tracker["lease"] = {"first": first, "slots": min(slots, len(items))}
+    turn.open(Intent(kind=KIND, params={**params, "lease": lease}, ref=str(Ref(name, mark="lease"))))
 
 
 def take_lease(tracker: Tracker) -> list[int]:
     """Ends a lease; gives the iterations that were surely under way in it."""
-    lease = tracker.pop(LEASE, None)
+    lease = tracker.pop("lease", None)
     if lease is None:
         return []
     began = list(range(lease["first"], lease["first"] + lease["slots"]))
@@ -188,7 +190,8 @@ def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: st
     tracker = token["loop"]
     tracker["stopped"] = True
     for ref in turn.open_refs(name):
-        if iteration_of(ref) is not None or ref == f"{name}!{LEASE}":
+        parsed = Ref.parse(ref)
+        if parsed.iteration is not None or parsed.mark == "lease":
             turn.cancel(ref)
     token.pop("holds", None)
     for index in [*tracker["running"], *take_lease(tracker)]:
@@ -202,7 +205,7 @@ def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: st
 def is_over(token: Token) -> bool:
     tracker = token["loop"]
     ended = tracker["next"] >= tracker["total"] or bool(tracker.get("stopped"))
-    return ended and not tracker["running"] and not tracker.get(LEASE)
+    return ended and not tracker["running"] and not tracker.get("lease")
 
 
 def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -> None:
@@ -263,7 +266,7 @@ def _keep(turn: Turn, name: str, tracker: Tracker, chunk: Value, level: int, *, 
         return
     step = turn.state["tokens"][name]["step"]
     params = {"name": step, "step": step, "keep": chunk}
-    turn.open(Intent(kind="step", params=params, ref=f"{name}!keep{part}"))
+    turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name, mark="keep", part=part))))
     tracker["parts"].insert(at, {"id": part, "level": level, "stored": None})
     tracker["keeping"] += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
 from treadle.kernel.machine import Machine
@@ -28,19 +28,22 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.values import Value, encode, to_value
 
-from . import finish, joins, loops, stepruns
+from . import finish, joins, stepruns
 from .edition import CURRENT, edition, is_first
+from .errands import KIND
 from .handles import Scope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
-from .marking import State, Turn, canonical, new_state, token_of
+from .marking import State, Turn, canonical, new_state
 from .model import Playbook, load
 from .needs import pick
 from .pipeline import failure, template_failure
+from .refs import KEYCHAIN, Ref
 from .routing import admitted
 from .stored import by_reference
 
-KEYCHAIN_REF = "!keychain"
+# What failed where the keychain could not be resolved.
+KEYCHAIN_STEP: Final = str(KEYCHAIN)
 _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running", "pending": "pending"}
 
 
@@ -58,7 +61,7 @@ class PlaybookMachine(Machine):
         return load(to_value(body))
 
     def kinds(self, definition: Playbook) -> frozenset[str]:
-        return frozenset({"step"})
+        return frozenset({KIND})
 
     def has_lifetimes(self, definition: Playbook) -> bool:
         return definition.has_lifetimes
@@ -149,7 +152,7 @@ class PlaybookMachine(Machine):
         }
         if named := pick(turn.state["workload"], playbook.keychain_workload):
             params["workload"] = named
-        turn.open(Intent(kind="step", params=params, ref=KEYCHAIN_REF))
+        turn.open(Intent(kind=KIND, params=params, ref=str(KEYCHAIN)))
         return turn.decision()
 
     def _enter(self, turn: Turn) -> Decision:
@@ -160,14 +163,14 @@ class PlaybookMachine(Machine):
 
     def _receipt(self, turn: Turn, receipt: Receipt) -> Decision:
         assert turn.ctx.intent is not None
-        ref = turn.ctx.intent.ref
+        ref = Ref.parse(turn.ctx.intent.ref)
         value = turn.ctx.blob(receipt.value) if _is_report(ref, receipt) else receipt.value
-        if ref == KEYCHAIN_REF:
+        if ref == KEYCHAIN:
             return self._enter(turn) if receipt.status == "ok" else _locked(turn, receipt)
-        if ref.endswith("!due"):
-            stepruns.expire(turn, token_of(ref))
+        if ref.mark == "due":
+            stepruns.expire(turn, ref.token)
         else:
-            stepruns.receive(turn, token_of(ref), receipt, ref, value)
+            stepruns.receive(turn, ref, receipt, value)
         return self._drive(turn)
 
     def _patch(self, turn: Turn, patch: Patch) -> Decision:
@@ -189,7 +192,7 @@ class PlaybookMachine(Machine):
         if step is not None and step not in turn.playbook.steps:
             names = ", ".join(turn.playbook.steps)
             raise TreadleError(f"there is no step {step!r}; steps: {names}", cls="user", code="STEP_UNKNOWN")
-        if any(item["step"] == KEYCHAIN_REF for item in state["failures"]):
+        if any(item["step"] == KEYCHAIN_STEP for item in state["failures"]):
             state["failures"] = []
             return self._prove(turn)
         interrupted = [token for token in state["tokens"].values() if token["status"] != "pending"]
@@ -295,9 +298,9 @@ def _surroundings(ctx: Context) -> Iterator[None]:
         edition.reset(rules)
 
 
-def _is_report(ref: str, receipt: Receipt) -> bool:
+def _is_report(ref: Ref, receipt: Receipt) -> bool:
     """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
-    return is_reference(receipt.value) and ref.partition("!")[2] in ("", "args", loops.LEASE)
+    return is_reference(receipt.value) and ref.mark in ("", "args", "lease")
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any]:
@@ -336,7 +339,7 @@ def _locked(turn: Turn, receipt: Receipt) -> Decision:
     wrong = failure(
         "auth", str(error.get("message") or "the keychain cannot be resolved"), code=error.get("code")
     )
-    turn.state["failures"] = [{"step": KEYCHAIN_REF, "error": wrong, "hard": True, "args": {}}]
+    turn.state["failures"] = [{"step": KEYCHAIN_STEP, "error": wrong, "hard": True, "args": {}}]
     turn.status = "failed"
     turn.error = {
         "class": "authorization",

@@ -22,6 +22,7 @@ from .handles import Scope, StepResults, is_stored
 from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
+from .refs import Ref
 from .stored import by_reference
 
 INTENTS_MAX: Final = 56
@@ -109,9 +110,10 @@ class Turn:
             self.cancelled.append(ref)
 
     def open_refs(self, token: str) -> list[str]:
-        """The refs of everything open for one token: `7`, `7.3`, `7.3!on`, `7!due`."""
+        """The refs of everything open for one token."""
         refs = [intent.ref for intent in self.ctx.open.values()] + [intent.ref for intent in self.intents]
-        return [ref for ref in dict.fromkeys(refs) if token_of(ref) == token and ref not in self.cancelled]
+        found = [ref for ref in dict.fromkeys(refs) if Ref.parse(ref).token == token]
+        return [ref for ref in found if ref not in self.cancelled]
 
     def decision(self) -> Decision:
         again = self.again or bool(self.state["backlog"])
@@ -268,13 +270,3 @@ class Turn:
             step.name, {"status": "running", "runs": 0, "active": 0}
         )
         return found
-
-
-def token_of(ref: str) -> str:
-    """The token behind an intent's ref."""
-    return ref.partition("!")[0].partition(".")[0]
-
-
-def iteration_of(ref: str) -> int | None:
-    index = ref.partition("!")[0].partition(".")[2]
-    return int(index) if index else None

@@ -12,11 +12,13 @@ from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
 from .edition import is_first
+from .errands import KIND
 from .handles import Scope, StepResults
 from .marking import Token, Turn, canonical
 from .model import Arc, Step, holds
 from .needs import gather
 from .outcomes import output_view
+from .refs import Ref
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
 _ADMITTED: Final = {"allow": True}
@@ -102,7 +104,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
         "iter": boundary.scope.names["iter"],
         **gather(arc.needs, turn.state),
     }
-    turn.open(Intent(kind="step", params=params, ref=f"{name}!args"))
+    turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name, mark="args"))))
 
 
 def argument_scope(step: Step, arc: Arc, params: Mapping[str, Any], run: str) -> Scope:

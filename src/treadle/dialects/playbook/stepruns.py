@@ -14,12 +14,14 @@ from treadle.kernel.values import Value, encode
 
 from . import finish, loops
 from .edition import is_first
+from .errands import KIND
 from .handles import is_stored, payload_of
 from .layers import merge
-from .marking import Token, Turn, canonical, iteration_of
+from .marking import Token, Turn, canonical
 from .model import Step
 from .needs import gather
 from .pipeline import failure, template_failure, worker_failure
+from .refs import Ref
 from .routing import Boundary, boundary_event
 from .suspension import answer, intent_for
 
@@ -60,7 +62,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
         if (again := token.pop("again", None)) is not None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
-        turn.open(Intent(kind="step", params=params, ref=name))
+        turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name))))
 
 
 def _mergeable(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +93,8 @@ def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
         return False
     if step.tasks:
         token["due"] = True
-        turn.open(
-            Intent(kind="timer", params={"name": f"{step.name} lifecycle"}, ref=f"{name}!due", due_ns=due)
-        )
+        ref = str(Ref(name, mark="due"))
+        turn.open(Intent(kind="timer", params={"name": f"{step.name} lifecycle"}, ref=ref, due_ns=due))
     return True
 
 
@@ -111,20 +112,21 @@ def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
     return turn.light_params(params)
 
 
-def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> None:
-    """The receipt of a `step` intent: a suspension, or the end of a pipeline."""
+def receive(turn: Turn, ref: Ref, receipt: Receipt, value: Value) -> None:
+    """The receipt of what was opened for a token: a suspension, the end of a pipeline, …"""
+    name = ref.token
     token = turn.state["tokens"].get(name)
     if token is None:
         return
     step = turn.playbook.steps[token["step"]]
-    mark = ref.partition("!")[2]
-    if mark == "args":
+    if ref.mark == "args":
         _args_stored(turn, name, token, receipt, value)
-    elif mark.startswith("keep"):
-        _chunk_kept(turn, name, step, token, int(mark[4:]), receipt, value)
-    elif mark == "on":
-        _resume(turn, name, step, token, ref.partition("!")[0], receipt, value)
-    elif mark == loops.LEASE:
+    elif ref.mark == "keep":
+        assert ref.part is not None
+        _chunk_kept(turn, name, step, token, ref.part, receipt, value)
+    elif ref.mark == "on":
+        _resume(turn, step, token, ref.base, receipt, value)
+    elif ref.mark == "lease":
         _lease_ended(turn, name, step, token, receipt, value)
     elif receipt.status == "ok" and isinstance(value, dict) and "suspended" in value:
         _suspend(turn, token, ref, value)
@@ -132,10 +134,11 @@ def receive(turn: Turn, name: str, receipt: Receipt, ref: str, value: Value) -> 
         _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
 
 
-def _suspend(turn: Turn, token: Token, ref: str, value: dict[str, Any]) -> None:
+def _suspend(turn: Turn, token: Token, ref: Ref, value: dict[str, Any]) -> None:
     on = _handed(turn, value["on"])
-    token.setdefault("holds", {})[ref] = {"frame": value["suspended"], "on": on, "first": value["first"]}
-    turn.open(intent_for(on, f"{ref}!on", turn.ctx.now_ns))
+    hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
+    token.setdefault("holds", {})[str(ref)] = hold
+    turn.open(intent_for(on, str(ref.marked("on")), turn.ctx.now_ns))
 
 
 def _handed(turn: Turn, on: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Recei
     tracker["running"] += [index for index, _ in reports]
     for index, report in reports:
         if "suspended" in report:
-            _suspend(turn, token, f"{name}.{index}", report)
+            _suspend(turn, token, Ref(name, index), report)
         else:
             _settle(turn, step, token, index, canonical(report))
     advance_loop(turn, name, step, token)
@@ -196,11 +199,9 @@ def _report(receipt: Receipt, value: Value) -> dict[str, Any]:
     return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 
-def _resume(
-    turn: Turn, name: str, step: Step, token: Token, base: str, receipt: Receipt, value: Value
-) -> None:
+def _resume(turn: Turn, step: Step, token: Token, base: Ref, receipt: Receipt, value: Value) -> None:
     """What a pipeline waited for has come: it goes on as a new intent, with the first one's keys."""
-    hold = token["holds"].pop(base)
+    hold = token["holds"].pop(str(base))
     if not token["holds"]:
         del token["holds"]
     resume: dict[str, Any] = {"frame": hold["frame"]}
@@ -209,18 +210,16 @@ def _resume(
         if "result" in outcome:
             outcome["result"] = turn.light(outcome["result"])
     params = params_of(turn, step, token)
-    index = iteration_of(base)
-    if index is not None:
-        params |= {"iteration": index, "total": token["loop"]["total"]}
+    if base.iteration is not None:
+        params |= {"iteration": base.iteration, "total": token["loop"]["total"]}
     params |= {"first": hold["first"], "resume": resume}
-    turn.open(Intent(kind="step", params=params, ref=base))
+    turn.open(Intent(kind=KIND, params=params, ref=str(base)))
 
 
 def _pipeline_ended(
-    turn: Turn, name: str, step: Step, token: Token, ref: str, report: dict[str, Any]
+    turn: Turn, name: str, step: Step, token: Token, ref: Ref, report: dict[str, Any]
 ) -> None:
-    index = iteration_of(ref)
-    if index is None:
+    if ref.iteration is None:
         turn.patch(report.get("ctx") or [], step=step.name)
         if "again" in report and not is_first():
             token["again"] = report["again"]
@@ -235,7 +234,7 @@ def _pipeline_ended(
             attempt=report.get("attempt", 1),
         )
         return
-    _settle(turn, step, token, index, report)
+    _settle(turn, step, token, ref.iteration, report)
     advance_loop(turn, name, step, token)
 
 
@@ -315,7 +314,7 @@ def end(
     state = turn.state
     del state["tokens"][name]
     if token.get("due"):
-        turn.cancel(f"{name}!due")
+        turn.cancel(str(Ref(name, mark="due")))
     entry = turn.entry(step)
     entry["active"] -= 1
     entry["status"] = "done" if error is None else "failed"

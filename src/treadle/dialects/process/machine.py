@@ -20,7 +20,7 @@ class ProcessMachine(Machine):
     """Run-to-wait: one record per event, however many steps it leads to."""
 
     dialect: ClassVar[str] = "process"
-    # 2: errors name their step; an escalated task names the one it came from.
+    # 2: errors name their step; an escalated task names the one it came from; what is large is stored.
     version: ClassVar[int] = 2
     large_input: ClassVar[bool] = True
     large_data: ClassVar[bool] = True

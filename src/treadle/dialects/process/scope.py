@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Context, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
+from treadle.lang.expressions.functions import measure, mistake
 from treadle.lang.expressions.references import is_large, part_of
 
 from .program import Program
 
 Thread = dict[str, Any]
+# Since this version of the machine what a process builds may have any size: it is stored if it is large.
+STORES: Final = 2
+# What one value may take when it is put together in memory.
+BUILT_BYTES_MAX: Final = 64 * 1024 * 1024
+# How often the expressions of one step may look at a value, before they take too long for everybody else.
+TURNS_MAX: Final = 1_000_000
+# So many characters of a text are counted as one turn.
+CHARS_PER_TURN: Final = 1024
+
+
+class Meter:
+    """What the expressions of a slice have cost so far."""
+
+    __slots__ = ("stored", "turns")
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.stored = 0
 
 
 class RunScope:
     """The scope of one thread of a run. `reference` follows the run's within a slice."""
 
-    __slots__ = ("ctx", "data", "program", "reference", "thread")
+    __slots__ = ("_left", "ctx", "data", "meter", "program", "reference", "thread")
 
     def __init__(
-        self, program: Program, data: dict[str, Any], ctx: Context, thread: Thread, reference: str | None
+        self,
+        program: Program,
+        data: dict[str, Any],
+        ctx: Context,
+        thread: Thread,
+        reference: str | None,
+        meter: Meter,
     ) -> None:
+        self.meter = meter
+        self._left = TURNS_MAX
         self.program = program
         self.data = data
         self.ctx = ctx
@@ -33,7 +61,30 @@ class RunScope:
         return self.ctx.now_ns
 
     def at_hand(self, value: Value) -> Value:
-        return addressed(value, self.ctx.blob(value)) if is_reference(value) else value
+        """Whatever looks into values asks here for each of them, so here is where work is counted."""
+        found = addressed(value, self.ctx.blob(value)) if is_reference(value) else value
+        if self.ctx.machine >= STORES:
+            turns = 1 + (len(found) // CHARS_PER_TURN if isinstance(found, str) else 0)
+            self.meter.turns += turns
+            self._left -= turns
+            if self._left < 0:
+                mistake(
+                    f"the expressions of this step take more than {TURNS_MAX:,} turns", "EXPRESSION_RANGE"
+                )
+        return found
+
+    def made(self, value: Value) -> Value:
+        """What an expression has built, bounded at once: `[x, x]` of `[x, x]` doubles with each level, until
+        it is stored; from then on it holds two references."""
+        if self.ctx.machine < STORES:
+            if isinstance(value, list | dict):
+                measure(value)
+            return value
+        if is_reference(value) or measure(value, BUILT_BYTES_MAX) <= PAYLOAD_INLINE_BYTES_MAX:
+            return value
+        reference = self.ctx.store(value, schema_hint="process")
+        self.meter.stored += reference["size"]
+        return reference
 
     def root(self, name: str) -> Value:
         match name:

@@ -27,10 +27,12 @@ from treadle.lang.expressions.functions import mistake, string, type_name, unfol
 
 from . import undo
 from .program import Assign, Choice, Compensate, Complete, Fail, Fork, Op, Program, Refer, Repeat
-from .scope import RunScope, Thread
+from .scope import Meter, RunScope, Thread
 
 SLICE_STEPS_MAX: Final = 5_000
 SLICE_BYTES_MAX: Final = 256 * 1024
+SLICE_STORED_MAX: Final = 4 * 1024 * 1024
+SLICE_TURNS_MAX: Final = 500_000
 REFERENCE_CHARS_MAX: Final = 1_000
 MESSAGE_CHARS_MAX: Final = 4_000
 CODE_CHARS_MAX: Final = 100
@@ -84,6 +86,7 @@ class Turn:
         self.outcome: tuple[Status, Value, dict[str, Any] | None] | None = None
         self.steps = 0
         self.bytes = 0
+        self.meter = Meter()
 
     @property
     def threads(self) -> dict[str, Thread]:
@@ -156,6 +159,8 @@ class Turn:
             or len(self.intents) >= STEP_INTENTS_MAX
             or len(self.events) >= STEP_EVENTS_MAX - 8
             or self.bytes >= SLICE_BYTES_MAX
+            or self.meter.stored >= SLICE_STORED_MAX
+            or self.meter.turns >= SLICE_TURNS_MAX
         )
 
     def end(self, status: Status, result: Value, error: dict[str, Any] | None, path: str | None) -> bool:
@@ -237,7 +242,7 @@ class Turn:
         self.events.append({"type": type, "path": path, **more})
 
     def scope(self, current: Thread) -> RunScope:
-        return RunScope(self.program, self.data, self.ctx, current, self.reference)
+        return RunScope(self.program, self.data, self.ctx, current, self.reference, self.meter)
 
     def push(self, current: Thread, block: str, **more: Value) -> None:
         current["frames"].append({"block": block, "next": 0, **more})

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from treadle.kernel.errors import DefinitionError, NotWaiting, RunEnded, TreadleError, Unsupported
 from treadle.kernel.limits import DUE_NS_MAX
-from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry
+from treadle.kernel.model import Intent, OpenIntent, Receipt, Retry, is_reference
 from treadle.kernel.values import Value, digest
 from treadle.lang.duration import DURATION_NS_MAX, parse_duration, parse_instant
 from treadle.lang.expressions.functions import json, measure, mistake, type_name
-from treadle.lang.expressions.references import is_large
+from treadle.lang.expressions.references import is_large, part_of
 
 from . import undo
 from .durations import duration_text
 from .program import Ask, Await, Call, Op, RetryPolicy, Start, Wait
-from .scope import Thread
+from .scope import RunScope, Thread
 from .turn import HANDLERS, NAMES_STEPS, Again, Turn, shortened
 
 # Results of calls by HTTP ride in the receipt's value, status and headers in an event beside it.
@@ -91,7 +91,7 @@ def _call(turn: Turn, current: Thread, op: Call) -> bool:
         "name": op.label,
         "path": op.path,
         "transport": op.transport,
-        **op.address(scope),
+        **_address(scope, op),
     }
     if op.timeout_ns is not None:
         params["timeout"] = duration_text(op.timeout_ns)
@@ -104,6 +104,14 @@ def _call(turn: Turn, current: Thread, op: Call) -> bool:
     # The same request once more carries the key of the first; another request is another call.
     key = earlier["key"] if earlier and earlier["sent"] == digest(params) else None
     return _attempt(turn, current, op, params, number=1, deadline=_due(turn, op.deadline_ns), key=key)
+
+
+def _address(scope: RunScope, op: Call) -> dict[str, Value]:
+    """Where a call goes. One that is large as a whole is named part by part."""
+    address: dict[str, Value] = op.address(scope)
+    if not is_reference(address):
+        return address
+    return {key: part_of(address, key) for key in scope.at_hand(address)}
 
 
 def _attempt(

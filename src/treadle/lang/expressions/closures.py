@@ -23,7 +23,6 @@ from .functions import (
     SEARCHING,
     WRITING,
     item,
-    measure,
     negative,
     truth,
     unfolded,
@@ -50,6 +49,10 @@ class Scope(Protocol):
         """The value itself, or what it stands for if it is a reference."""
         ...
 
+    def made(self, value: Value) -> Value:
+        """A value that an expression has built, as it is passed on: bounded, by reference if it is large."""
+        ...
+
 
 Closure = Callable[[Scope], Value]
 
@@ -59,7 +62,7 @@ def is_expression(value: Value) -> bool:
 
 
 # Trees that give what is there already, which may be a reference. Any other makes a value of its own.
-_READING: Final = frozenset({"path", "get", "call", "and", "or"})
+_READING: Final = frozenset({"path", "get", "call", "and", "or", "list", "object"})
 
 
 def compile_tree(tree: Tree) -> Closure:
@@ -75,7 +78,7 @@ def compile_template(template: Value, *, bounded: bool = True) -> Closure:
     inner = _template(template, bounded)
     if is_expression(template) or not _has_expression(template):
         return inner
-    return lambda scope: _measured(inner(scope))
+    return lambda scope: scope.made(inner(scope))
 
 
 def _has_expression(template: Value) -> bool:
@@ -104,7 +107,7 @@ def _guarded(tree: Tree, bounded: bool) -> Closure:
     def run(scope: Scope) -> Value:
         try:
             value = inner(scope)
-            return _measured(value) if bounded else value
+            return scope.made(value) if bounded else value
         except ExpressionError as error:
             error.details.setdefault("expression", unparse(tree))
             raise
@@ -129,10 +132,10 @@ def _compile(tree: Tree, *, passing: bool = True) -> Closure:
             return _get(_compile(tree[1], passing=passing), compile_tree(tree[2]), passing)
         case "list":
             items = [_compile(part) for part in tree[1:]]
-            return lambda scope: _measured([part(scope) for part in items])
+            return lambda scope: scope.made([part(scope) for part in items])
         case "object":
             pairs = [(key, _compile(part)) for key, part in tree[1:]]
-            return lambda scope: _measured({key: part(scope) for key, part in pairs})
+            return lambda scope: scope.made({key: part(scope) for key, part in pairs})
         case "call":
             return _call(tree[1], tree[2:], passing)
         case "not":
@@ -146,13 +149,6 @@ def _compile(tree: Tree, *, passing: bool = True) -> Closure:
             return _logic(tree[0] == "and", [_compile(part, passing=passing) for part in tree[1:]])
         case _:
             return _binary(tree[0], compile_tree(tree[1]), compile_tree(tree[2]))
-
-
-def _measured(value: Value) -> Value:
-    """What an expression builds is bounded at once: `[x, x]` of `[x, x]` doubles with each level."""
-    if isinstance(value, list | dict):
-        measure(value)
-    return value
 
 
 def _path(root: str, path: list[str | int], passing: bool) -> Closure:
@@ -197,7 +193,7 @@ def _binary(operator: str, left: Closure, right: Closure) -> Closure:
     if compare := COMPARISONS.get(operator):
         return lambda scope: compare(left(scope), right(scope), scope.at_hand)
     apply = OPERATIONS[operator]
-    return lambda scope: apply(left(scope), right(scope))
+    return lambda scope: scope.at_hand(apply(left(scope), right(scope)))
 
 
 def _call(name: str, arguments: list[Tree], passing: bool) -> Closure:
@@ -221,6 +217,8 @@ def _call(name: str, arguments: list[Tree], passing: bool) -> Closure:
     function = FUNCTIONS[name][2]
     assert function is not None, name
     parts = [compile_tree(part) for part in arguments]
+    if name == "merge":
+        return lambda scope: scope.made(function(*[part(scope) for part in parts], at_hand=scope.at_hand))
     if name in SEARCHING:
         return lambda scope: function(*[part(scope) for part in parts], at_hand=scope.at_hand)
     if name in WRITING:

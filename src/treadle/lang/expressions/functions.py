@@ -26,6 +26,8 @@ from .references import AtHand, same_payload
 TEXT_CHARS_MAX: Final = 256 * 1024
 VALUE_BYTES_MAX: Final = 512 * 1024
 VALUE_LEVELS_MAX: Final = 64
+# A value may hold references to values that hold others: so deep is looked into them, all in all.
+REFERENCE_LEVELS_MAX: Final = 200
 
 _NUMBER = re.compile(r"[-+]?(\d{1,30}|\d*\.\d+|\d+\.\d*)([eE][-+]?\d{1,4})?\Z", re.ASCII)
 
@@ -61,10 +63,12 @@ def truth(value: Value) -> bool:
     return bool(value)
 
 
-def equal(left: Value, right: Value, at_hand: AtHand) -> bool:
-    """Never fails. 1 equals 1.0, but true is no number."""
+def equal(left: Value, right: Value, at_hand: AtHand, levels: int = REFERENCE_LEVELS_MAX) -> bool:
+    """Never fails but for what is too deep. 1 equals 1.0, but true is no number."""
     if same_payload(left, right):
         return True
+    if not levels:
+        too_deep()
     left, right = at_hand(left), at_hand(right)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
@@ -72,13 +76,13 @@ def equal(left: Value, right: Value, at_hand: AtHand) -> bool:
         return (
             isinstance(right, list)
             and len(left) == len(right)
-            and all(equal(one, other, at_hand) for one, other in zip(left, right, strict=True))
+            and all(equal(one, other, at_hand, levels - 1) for one, other in zip(left, right, strict=True))
         )
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
             and left.keys() == right.keys()
-            and all(equal(value, right[key], at_hand) for key, value in left.items())
+            and all(equal(value, right[key], at_hand, levels - 1) for key, value in left.items())
         )
     return bool(left == right)
 
@@ -99,15 +103,19 @@ def checked_text(value: str) -> str:
     return value
 
 
-def too_large() -> NoReturn:
+def too_deep() -> NoReturn:
+    mistake(f"the value is nested deeper than {REFERENCE_LEVELS_MAX} levels", "EXPRESSION_RANGE")
+
+
+def too_large(bytes_max: int = VALUE_BYTES_MAX) -> NoReturn:
     mistake(
-        f"the value is larger than {VALUE_BYTES_MAX // 1024} KiB; pass on only the parts that are needed, "
+        f"the value is larger than {bytes_max // 1024:,} KiB; pass on only the parts that are needed, "
         "or let a call put them together: what a call gives may have any size",
         "EXPRESSION_RANGE",
     )
 
 
-def measure(value: Value) -> int:
+def measure(value: Value, bytes_max: int = VALUE_BYTES_MAX) -> int:
     """About how many bytes a value takes, refusing what is too large or too deep to be stored.
     Values may share parts (`[state.x, state.x]`), so the walk stops at the bound."""
     total, level, depth = 0, [value], 0
@@ -128,8 +136,8 @@ def measure(value: Value) -> int:
             elif isinstance(item, dict):
                 total += sum(map(len, item))
                 below.extend(item.values())
-            if total + len(below) > VALUE_BYTES_MAX:
-                too_large()
+            if total + len(below) > bytes_max:
+                too_large(bytes_max)
         level = below
     return total
 
@@ -317,7 +325,6 @@ def merge(*parts: Value, at_hand: AtHand) -> dict[str, Value]:
         if not isinstance(part, dict):
             mistake(f"merge needs objects, not {type_name(part)}")
         out = _merged(out, part, at_hand)
-    measure(out)
     return out
 
 
@@ -336,20 +343,22 @@ def unfolded(value: Value, at_hand: AtHand) -> Value:
     """The value with everything that it refers to in place, as far as it can be written down."""
     room = VALUE_BYTES_MAX
 
-    def unfold(item: Value) -> Value:
+    def unfold(item: Value, levels: int) -> Value:
         nonlocal room
+        if not levels:
+            too_deep()
         if is_reference(item):
             item = at_hand(item)
             room -= measure(item)
             if room < 0:
                 too_large()
         if isinstance(item, list):
-            return [unfold(inner) for inner in item]
+            return [unfold(inner, levels - 1) for inner in item]
         if isinstance(item, dict):
-            return {key: unfold(inner) for key, inner in item.items()}
+            return {key: unfold(inner, levels - 1) for key, inner in item.items()}
         return item
 
-    return unfold(value)
+    return unfold(value, REFERENCE_LEVELS_MAX)
 
 
 def format(pattern: Value, *parts: Value) -> str:

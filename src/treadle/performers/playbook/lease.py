@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
-from treadle.dialects.playbook import loops
+from treadle.dialects.playbook import errands, loops
 from treadle.dialects.playbook.model import Playbook, Step
 from treadle.dialects.playbook.pipeline import Pipeline, failure, worker_failure, write
 from treadle.kernel.errors import TreadleError
@@ -39,15 +38,16 @@ class Lease(Saving):
         job: Job,
         playbook: Playbook,
         keychain: KeychainReader,
+        errand: errands.Lease,
         *,
         file_of: FileOf | None = None,
     ) -> None:
         super().__init__(job)
         self.file_of = file_of
         self.tools, self.playbook, self.keychain = tools, playbook, keychain
-        self.params = {key: value for key, value in job.intent.params.items() if key != loops.LEASE}
-        self.lease: Mapping[str, Any] = job.intent.params[loops.LEASE]
-        self.step: Step = playbook.steps[self.params["step"]]
+        self.params = {key: value for key, value in job.intent.params.items() if key != "lease"}
+        self.lease = errand.lease
+        self.step: Step = playbook.steps[errand.step]
         self.slots = int(self.lease["slots"])
         self.began_at = time.monotonic()
         self.events: list[dict[str, Any]] = []

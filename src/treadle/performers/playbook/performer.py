@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.dialects.playbook.loops import LEASE
+from treadle.dialects.playbook import errands
+from treadle.dialects.playbook.errands import errand_of
 from treadle.dialects.playbook.model import Playbook, Task
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.kernel.errors import TreadleError
@@ -59,31 +60,32 @@ class PipelinePerformer:
         return await self.perform(job)
 
     async def perform(self, job: Job) -> Done:
-        params = job.intent.params
-        if "keep" in params:
-            return Done(value=await job.store_blob(params["keep"], schema_hint="loop results"))
+        errand = errand_of(job.intent.params)
+        if isinstance(errand, errands.Keep):
+            return Done(value=await job.store_blob(errand.chunk, schema_hint="loop results"))
         playbook = await job.load_definition()
         if not isinstance(playbook, Playbook):
             raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
         keychain = KeychainReader(playbook, job, self._secrets)
-        if "prove" in params:
-            await keychain.prove(params["prove"])
+        if isinstance(errand, errands.Prove):
+            await keychain.prove(errand.entries)
             return Done()
-        if "render" in params:
-            return Done(value=await render_args(job, playbook))
-        if LEASE in params:
-            return await Lease(self._tools, job, playbook, keychain, file_of=self._file_of).run()
+        if isinstance(errand, errands.Render):
+            return Done(value=await render_args(job, playbook, errand))
+        if isinstance(errand, errands.Lease):
+            return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
         return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
 
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""
-        if "keep" in intent.params:
+        errand = errand_of(intent.params)
+        if isinstance(errand, errands.Keep):
             return True
-        if not isinstance(definition, Playbook) or "prove" in intent.params:
+        if not isinstance(definition, Playbook) or isinstance(errand, errands.Prove):
             return False
-        if "render" in intent.params:
+        if isinstance(errand, errands.Render):
             return True
-        step = definition.steps[intent.params["step"]]
+        step = definition.steps[errand.step]
         return step.needs.keychain == [] and all(self._is_plain(task) for task in step.tasks)
 
     def _is_plain(self, task: Task) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from treadle.dialects.playbook.errands import Render
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Playbook, Step, Task
 from treadle.dialects.playbook.routing import argument_scope
@@ -53,12 +54,12 @@ async def store_large(job: Job, value: Value, limit: int) -> Value:
     return by_reference(job.run, value, await job.store_blob(value))
 
 
-async def render_args(job: Job, playbook: Playbook) -> dict[str, Any]:
+async def render_args(job: Job, playbook: Playbook, errand: Render) -> dict[str, Any]:
     """The arguments of an arc whose values were too large for the machine to hand on: the largest of
     them leave as references."""
     params = job.intent.params
-    step = playbook.steps[params["step"]]
-    arc = step.arcs[params["render"]]
+    step = playbook.steps[errand.step]
+    arc = step.arcs[errand.arc]
     scope = argument_scope(step, arc, params, job.run)
     payloads: dict[str, Value] = {}
 

@@ -19,10 +19,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import LimitExceeded, TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, encode
+from treadle.lang.expressions.functions import REFERENCE_LEVELS_MAX
 from treadle.tools.functions import aside
 from treadle.tools.portable import portable
 from treadle.tools.protocol import Outcome, ToolCall
@@ -34,6 +35,8 @@ RESPONSE_EVENT: Final = "call.response"
 NATS_URL: Final = "nats://127.0.0.1:4222"
 NATS_TIMEOUT_S: Final = 60.0
 BODY_SHOWN_BYTES_MAX: Final = 8 * 1024
+# What one call may send, written out.
+SENT_BYTES_MAX: Final = 256 * 1024 * 1024
 # What a call's parameters hold besides the fields of the transport itself.
 # Frames that tell an author nothing.
 _OURS: Final = (__file__, aside.__code__.co_filename)
@@ -115,7 +118,7 @@ class Transports:
         return done
 
     async def _send(self, job: Job) -> Done:
-        params: dict[str, Any] = await _at_hand(job.intent.params, job)
+        params: dict[str, Any] = await _Unfolding(job).of(job.intent.params)
         name = str(params["transport"])
         if function := self._functions.get(name):
             return await _called(function, params.get("payload"), job)
@@ -239,15 +242,39 @@ class Transports:
 # --- values ---------------------------------------------------------------------------------------
 
 
-async def _at_hand(value: Value, job: Job) -> Value:
-    """The value with every reference in it loaded: outside, nobody knows our blobs."""
-    if is_reference(value):
-        return addressed(value, await job.load_blob(value))
-    if isinstance(value, dict):
-        return {key: await _at_hand(part, job) for key, part in value.items()}
-    if isinstance(value, list):
-        return [await _at_hand(part, job) for part in value]
-    return value
+class _Unfolding:
+    """A value with every reference in it loaded: outside, nobody knows our blobs. What refers to others many
+    times is small in the store and may be huge written out, so it is counted."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._room = SENT_BYTES_MAX
+        self._payloads: dict[str, Value] = {}
+
+    async def of(self, value: Value, levels: int = REFERENCE_LEVELS_MAX) -> Value:
+        if is_reference(value):
+            value = await self._payload(value)
+        if not isinstance(value, dict | list):
+            return value
+        if not levels:
+            raise _too_large(f"nested deeper than {REFERENCE_LEVELS_MAX} levels")
+        if isinstance(value, dict):
+            return {key: await self.of(part, levels - 1) for key, part in value.items()}
+        return [await self.of(part, levels - 1) for part in value]
+
+    async def _payload(self, reference: dict[str, Any]) -> Value:
+        checksum = str(reference["checksum"])
+        if checksum not in self._payloads:
+            self._payloads[checksum] = await self._job.load_blob(reference)
+        found = addressed(reference, self._payloads[checksum])
+        self._room -= len(encode(found))
+        if self._room < 0:
+            raise _too_large(f"larger than {SENT_BYTES_MAX // 1024 // 1024} MiB written out")
+        return found
+
+
+def _too_large(how: str) -> LimitExceeded:
+    return LimitExceeded(f"what this call is to send is {how}; send only the parts that are needed")
 
 
 def _parsed(data: bytes) -> Value:
