@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import Engine
-from treadle.runtime.core import Core
+from treadle.runtime.staging import Staging
 from treadle.testing import assert_replays
 from treadle.tools.protocol import ToolCall
 from treadle.work.job import StaysOpen
@@ -71,13 +71,13 @@ async def test_each_payload_of_a_loop_goes_to_the_store_once(
 ) -> None:
     (tmp_path / "pb.yaml").write_text("metadata: {name: once}\n" + dedent(LOOP % "once"))
     staged: list[str] = []
-    stage = Core.stage_blobs
+    hold = Staging.hold
 
-    def seen(core: Core, hot: Any, blobs: dict[str, bytes]) -> None:
+    def seen(staging: Staging, hot: Any, blobs: dict[str, bytes]) -> None:
         staged.extend(blobs)
-        stage(core, hot, blobs)
+        hold(staging, hot, blobs)
 
-    monkeypatch.setattr(Core, "stage_blobs", seen)
+    monkeypatch.setattr(Staging, "hold", seen)
     calls: list[int] = []
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
 
