@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from treadle.kernel.errors import ExpressionError
 from treadle.lang.expressions.closures import compile_tree
-from treadle.lang.expressions.functions import FUNCTIONS, SEARCHING
+from treadle.lang.expressions.functions import FUNCTIONS, SEARCHING, measure
 from treadle.lang.expressions.syntax import EXPRESSION_DEPTH_MAX, parse, read_tree, unparse, walk
 
 ROOTS = {
@@ -30,6 +30,10 @@ class Scope:
     whole = root
 
     def at_hand(self, value: Any) -> Any:
+        return value
+
+    def made(self, value: Any) -> Any:
+        measure(value)
         return value
 
 
