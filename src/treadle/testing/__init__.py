@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .clock import VirtualClock
     from .driver import Driver
+    from .playing import Play, play
     from .replaying import assert_replays
     from .scripted import Outcome, ScriptedModel, ScriptedTool
 
-__all__ = ["Driver", "Outcome", "ScriptedModel", "ScriptedTool", "VirtualClock", "assert_replays"]
+__all__ = ["Driver", "Outcome", "Play", "ScriptedModel", "ScriptedTool", "VirtualClock", "assert_replays", "play"]
 
 _HOMES = {
     "Driver": "driver",
     "Outcome": "scripted",
+    "Play": "playing",
+    "play": "playing",
     "ScriptedModel": "scripted",
     "ScriptedTool": "scripted",
     "VirtualClock": "clock",

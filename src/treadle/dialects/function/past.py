@@ -110,9 +110,9 @@ def retried(state: dict[str, Any], event: Retry, ctx: Context) -> tuple[int, Ent
         numbers = [number for number, shape in enumerate(state["awaits"]) if shape[1] == step]
         if not numbers:
             raise NotWaiting(f"{ctx.run} has not come to {step!r}", code="NOT_STALLED")
-        # The entry during which it was opened is told anew.
-        made_in = max((i for i, entry in enumerate(entries) if entry[BEFORE] <= numbers[-1]), default=0)
-        return made_in, list(entries[made_in])
+        # The entry during which it was opened is told anew; without one, that was the start.
+        made_in = [index for index, entry in enumerate(entries) if entry[BEFORE] <= numbers[-1]]
+        return (made_in[-1], list(entries[made_in[-1]])) if made_in else (0, None)
     if "skip" in how:
         last = list(entries[-1])
         if last[AWAIT] is None:
