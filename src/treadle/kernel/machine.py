@@ -113,6 +113,10 @@ class Machine(ABC):
         `state_of` gives the state of another run."""
         return None
 
+    def moves_on(self, definition: Any, event: Event | None) -> str | None:
+        """The definition under which a run takes this event, if that is another one: it is moved there first."""
+        return None
+
     def unavailable(self, definition: Any) -> TreadleError | None:
         """Why a definition cannot be run here, though it could be loaded: its code is not at hand."""
         return None

@@ -10,11 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from treadle.kernel.errors import (
-    PASSING,
-    RunNotFound,
-    TreadleError,
-)
+from treadle.kernel.errors import PASSING, RunNotFound, TreadleError, Undecidable
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
     REFUSABLE,
@@ -105,7 +101,7 @@ class Admission:
             known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
             if item.create is not None and self._reads.run(item.run) is None:
                 self._answers.refuse(item, known)
-            elif isinstance(item.event, Cancel) and is_lasting(known):
+            elif isinstance(item.event, Cancel) and (is_lasting(known) or isinstance(known, Undecidable)):
                 self._undecided.end(item, known)
             else:
                 # Damaged, or its code is not at hand here: left as it is, its open work stays open.
@@ -118,6 +114,10 @@ class Admission:
             return True
         event = item.event
         if event is None:
+            if not self._moved(hot, item, None):
+                return self._undecided_now(hot)
+            if hot.machine.unavailable(hot.definition) is None:
+                self._records.readable(hot)
             self._mail.owe(hot.state.id, hot.state.pending())
             return True
         if (owed := hot.state.pending()) is not None and event != owed:
@@ -135,8 +135,16 @@ class Admission:
             event = self._to_cell(hot, item, event)
         elif isinstance(event, Reset | Retry | Cancel) and hot.machine.by_events:
             self._move(hot, hot.machine.successor(hot.definition, self._state_of))
+        elif not self._moved(hot, item, event):
+            return self._undecided_now(hot)
+        if isinstance(event, Retry) and self._records.readable(hot):
+            # It had only waited for its code.
+            answer = {"run": item.run, "seq": hot.state.seq, "status": hot.state.status}
+            self._answers.settle(item, answer, None)
+            return True
         if (problem := hot.machine.unavailable(hot.definition)) is not None:
-            self._undecided.quarantine(item, problem)
+            self._hot.drop(item.run)
+            self._leave(item, problem)
             return True
         if item.blobs:
             self._staging.hold(hot, item.blobs)
@@ -167,6 +175,8 @@ class Admission:
     def _find(self, item: Item) -> Hot | None:
         hot = self._hot.peek(item.run)
         if hot is None:
+            if isinstance(item.event, Retry):
+                self._undecided.try_again(item.run)
             self._undecided.check(item.run)
             hot = self._hot.get(item.run)
         if hot is None and item.create is not None:
@@ -243,6 +253,34 @@ class Admission:
         hot.machine, hot.definition = loaded.machine, loaded.definition
         self._records.add(hot, step, Item(hot.state.id, moved, derived=True))
 
+    def _moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
+        """Moves a run to the code that it takes an event under; False if that cannot take it on."""
+        other = hot.machine.moves_on(hot.definition, event)
+        if other is None:
+            return True
+        try:
+            self._move(hot, other)
+        except Undecidable as error:
+            self._hot.drop(hot.state.id)
+            if hot.batch != self._staging.staged.number:
+                self._leave(item, error)
+            return False
+        return True
+
+    def _leave(self, item: Item, error: TreadleError) -> None:
+        """Leaves a run as it is, because this code cannot take it on; it can be ended all the same."""
+        if isinstance(item.event, Cancel) and isinstance(error, Undecidable):
+            self._undecided.end(item, error)
+        else:
+            self._undecided.quarantine(item, error)
+
+    def _undecided_now(self, hot: Hot) -> bool:
+        """False, with the event put back, if the run's part in this batch has to be committed first."""
+        if hot.batch != self._staging.staged.number:
+            return True
+        self._staging.staged.taken.pop()
+        return False
+
     def _state_of(self, run: str) -> Value:
         hot = self._hot.get(run)
         return None if hot is None else hot.state.state
@@ -255,6 +293,9 @@ class Admission:
             return False
         if not isinstance(error, TreadleError):
             log.error("the machine of %s raised on a %s event", item.run, event.kind, exc_info=error)
+        if isinstance(error, Undecidable) and self._reads.run(item.run) is not None:
+            self._leave(item, error)
+            return True
         if _is_refusable(item, hot):
             known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
             self._answers.refuse(item, known)

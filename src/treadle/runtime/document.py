@@ -94,6 +94,9 @@ def show(
         "retain_until": _at(row.retain_ns),
         **view,
     }
+    if at is None and is_undecided(row):
+        # It is as its journal says, and waits for code that can take it on.
+        document["status"], document["error"] = row.status, row.error
     if state.continued_from is not None:
         document["continued_from"] = state.continued_from
     if started.get("forked_from"):

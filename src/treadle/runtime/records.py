@@ -61,6 +61,16 @@ class Records:
             self._answers.remember(item.submission, {"run": state.id, "seq": step.seq})
         self._mail.owe(state.id, state.pending())
 
+    def readable(self, hot: Hot) -> bool:
+        """A run that could not be decided can be: its row says again how it stands. False if it said so already."""
+        state, row = hot.state, hot.row
+        if not is_undecided(row):
+            return False
+        row.status, row.error = state.status, state.error
+        self._staging.batch.runs_changed[row.no] = row
+        hot.batch = self._staging.staged.number
+        return True
+
     def _write_row(self, hot: Hot, step: Step) -> None:
         """The run's row changes only when what it says does."""
         state, row, batch = hot.state, hot.row, self._staging.batch

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import TreadleError, Undecidable
 from treadle.kernel.machine import RETENTION_NS
-from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Receipt
+from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
 from treadle.kernel.run import RunState, Step, abandon, error_of
 from treadle.store.protocol import Reads, RunRow
 
@@ -20,9 +20,9 @@ from .board import Board
 from .children import PARENT
 from .hot import join_ids, split_ids
 from .mail import Mail
-from .messages import GUEST
+from .messages import GUEST, message_to_bytes
 from .narrative import events_of, numbered
-from .ports import Clock, Item, News
+from .ports import Clock, Item, News, Own
 from .registry import Registry
 from .staging import Staging
 from .timers import Timers
@@ -62,6 +62,8 @@ class Undecided:
         self._timers = timers
         self._clock = clock
         self._known: dict[str, TreadleError] = {}
+        # What came for runs that wait for other code, by the key it is stored under.
+        self._held: dict[str, Item] = {}
 
     def check(self, run: str) -> None:
         """Raises what is known of a run that could not be decided."""
@@ -70,28 +72,62 @@ class Undecided:
 
     def forget(self) -> None:
         """Gives such runs another chance, after what they need was registered."""
-        self._known.clear()
+        for run in list(self._known):
+            self.try_again(run)
+
+    def try_again(self, run: str) -> None:
+        """Gives one run another chance; what came for it meanwhile is told first."""
+        if not isinstance(self._known.pop(run, None), Undecidable):
+            return
+        for key in [key for key, item in self._held.items() if item.run == run]:
+            self._mail.post(self._held.pop(key))
+        self._mail.post(Own(run, None))
 
     def quarantine(self, item: Item, error: TreadleError) -> None:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self._known:
             self._known[item.run] = error
             self._note(item.run, error)
+        if isinstance(error, Undecidable) and isinstance(item.event, Signal | Patch | Receipt):
+            self._hold(item)
+            return
         if item.inbox is not None and item.inbox.startswith(GUEST):
             self._answers.refuse(item, error)
         elif item.ack is not None:
             self._answers.tell(item.ack, None, error)
+
+    def _hold(self, item: Item) -> None:
+        """What came for a run that waits for other code waits too, durably; whoever sent it is answered."""
+        assert item.event is not None
+        if type(item) is Own:
+            # A deadline: its row is there until it is told.
+            self._held[f"own:{item.event.intent if isinstance(item.event, Receipt) else item.run}"] = item
+            return
+        if item.inbox is None:
+            about = item.event.intent if isinstance(item.event, Receipt) else len(self._held)
+            item.inbox = f"held:{item.run}:{self._clock.now_ns()}:{about}"
+            self._staging.batch.inbox.append((item.inbox, message_to_bytes(item)))
+        self._held[item.inbox] = item
+        if item.ack is not None:
+            row = self._reads.run(item.run)
+            seq = row.seq if row is not None else None
+            self._answers.tell(
+                item.ack, {"run": item.run, "seq": seq, "status": "stalled", "held": True}, None
+            )
+            item.ack = None
 
     def _note(self, run: str, error: TreadleError) -> None:
         """Writes down that a run cannot be decided, in the diagnostics and, where that will last, in its row."""
         value = error_of(error)
         self._staging.diagnose(run, "run.unreadable", {"error": value})
         row = self._reads.run(run)
-        if row is None or row.status in TERMINAL or not is_lasting(error):
+        if row is None or row.status in TERMINAL or not (is_lasting(error) or isinstance(error, Undecidable)):
             return
         self._staging.belongs(run)
         row = self._staging.batch.runs_changed.get(row.no, row)
         row.error = {**value, "details": {}, UNDECIDED: True}
+        if isinstance(error, Undecidable):
+            row.status, row.error["details"] = "stalled", value["details"]
         self._staging.batch.runs_changed[row.no] = row
 
     def end(self, item: Item, error: TreadleError) -> None:

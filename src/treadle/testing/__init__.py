@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from .replaying import assert_replays
     from .scripted import Outcome, ScriptedModel, ScriptedTool
 
-__all__ = ["Driver", "Outcome", "Play", "ScriptedModel", "ScriptedTool", "VirtualClock", "assert_replays", "play"]
+__all__ = [
+    "Driver",
+    "Outcome",
+    "Play",
+    "ScriptedModel",
+    "ScriptedTool",
+    "VirtualClock",
+    "assert_replays",
+    "play",
+]
 
 _HOMES = {
     "Driver": "driver",

@@ -62,7 +62,9 @@ class Play(Generic[R]):
     def result(self) -> R:
         """The typed result. A run that did not complete raises what became of it."""
         if self.status != "completed":
-            raise TreadleError.from_value(self.error or {"message": f"it is {self.status}", "code": "NOT_WAITING"})
+            raise TreadleError.from_value(
+                self.error or {"message": f"it is {self.status}", "code": "NOT_WAITING"}
+            )
         value: R = typed(self.driver.run.result, self.workflow.gives)
         return value
 
@@ -141,7 +143,11 @@ class Play(Generic[R]):
     @property
     def open(self) -> list[OpenIntent]:
         """The steps that are open, in order."""
-        return [i for i in self.driver.run.open.values() if i.kind in ("step", "child", "start", "send", "publish")]
+        return [
+            i
+            for i in self.driver.run.open.values()
+            if i.kind in ("step", "child", "start", "send", "publish")
+        ]
 
     # --- within ---
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -112,8 +111,7 @@ def test_a_step_that_takes_too_long_is_a_timeout() -> None:
         try:
             await flaky.options(retry={"attempts": 1})(1)
         except TimeoutError as error:
-            assert isinstance(error, flow.StepTimeout)
-            return error.cls
+            return error.cls if isinstance(error, flow.StepTimeout) else "another"
         return "?"
 
     run = play(late, by_hand=True)
@@ -179,10 +177,13 @@ def test_gather_keeps_the_order_and_the_first_failure_cancels_the_rest() -> None
 
     @flow.workflow
     async def many(ctx: flow.Context) -> list[int]:
-        return await flow.gather(*(flaky(n) for n in range(150)))
+        return await flow.gather(*(flaky(n) for n in range(70)))
 
-    run = whole(play(many))
-    assert run.result == list(range(150))
+    run = play(many, by_hand=True)
+    assert len(run.open) == 70
+    while run.open:
+        run.perform(run.open[-1])
+    assert run.result == list(range(70))
 
 
 def test_gather_with_a_limit_keeps_so_many_open() -> None:
@@ -321,9 +322,9 @@ def test_tasks_left_at_the_end_are_cancelled_and_cleaned_up() -> None:
 async def counts(ctx: flow.Context, n: int) -> int:
     ctx.state["rounds"] = ctx.state.get("rounds", 0) + 1
     value = await ctx.signal("next", type=int)
-    if value == 0:
-        return n
-    ctx.continue_as(n + value)
+    if value != 0:
+        ctx.continue_as(n + value)
+    return n
 
 
 def test_continue_as_drops_the_past_and_keeps_state_and_signals() -> None:
@@ -387,10 +388,6 @@ def test_a_run_that_crashes_after_every_record_ends_the_same(crash: bool) -> Non
             run.crash()
         run.perform(run.open[0])
     assert whole(run).result == "p-o1 s-o1"
-
-
-def plays() -> list[Callable[[], Play[Any]]]:
-    return [lambda: play(saga, "o1"), lambda: play(waits)]
 
 
 def test_dropping_a_run_reaches_nothing() -> None:

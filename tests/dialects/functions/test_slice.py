@@ -25,13 +25,13 @@ class Receipt:
     note: str
 
 
-@flow.step
+@flow.step(name="slice.charge")
 async def charge(order: str, cents: int) -> str:
     CALLS.append(f"charge {order} {cents}")
     return f"p-{order}"
 
 
-@flow.step(retry={"attempts": 3, "delay": "10ms"})
+@flow.step(name="slice.ship", retry={"attempts": 3, "delay": "10ms"})
 def ship(order: str, part: int) -> str:
     CALLS.append(f"ship {order} {part}")
     if part == 2 and flow.current().attempt == 1:

@@ -46,6 +46,11 @@ class Code:
     def live(self) -> Workflow[Any, Any] | None:
         return self._machine.codes.get(self.digest)
 
+    @property
+    def judge(self) -> Workflow[Any, Any] | None:
+        """Whose past it may be as well: the code itself, else what is loaded of its name and version."""
+        return self.live or self._machine.newest.get((self.name, self.version))
+
 
 class FunctionMachine(Machine):
     dialect: ClassVar[str] = DIALECT_NAME
@@ -58,6 +63,7 @@ class FunctionMachine(Machine):
         # Live functions by the digest of their code, and what is newest by name and version.
         self.codes: dict[str, Workflow[Any, Any]] = {}
         self.newest: dict[tuple[str, str], Workflow[Any, Any]] = {}
+        self.latest: dict[str, Workflow[Any, Any]] = {}
         # By the identity of the state they belong to, which each of them holds on to.
         self._lives: OrderedDict[int, Life] = OrderedDict()
         self._lock = Lock()
@@ -67,18 +73,30 @@ class FunctionMachine(Machine):
     def attach(self, code: Workflow[Any, Any]) -> None:
         self.codes[code.code] = code
         self.newest[code.name, code.version] = code
+        self.latest[code.name] = code
 
     def load(self, body: Value) -> Code:
         return Code(self, body)
 
     def unavailable(self, definition: Code) -> TreadleError | None:
-        if definition.live is not None:
+        if definition.judge is not None:
             return None
         return CodeMissing(
             f"the code of {definition.name}@{definition.version} is not here. Load it with --app FILE.py "
             "(engine.deploy), then retry the run",
             details={"workflow": definition.name, "version": definition.version, "code": definition.digest},
         )
+
+    def moves_on(self, definition: Code, event: Event | None) -> str | None:
+        """Where the code of a run is not here, other code of its name and version may make its past again. A run
+        that continues as itself takes the newest there is."""
+        if isinstance(event, Continue) and isinstance(event.more, dict) and "again" in event.more:
+            newest = self.latest.get(definition.name)
+        elif definition.live is None:
+            newest = self.newest.get((definition.name, definition.version))
+        else:
+            return None
+        return None if newest is None or newest.code == definition.digest else newest.definition().digest
 
     def kinds(self, definition: Code) -> frozenset[str]:
         return frozenset({"step", "send", "publish"})
@@ -102,7 +120,7 @@ class FunctionMachine(Machine):
         """The live function of a run: kept, or made again from its past."""
         with self._lock:
             life = self._lives.get(id(state))
-        if life is not None and life.code is definition.live:
+        if life is not None and life.code is definition.judge:
             return life
         self.forget(state)
         life = self._again(self._code(definition), state, ctx)
@@ -112,8 +130,8 @@ class FunctionMachine(Machine):
     def _code(self, definition: Code) -> Workflow[Any, Any]:
         if (problem := self.unavailable(definition)) is not None:
             raise problem
-        assert definition.live is not None
-        return definition.live
+        assert definition.judge is not None
+        return definition.judge
 
     def _again(
         self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context, *, until: int | None = None
@@ -213,6 +231,9 @@ class FunctionMachine(Machine):
 
     def _move(self, definition: Code, state: dict[str, Any], ctx: Context) -> Decision:
         """The run goes on under other code of its name and version, if that makes its past again."""
+        self.forget(state)
+        if state["between"]:
+            return Decision(state=state, status=cast("Any", ctx.status))
         try:
             life = self._again(self._code(definition), state, ctx)
         except NotDeterministic as error:

@@ -48,6 +48,8 @@ def fresh(event: Started, ctx: Context) -> dict[str, Any]:
         "past": [],
         "cancelled": None,
         "undone": False,
+        # Between two generations: the past of the one is gone, the other has not begun.
+        "between": False,
     }
 
 
@@ -91,8 +93,7 @@ def _begin_again(state: dict[str, Any], input: Value, ctx: Context) -> None:
         started_ns=ctx.now_ns,
         first=to_value(state["state"]),
         patches={},
-        awaits=[],
-        past=[],
+        between=False,
     )
 
 
@@ -184,6 +185,8 @@ def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
     for name in changed.get("drop", ()):
         state["state"].pop(name, None)
     state["state"].update(to_value(changed.get("set") or {}))
+    if log.get("again"):
+        state.update(awaits=[], past=[], between=True)
     if log.get("undone"):
         state["undone"] = True
 
@@ -228,6 +231,7 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         decided.status, decided.more = "running", {"again": value}
         decided.intents = []
         decided.cancel = [intent.ref for intent in ctx.open.values()]
+        log["again"] = True
         decided.events.append({"type": "workflow.continued", "generation": life.generation + 1})
         return
     decided.intents, decided.cancel = [], []

@@ -1,0 +1,226 @@
+"""Code that is missing, has changed, or does not do the same again: the run stalls, untouched, and goes on later."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Engine, TreadleError
+from treadle.dialects.function.steps import STEPS
+from treadle.testing import assert_replays
+
+FILE = """
+from treadle import flow
+
+SEEN = []
+
+@flow.step
+def a(n: int) -> int:
+    return n + 1
+
+@flow.step
+def b(n: int) -> int:
+    return n * 10
+
+@flow.workflow(version="1")
+async def flowing(ctx: flow.Context, n: int) -> int:
+    n = await a(n)
+    ctx.state["n"] = n
+    await ctx.signal("go")
+    return await b(n)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Each test has a file of its own, and a step's name belongs to one file."""
+    yield
+    for name in ("a", "b"):
+        STEPS.pop(name, None)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+async def begun(store: str, file: str) -> None:
+    async with Engine(store) as engine:
+        engine.deploy(file)
+        run = await engine.start("flowing", 1, id="r")
+        await run.settled(timeout=30)
+
+
+async def test_looking_at_a_run_needs_no_code_and_a_signal_waits_for_it(tmp_path: Path) -> None:
+    store, file = f"sqlite:///{tmp_path}/t.db", write(tmp_path / "flowing.py", FILE)
+    await begun(store, file)
+    async with Engine(store) as engine:
+        run = await engine.run("r")
+        shown = await run.show()
+        assert shown["state"] == {"n": 2}
+        seq = shown["version_no"]
+        answer = await engine.signal("r", "go")
+        assert answer["status"] == "stalled"
+        shown = await run.show()
+        assert (shown["status"], shown["error"]["code"], shown["version_no"]) == (
+            "stalled",
+            "CODE_MISSING",
+            seq,
+        )
+        assert [row["status"] for row in await engine.list()] == ["stalled"]
+    async with Engine(store) as engine:
+        engine.deploy(file)
+        run = await engine.run("r")
+        assert await run.result(30) == 20
+        await assert_replays(engine)
+
+
+async def test_a_deploy_takes_a_stalled_run_on_at_once(tmp_path: Path) -> None:
+    store, file = f"sqlite:///{tmp_path}/t.db", write(tmp_path / "flowing.py", FILE)
+    await begun(store, file)
+    async with Engine(store) as engine:
+        await engine.signal("r", "go")
+        engine.deploy(file)
+        assert await (await engine.run("r")).result(30) == 20
+
+
+async def test_changed_code_that_makes_the_past_again_takes_the_run_over(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    await begun(store, write(path, FILE))
+    write(path, FILE.replace("return await b(n)", "return await b(n) + 1"))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        run = await engine.run("r")
+        assert await run.result(30) == 21
+        kinds = [record["kind"] async for record in _journal(engine, "r")]
+        assert kinds.count("apply") == 1
+        await assert_replays(engine)
+
+
+async def test_comments_docstrings_and_lines_are_no_change(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    await begun(store, write(path, FILE))
+    text = FILE.replace("    n = await a(n)", '    """Says more."""\n\n    # and more\n    n = await a(n)')
+    write(path, text)
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        assert await (await engine.run("r")).result(30) == 20
+        assert "apply" not in [record["kind"] async for record in _journal(engine, "r")]
+        await assert_replays(engine)
+
+
+async def test_changed_code_that_does_not_is_code_changed_until_it_is_mended(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    await begun(store, write(path, FILE))
+    write(path, FILE.replace("n = await a(n)", "n = await b(n)"))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        run = await engine.run("r")
+        shown = await run.show()
+        assert (shown["status"], shown["error"]["code"]) == ("stalled", "CODE_CHANGED")
+        assert "step a" in shown["error"]["message"]
+        assert "step b" in shown["error"]["message"]
+        write(path, FILE.replace("return await b(n)", "return -await b(n)"))
+        engine.deploy(str(path))
+        assert await run.result(30) == -20
+        await assert_replays(engine)
+
+
+async def test_a_patch_guards_a_change_while_runs_are_in_flight(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    await begun(store, write(path, FILE))
+    write(
+        path,
+        FILE.replace("n = await a(n)", "n = await (b(n) if ctx.patched('b first') else a(n))"),
+    )
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        assert await (await engine.run("r")).result(30) == 20
+        fresh = await engine.start("flowing", 1, id="s")
+        await engine.signal("s", "go")
+        assert await fresh.result(30) == 100
+        await assert_replays(engine)
+
+
+async def test_another_version_is_never_tried(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    await begun(store, write(path, FILE))
+    write(path, FILE.replace('version="1"', 'version="2"'))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        shown = await (await engine.run("r")).show()
+        assert (shown["status"], shown["error"]["code"]) == ("stalled", "CODE_MISSING")
+        assert (await engine.cancel("r"))["status"] == "cancelled"
+
+
+RANDOM = """
+from treadle import flow
+import {module}
+
+@flow.workflow
+async def careless(ctx: flow.Context) -> str:
+    return str({call})
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("time", "time.time()"),
+        ("datetime", "datetime.datetime.now()"),
+        ("random", "random.random()"),
+        ("uuid", "uuid.uuid4()"),
+        ("os", "os.environ['HOME']"),
+        ("os", "os.getcwd()"),
+        ("io", "open('/etc/hosts')"),
+        ("threading", "threading.Thread()"),
+        ("subprocess", "subprocess.run(['true'])"),
+    ],
+)
+def test_what_the_source_names_is_refused_at_decoration(tmp_path: Path, module: str, call: str) -> None:
+    file = write(tmp_path / "careless.py", RANDOM.format(module=module, call=call))
+    with pytest.raises(TreadleError) as caught:
+        Engine("memory:").load(file)
+    assert "careless.py:7" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("__import__('time').time()", "time.time"),
+        ("getattr(__import__('random'), 'random')()", "random.random"),
+        ("getattr(__import__('os'), 'getpid')()", "os.getpid"),
+        ("getattr(__import__('uuid'), 'uuid4')()", "os.urandom"),
+        ("getattr(__import__('socket'), 'gethostname')()", "socket.gethostname"),
+    ],
+)
+async def test_what_it_hides_is_seen_when_it_runs(tmp_path: Path, call: str, name: str) -> None:
+    text = (
+        RANDOM.format(module="json", call="hidden()")
+        + f"\ndef hidden():\n    try:\n        return {call}\n    except BaseException:\n        return 1\n"
+    )
+    file = write(tmp_path / "careless.py", text)
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        engine.deploy(file)
+        with pytest.raises(TreadleError) as caught:
+            await engine.start("careless", id="r")
+        assert caught.value.code == "NOT_DETERMINISTIC"
+        assert name in caught.value.message
+        assert "careless.py:" in str(caught.value.where)
+        assert await engine.list() == []
+
+
+async def _journal(engine: Engine, id: str) -> Any:
+    from treadle.runtime import document
+
+    for record in await engine.read(lambda reads: list(document.journal(reads, document.row_of(reads, id)))):
+        yield record
