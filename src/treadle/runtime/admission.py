@@ -114,12 +114,7 @@ class Admission:
             return True
         event = item.event
         if event is None:
-            if not self._moved(hot, item, None):
-                return self._undecided_now(hot)
-            if hot.machine.unavailable(hot.definition) is None:
-                self._records.readable(hot)
-            self._mail.owe(hot.state.id, hot.state.pending())
-            return True
+            return self._look(hot, item)
         if (owed := hot.state.pending()) is not None and event != owed:
             # After a restart something may come before what the run owes itself: it has to wait.
             self._staging.staged.taken.pop()
@@ -252,6 +247,15 @@ class Admission:
         )
         hot.machine, hot.definition = loaded.machine, loaded.definition
         self._records.add(hot, step, Item(hot.state.id, moved, derived=True))
+
+    def _look(self, hot: Hot, item: Item) -> bool:
+        """No event: the run looks what it owes itself, and whether there is code for it again."""
+        if not self._moved(hot, item, None):
+            return self._undecided_now(hot)
+        if hot.machine.unavailable(hot.definition) is None:
+            self._records.readable(hot)
+        self._mail.owe(hot.state.id, hot.state.pending())
+        return True
 
     def _moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
         """Moves a run to the code that it takes an event under; False if that cannot take it on."""
