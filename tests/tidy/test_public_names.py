@@ -15,10 +15,12 @@ PUBLIC = {
     "treadle.testing": [
         "Driver",
         "Outcome",
+        "Play",
         "ScriptedModel",
         "ScriptedTool",
         "VirtualClock",
         "assert_replays",
+        "play",
     ],
 }
 
@@ -43,7 +45,7 @@ def test_public_names_are_exactly_these(module: str) -> None:
             assert inspect.getdoc(getattr(found, name)), f"{module}.{name} has no docstring"
 
 
-@pytest.mark.parametrize("module", ["treadle.process", "treadle.reactive", "treadle.agent"])
+@pytest.mark.parametrize("module", ["treadle.process", "treadle.reactive", "treadle.agent", "treadle.flow"])
 def test_what_authors_import_is_listed_and_documented(module: str) -> None:
     found = import_module(module)
     assert found.__all__ == sorted(found.__all__)

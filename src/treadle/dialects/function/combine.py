@@ -35,10 +35,10 @@ async def gather(
                 return [_failure(task) or _value(task) for task in tasks]
             await _first(going)
     except asyncio.CancelledError:
-        _unused(waiting)
         await settle(tasks)
         raise
-    _unused(waiting)
+    finally:
+        _unused(waiting)
     await settle(tasks)
     raise _failure(failed) or AssertionError("a task failed")
 
