@@ -393,18 +393,22 @@ def test_a_run_that_crashes_after_every_record_ends_the_same(crash: bool) -> Non
 def test_dropping_a_run_reaches_nothing() -> None:
     reached: list[str] = []
 
+    @flow.step(name="play.reached")
+    def reach() -> None:
+        reached.append("the step itself")
+
     @flow.workflow
     async def stubborn(ctx: flow.Context) -> None:
         try:
             await ctx.sleep("1d")
         finally:
             try:
-                await ship("from the grave")
+                await flow.gather(reach(), asyncio.create_task(reach()))
             finally:
                 reached.append("end")
 
     run = play(stubborn)
     run.crash()
-    assert run.calls(ship) == []
+    assert run.calls(reach) == []
     assert reached == ["end"]
     assert run.waiting == ["sleep"]

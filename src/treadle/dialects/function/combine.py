@@ -20,8 +20,7 @@ async def gather(
         raise ValueError("limit is a whole number from 1 on")
     waiting = list(awaitables)
     tasks: list[asyncio.Future[Any]] = []
-    while waiting and (limit is None or len(tasks) < limit):
-        tasks.append(_begun(waiting.pop(0)))
+    failed: asyncio.Future[Any] | None = None
     try:
         while True:
             failed = next((task for task in tasks if task.done() and _failure(task) is not None), None)
@@ -29,7 +28,7 @@ async def gather(
                 break
             going = [task for task in tasks if not task.done()]
             while waiting and (limit is None or len(going) < limit):
-                going.append(_begun(waiting.pop(0)))
+                going.append(_begun(waiting))
                 tasks.append(going[-1])
             if not going:
                 return [_failure(task) or _value(task) for task in tasks]
@@ -56,13 +55,18 @@ async def race(*awaitables: Awaitable[Any], **named: Awaitable[Any]) -> Any:
     names: `(name, value)`."""
     if bool(awaitables) == bool(named):
         raise TypeError("flow.race takes awaitables, or awaitables by name")
-    tasks = [_begun(item) for item in (awaitables or named.values())]
+    waiting = list(awaitables or named.values())
+    tasks: list[asyncio.Future[Any]] = []
     try:
+        while waiting:
+            tasks.append(_begun(waiting))
         while not any(task.done() for task in tasks):
             await _first(tasks)
     except asyncio.CancelledError:
         await settle(tasks)
         raise
+    finally:
+        _unused(waiting)
     winner = next(index for index, task in enumerate(tasks) if task.done())
     await settle(tasks)
     if (failure := _failure(tasks[winner])) is not None:
@@ -71,8 +75,9 @@ async def race(*awaitables: Awaitable[Any], **named: Awaitable[Any]) -> Any:
     return (list(named)[winner], value) if named else value
 
 
-def _begun(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
-    return asyncio.ensure_future(awaitable)
+def _begun(waiting: list[Awaitable[Any]]) -> asyncio.Future[Any]:
+    """The next one as a task."""
+    return asyncio.ensure_future(waiting.pop(0))
 
 
 def _unused(awaitables: list[Awaitable[Any]]) -> None:

@@ -114,12 +114,11 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
                 passing = frame
             elif module == "os" and frame.f_code.co_name != "fspath":
                 found = f"os.{_public(frame)}", _INSTEAD["world"]
-        if found is not None and life.offence is None:
+        if found is not None:
             name, instead = found
-            place = place_of(frame)
-            life.offence = NotDeterministic(
+            life.offence = life.offence or NotDeterministic(
                 f"{name}() is not recorded, so the function would not do the same again; {instead}",
-                where=place,
+                where=place_of(frame),
                 details={"call": name},
             )
             raise life.offence

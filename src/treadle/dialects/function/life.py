@@ -232,8 +232,7 @@ class Life:
         place: str | None = None,
     ) -> Await:
         """Makes an await; what it stands for is opened with this decision."""
-        if self._dropped:
-            raise Dropped
+        self.check()
         number = self.count
         self.count += 1
         shape = [kind, name, hashlib.sha256(encode([params, due_ns])).digest()[:8]]
@@ -248,6 +247,11 @@ class Life:
         self.open[number] = made
         self.queue.append(made)
         return made
+
+    def check(self) -> None:
+        """Raises if this life is being dropped: nothing it asks for reaches anybody."""
+        if self._dropped:
+            raise Dropped
 
     def loaded(self, value: Value) -> Value:
         """A result at hand: what was too large for the journal comes from where it is kept."""
@@ -356,7 +360,7 @@ class Life:
     def drop(self) -> None:
         """Ends the function where it stands, cut off: what its `finally` asks for reaches nothing."""
         self._dropped = True
-        self.loop.end()
+        watched(self, self.loop.end)
         self.open.clear()
         self.queue.clear()
 

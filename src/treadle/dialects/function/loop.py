@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
-from .errors import NotDeterministic
+from .errors import Dropped, NotDeterministic
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -73,6 +73,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.generators: list[Any] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._numbers = 0
+        self._ended = False
 
     # --- one decision ---
 
@@ -104,7 +105,17 @@ class Loop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def end(self) -> None:
-        """Ends every task where it stands, in reverse order; nothing of it is scheduled any more."""
+        """Ends every task where it stands, in reverse order; nothing of it is scheduled any more. We are the running
+        loop meanwhile: what a `finally` asks for must reach us, who are cut off, and nobody else."""
+        self._ended = True
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            self._end()
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def _end(self) -> None:
         self._ready.clear()
         tasks, self.tasks = self.tasks, []
         for task in reversed(tasks):
@@ -168,6 +179,9 @@ class Loop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **more: Any,
     ) -> FlowTask[Any]:
+        if self._ended:
+            coro.close()
+            raise Dropped
         task: FlowTask[Any] = FlowTask(coro, self.number(), self, name, context)
         self.tasks.append(task)
         return task

@@ -156,6 +156,7 @@ class Step(Generic[P, R]):
 
     def in_run(self, life: Life, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, R]:
         """The call as an await of a run. The arguments are encoded now: what happens to them later does not count."""
+        life.check()
         bound = self.signature.bind(*args, **kwargs)
         try:
             arguments: dict[str, Value] = {name: plain(value) for name, value in bound.arguments.items()}
