@@ -41,6 +41,7 @@ from .host.bridge import Bridge
 from .host.news import Watch
 from .host.operations import EngineOperations
 from .host.task_methods import TaskMethods
+from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .performers.process.transports import Transports
 from .runs import Run
@@ -58,7 +59,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods):
+class Engine(TaskMethods, AppMethods, WorkMethods):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -74,6 +75,7 @@ class Engine(TaskMethods, AppMethods):
         clock: Clock | None = None,
         readonly: bool = False,
         help_others: bool = True,
+        pools: Sequence[str] = (),
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -116,6 +118,7 @@ class Engine(TaskMethods, AppMethods):
             PerformerTable(lambda dialect: performers_of(dialect, self)),
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),
+            pools=frozenset(pools) or None,
         )
         self._works = work
         if not help_others:

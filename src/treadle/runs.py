@@ -41,6 +41,7 @@ class Home(Protocol):
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
     def watch(self, run: str, *, end: bool = False) -> Watch: ...
+    def unavailable(self) -> dict[str, str]: ...
 
 
 class Run:
@@ -67,9 +68,14 @@ class Run:
     async def show(self, *, engine: bool = False, at: int | None = None) -> dict[str, Any]:
         """The run document, as `treadle show --json` prints it."""
         library = self._engine.library
-        return await self._engine.read(
+        shown = await self._engine.read(
             lambda reads: document.show(reads, library.registry(reads), self.id, engine=engine, at=at)
         )
+        if reasons := self._engine.unavailable():
+            for wait in shown["waiting_for"]:
+                if wait.get("id") in reasons:
+                    wait["reason"] = reasons[wait["id"]]
+        return shown
 
     async def state(self, at: int | None = None) -> Value:
         """The dialect's view of the state, now or at a record."""

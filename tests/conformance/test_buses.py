@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import httpx
 import pytest
 
+from treadle import Engine
 from treadle.bus.hatch import Hatch
+from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import Bus
+from treadle.server.app import create_app
+from treadle.server.workers import Workers
 from treadle.testing import bus_conformance
 from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
 
@@ -46,7 +51,35 @@ async def local() -> AsyncIterator[Post]:
     yield LocalPost()
 
 
-BUSES: dict[str, Callable[[], AbstractAsyncContextManager[Post]]] = {"local": local}
+class HttpPost(LocalPost):
+    """The local bus behind a server; workers speak HTTP to it."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        app = create_app(engine, workers=Workers(engine, self.hatch))
+        self._transport = httpx.ASGITransport(app=app)
+        self._made: list[HttpBus] = []
+
+    def worker(self, name: str) -> Bus:
+        self._made.append(HttpBus(["http://localhost"], name, transport=self._transport))
+        return self._made[-1]
+
+    async def close(self) -> None:
+        for bus in self._made:
+            await bus.close()
+
+
+@asynccontextmanager
+async def http() -> AsyncIterator[Post]:
+    async with Engine("memory:", work=False) as engine:
+        post = HttpPost(engine)
+        try:
+            yield post
+        finally:
+            await post.close()
+
+
+BUSES: dict[str, Callable[[], AbstractAsyncContextManager[Post]]] = {"local": local, "http": http}
 
 
 @pytest.mark.parametrize("bus", BUSES)

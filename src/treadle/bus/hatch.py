@@ -8,7 +8,7 @@ intent fails with the reason: done again it would come back the same. In a batch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
@@ -33,6 +33,10 @@ from .protocol import (
 LOOK_S = 0.5
 
 
+async def _never() -> bool:
+    return False
+
+
 class Hatch:
     """Called on one event loop."""
 
@@ -47,10 +51,21 @@ class Hatch:
         self._owner = owner
         self._on_forged = on_forged
         self._closed = asyncio.Event()
+        # Workers that are about to leave, and take nothing more.
+        self._leaving: set[str] = set()
 
     def close(self) -> None:
         """Answers whoever waits; there will be nothing more here."""
         self._closed.set()
+
+    def dismiss(self, worker: str) -> None:
+        """This worker takes nothing more; its open `take` is answered."""
+        if worker not in self._leaving:
+            self._leaving.add(worker)
+            self.bus.awaken()
+
+    def welcome(self, worker: str) -> None:
+        self._leaving.discard(worker)
 
     async def take(
         self,
@@ -60,7 +75,9 @@ class Hatch:
         *,
         wait_s: float = 0,
         can: Can = lambda work: True,
+        gone: Callable[[], Awaitable[bool]] = _never,
     ) -> Taken:
+        """`gone` says whether whoever asked is still there: what is handed to nobody waits for its lease."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         woken = asyncio.Event()
@@ -73,9 +90,11 @@ class Hatch:
             while True:
                 woken.clear()
                 self.bus.expire()
-                found = Taken(self.bus.take(worker, pools, limit, can), self.bus.revoked(worker))
+                leaving = self._closed.is_set() or worker in self._leaving or await gone()
+                items = self.bus.take(worker, pools, 0 if leaving else limit, can)
+                found = Taken(items, self.bus.revoked(worker))
                 left = until - loop.time()
-                if found.items or found.revoked or left <= 0 or self._closed.is_set():
+                if items or found.revoked or left <= 0 or leaving:
                     return found
                 await _first(min(left, LOOK_S), woken, self._closed)
         finally:

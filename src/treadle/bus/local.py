@@ -103,6 +103,7 @@ class LocalBus:
         self._beyond: dict[str, dict[str, None]] = {}
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
+        self._undoable: dict[str, str] = {}
         self._number = 0
         self._lock = Lock()
 
@@ -134,8 +135,12 @@ class LocalBus:
         if lanes:
             if self._resident is not None:
                 self._resident.offered(lanes)
-            for listener in self._listeners:
-                listener()
+            self.awaken()
+
+    def awaken(self) -> None:
+        """Has whoever waits look again."""
+        for listener in self._listeners:
+            listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Has a function called, on whatever thread, when there is new work; what ends that."""
@@ -173,8 +178,7 @@ class LocalBus:
         if self._resident is not None:
             self._resident.revoked(intents)
         if self._revoked:
-            for listener in self._listeners:
-                listener()
+            self.awaken()
 
     def expire(self) -> int:
         now = self._clock.now_ns()
@@ -255,6 +259,11 @@ class LocalBus:
         """What the resident has in hand."""
         with self._lock:
             return [entry.work for entry in self._entries.values() if entry.worker == RESIDENT]
+
+    def find(self, intent: str) -> Work | None:
+        with self._lock:
+            entry = self._entries.get(intent)
+            return None if entry is None else entry.work
 
     def is_held(self, intent: str) -> bool:
         with self._lock:
@@ -457,6 +466,13 @@ class LocalBus:
                 if not entry.waits:
                     found[entry.worker] = found.get(entry.worker, 0) + 1
         return found
+
+    def tell_undone(self, found: dict[str, str]) -> None:
+        """Whoever knows all workers says what none of them can do."""
+        self._undoable = found
+
+    def undoable(self) -> dict[str, str]:
+        return self._undoable
 
     def undone(self, workers: Sequence[tuple[str, Collection[str]]]) -> dict[str, str]:
         """Work that waits and that none of these workers (their names and pools) can do: intents and reasons."""

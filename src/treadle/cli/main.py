@@ -21,6 +21,7 @@ from . import (
     steer,
     tasks,
     transcripts,
+    working,
 )
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
@@ -70,6 +71,7 @@ for subject in (
     house.commands,
     house.secret,
     serving.commands,
+    working.commands,
 ):
     subject.install(app)
 

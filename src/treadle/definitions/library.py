@@ -205,13 +205,14 @@ class Library(Known):
         found: DefinitionRow | None = await read(ask)
         return found
 
+    def make_ready(self, row: DefinitionRow) -> Loaded:
+        """A definition made ready by its machine, kept by its digest."""
+        machine = self.machine_of(row.dialect)
+        return self.cache.add(row.digest, Loaded(row, machine, machine.load(row.body)))
+
     def loaded(self, row: DefinitionRow) -> Any:
         """A definition made ready by its machine; for checks before a run is started."""
-        found = self.at_hand(row.digest)
-        if found is None:
-            machine = self.machine_of(row.dialect)
-            found = self.cache.add(row.digest, Loaded(row, machine, machine.load(row.body)))
-        return found.definition
+        return (self.at_hand(row.digest) or self.make_ready(row)).definition
 
     def at_hand(self, digest: str) -> Loaded | None:
         """A definition that was made ready before."""

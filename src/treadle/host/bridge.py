@@ -95,7 +95,8 @@ class Bridge:
         # An onlooker never owns the store, decides nothing and performs nothing.
         self.readonly = readonly
         self._worker: Worker | None = None
-        self._signer: Signer | None = None
+        # Vouches for receipts; made with the core.
+        self.signer: Signer | None = None
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
         self._asking = Asking(self)
@@ -227,7 +228,7 @@ class Bridge:
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store) -> Core:
-        self._signer = signer = node_signer(self.place.path)
+        self.signer = signer = node_signer(self.place.path)
         return Core(
             store,
             self._registry_of(store),
@@ -362,7 +363,7 @@ class Bridge:
         return thread is not None and thread.turn_with(item)
 
     def sign(self, receipt: Receipt) -> bytes:
-        return b"" if self._signer is None else self._signer.sign(receipt)
+        return b"" if self.signer is None else self.signer.sign(receipt)
 
     def fetch_blob(self, digest: str) -> bytes:
         return self.read_blocking(lambda reads: reads.blob(digest))

@@ -21,6 +21,8 @@ VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 WORKER: Final = "worker"
 ADMIN: Final = "admin"
+# What both those who look and those who work need: payloads, definitions by digest.
+BLOBS: Final = "viewer or worker"
 # Task routes: the task itself says which roles may act on it.
 TASK: Final = "task"
 _INCLUDES: Final[dict[str, frozenset[str]]] = {
@@ -28,6 +30,7 @@ _INCLUDES: Final[dict[str, frozenset[str]]] = {
     OPERATOR: frozenset({OPERATOR, ADMIN}),
     WORKER: frozenset({WORKER, ADMIN}),
     ADMIN: frozenset({ADMIN}),
+    BLOBS: frozenset({VIEWER, OPERATOR, WORKER, ADMIN}),
 }
 
 

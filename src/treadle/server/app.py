@@ -19,10 +19,12 @@ from treadle.engine import Engine
 from . import console, problems
 from .access import Access
 from .bundles import Bundles
-from .routes import definitions, house, runs, tasks
+from .routes import definitions, house, runs, tasks, work
 from .routing import BODY_MAX, RawPaths, Route
+from .workers import Workers
 
 PREFIX = "/api/v1"
+BLOB_MAX = 1024 * 1024 * 1024
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -51,7 +53,14 @@ class Member:
         }
 
 
-def create_app(engine: Engine, *, body_max: int = BODY_MAX, member: Member | None = None) -> FastAPI:
+def create_app(
+    engine: Engine,
+    *,
+    body_max: int = BODY_MAX,
+    blob_max: int = BLOB_MAX,
+    member: Member | None = None,
+    workers: Workers | None = None,
+) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
         title="Treadle",
@@ -68,7 +77,9 @@ def create_app(engine: Engine, *, body_max: int = BODY_MAX, member: Member | Non
     app.state.draining = asyncio.Event()
     app.state.streams = 0
     app.state.member = member or Member()
-    for part in (definitions, runs, tasks, house):
+    app.state.workers = workers or Workers(engine)
+    app.state.blob_max = blob_max
+    for part in (definitions, runs, tasks, work, house):
         app.include_router(part.routes, prefix=PREFIX)
     app.include_router(house.health)
     problems.install(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -99,6 +99,54 @@ class Publish(Body):
     value: Any = None
     key: Any = None
     submission_id: str | None = None
+
+
+class OfWorker(Body):
+    worker: str = Field(min_length=1, max_length=200)
+
+
+Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
+Pools = list[Annotated[str, Field(pattern="^[a-z0-9_-]{1,64}$")]]
+
+
+class Register(OfWorker):
+    pools: Pools | None = None
+    concurrency: int | None = Field(default=None, ge=1)
+    tools: Names | None = None
+    apps: Names | None = None
+    version: str | None = None
+    # Tells a worker that comes back from another one with its name.
+    instance: str | None = None
+    draining: bool | None = None
+
+
+class Take(OfWorker):
+    pools: Pools | None = None
+    limit: int = Field(default=1, ge=0, le=1000)
+    wait: float = Field(default=0, ge=0, strict=False)
+    concurrency: int | None = Field(default=None, ge=1)
+    tools: Names | None = None
+    apps: Names | None = None
+    version: str | None = None
+    instance: str | None = None
+
+
+class Leases(OfWorker):
+    leases: list[str]
+
+
+class Release(Leases):
+    reason: str = Field(default="", max_length=1000)
+
+
+class Settle(OfWorker):
+    """Each receipt is judged by itself, so that a bad one refuses itself only."""
+
+    receipts: list[Any]
+
+
+class Progress(OfWorker):
+    frames: list[Any]
 
 
 class Collect(Body):

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from treadle.kernel.errors import ValueRefused
+from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
 from .access import Actor
 from .problems import Refused
 
 Handler = Callable[..., Awaitable[Any]]
+B = TypeVar("B", bound=BaseModel)
 
 BODY_MAX: Final = 16 * 1024 * 1024
 
@@ -77,9 +82,8 @@ class Route(APIRoute):
         return judged
 
 
-async def _read(request: Request) -> None:
-    """Reads a JSON body, bounded while it comes; what the framework asks for afterwards is there."""
-    limit: int = request.app.state.body_max
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """A body, bounded while it comes."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
@@ -88,7 +92,34 @@ async def _read(request: Request) -> None:
         kept += chunk
         if len(kept) > limit:
             raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
-    request._body = bytes(kept)
+    return bytes(kept)
+
+
+async def told(request: Request, shape: type[B]) -> B:
+    """What a worker says, as JSON or as CBOR."""
+    body = await read_bytes(request, request.app.state.body_max)
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if media == "application/cbor":
+            value = decode(body)
+        elif media == "application/json":
+            value = from_json(body)
+        else:
+            raise Refused("MEDIA_TYPE", "a body is application/json or application/cbor")
+    except NotJson as error:
+        raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+    except ValueRefused as error:
+        raise Refused("BAD_JSON", f"the body cannot be read: {error.message}") from error
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+async def _read(request: Request) -> None:
+    """Reads a JSON body; what the framework asks for afterwards is there."""
+    kept = await read_bytes(request, request.app.state.body_max)
+    request._body = kept
     if not kept:
         return
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

@@ -93,7 +93,9 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str], No
     )
     server = _Server(config, lambda: ready(url, member.name))
     left = _on_signals(app, server)
+    watching = asyncio.ensure_future(app.state.workers.watch())
     await server.serve([sock])
+    watching.cancel()
     if left():
         return 1
     await engine.worker.finish(options.drain_s)
@@ -110,6 +112,7 @@ def _on_signals(app: FastAPI, server: uvicorn.Server) -> Callable[[], bool]:
             at_once = True
             server.force_exit = True
         app.state.draining.set()
+        app.state.workers.hatch.close()
         server.should_exit = True
 
     loop = asyncio.get_running_loop()

@@ -87,7 +87,7 @@ class Worker:
         self.others = Others()
         # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self.performers = performers or PerformerTable()
         self._threads = threads
         self._make_lane()
@@ -125,7 +125,7 @@ class Worker:
             self.bus,
             self._serve,
             threads=self._threads,
-            threads_max=max(self._threads, min(self._concurrency, THREADS_MAX)),
+            threads_max=max(self._threads, min(self.concurrency, THREADS_MAX)),
         )
 
     def late(self, run: str, intent: str) -> None:
@@ -222,7 +222,7 @@ class Worker:
 
     def _pump(self) -> None:
         assert self._loop is not None
-        room = self._concurrency - len(self._tasks)
+        room = self.concurrency - len(self._tasks)
         if self._stopping:
             return
         if room <= 0:
@@ -337,7 +337,7 @@ class Worker:
         if still is not None and still >= STALLED_S:
             self._tell("functions", self._lane.busy, self._lane.waiting)
         waiting = self.bus.waiting_in(COROUTINES)
-        full = len(self._tasks) >= self._concurrency and waiting > 0
+        full = len(self._tasks) >= self.concurrency and waiting > 0
         if full and time.monotonic() - since >= STALLED_S:
             now = time.monotonic()
             held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._awaited()]

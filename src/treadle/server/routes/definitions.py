@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Query, Request
 from starlette.responses import Response
 
 from treadle.kernel.errors import UnknownWorkflow
+from treadle.kernel.values import encode
 from treadle.lang.definition import Definition
 from treadle.server import bodies
-from treadle.server.access import ADMIN, VIEWER
+from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
 from treadle.server.routing import Document, Routes
@@ -46,10 +48,14 @@ async def listed(
     return {"items": rows[begin : begin + limit], "next": more}
 
 
-@routes.answers("GET", "/definitions/{name}", VIEWER)
+@routes.answers("GET", "/definitions/{name}", BLOBS)
 async def shown(request: Request, name: str) -> Any:
-    """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest."""
+    """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest. Workers take it as CBOR."""
     row = await _found(request, name)
+    if "application/cbor" in request.headers.get("accept", ""):
+        return Response(
+            encode(msgspec.to_builtins(row, builtin_types=(bytes,))), media_type="application/cbor"
+        )
     return {
         "name": row.name,
         "version": row.version,

@@ -50,7 +50,13 @@ async def ready(request: Request) -> Response:
 async def stats(request: Request) -> Any:
     """Runs by status."""
     counts = await engine_of(request).read(lambda reads: reads.run_count())
-    return {"runs": counts, "streams": request.app.state.streams}
+    engine = engine_of(request)
+    return {
+        "runs": counts,
+        "streams": request.app.state.streams,
+        "queue": engine.bus.waiting(),
+        "unavailable": len(engine.unavailable()),
+    }
 
 
 @routes.answers("GET", "/servers", VIEWER)

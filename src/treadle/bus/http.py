@@ -1,0 +1,150 @@
+"""The bus as a worker sees it that reaches only a server: long polls and batches over HTTP.
+
+Bodies are canonical CBOR, which carries every value as it is. A server that does not answer is no error of the work:
+`Away` says so, and whoever asked tries again, at the next server if there are several. The same request again is
+safe: what was settled stays settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+
+from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.values import Value, decode, digest_bytes, encode
+from treadle.kernel.values import digest as digest_of
+from treadle.store.protocol import DefinitionRow
+
+from .messages import convert, handed_from_value, settling_value, told_value
+from .protocol import Noted, Settled, Settling, Taken, Told
+
+CBOR: Final = "application/cbor"
+PREFIX: Final = "/api/v1"
+# A request that is not a long poll.
+ANSWER_S: Final = 30.0
+
+
+class Away(Exception):
+    """No server answers now."""
+
+
+class Refused(TreadleError):
+    """A server refuses a request, and would refuse it again."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message, cls="authorization" if status in (401, 403) else "user", code=code)
+        self.status = status
+
+
+class HttpBus:
+    """One worker's side. `about` is what it says of itself with each `take`."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        worker: str,
+        *,
+        token: str | None = None,
+        about: Mapping[str, Value] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._servers = [url.rstrip("/") for url in servers]
+        self._worker = worker
+        self._about = dict(about or {})
+        headers = {"Accept": CBOR}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self._client = httpx.AsyncClient(
+            headers=headers, timeout=ANSWER_S, transport=transport, trust_env=False
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # --- work ---
+
+    async def register(self, **more: Value) -> None:
+        await self._post("register", {**self._about, **more})
+
+    async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
+        about = {key: value for key, value in self._about.items() if key != "pools"}
+        asked = {**about, "pools": sorted(pools), "limit": limit, "wait": float(wait_s)}
+        found = await self._post("take", asked, timeout_s=wait_s + ANSWER_S)
+        return Taken([handed_from_value(item) for item in found["items"]], list(found.get("revoked", ())))
+
+    async def renew(self, leases: Sequence[str]) -> list[str]:
+        return list((await self._post("renew", {"leases": list(leases)}))["lost"])
+
+    async def settle(self, receipts: Sequence[Settling]) -> Settled:
+        found = await self._post("settle", {"receipts": [settling_value(receipt) for receipt in receipts]})
+        return convert(found, Settled, "an answer")
+
+    async def progress(self, told: Sequence[Told]) -> Noted:
+        found = await self._post("progress", {"frames": [told_value(one) for one in told]})
+        return convert(found, Noted, "an answer")
+
+    async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
+        await self._post("release", {"leases": list(leases), "reason": reason[:1000]})
+
+    # --- what work refers to ---
+
+    async def blob(self, digest: str) -> bytes:
+        body = (await self._ask("GET", f"/blobs/{digest}")).content
+        if digest_bytes(body) != digest:
+            raise InputInvalid(f"the server gave another payload for {digest}")
+        return body
+
+    async def put_blob(self, digest: str, body: bytes) -> None:
+        await self._ask("PUT", f"/blobs/{digest}", body)
+
+    async def definition(self, digest: str) -> DefinitionRow:
+        value = decode((await self._ask("GET", f"/definitions/{digest}")).content)
+        row = convert(value, DefinitionRow, "a definition")
+        said = {"dialect": row.dialect, "name": row.name, "version": row.version, "body": row.body}
+        if digest_of(said) != digest:
+            raise InputInvalid(f"the server gave another definition for {digest}")
+        return row
+
+    # --- requests ---
+
+    async def _post(
+        self, what: str, body: dict[str, Value], *, timeout_s: float = ANSWER_S
+    ) -> dict[str, Any]:
+        sent = encode({"worker": self._worker, **body})
+        answer = await self._ask("POST", f"/work/{what}", sent, timeout_s=timeout_s)
+        found: dict[str, Any] = decode(answer.content)
+        return found
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = ANSWER_S
+    ) -> httpx.Response:
+        headers = {} if body is None else {"Content-Type": CBOR}
+        for _ in range(len(self._servers)):
+            try:
+                answer = await self._client.request(
+                    method,
+                    f"{self._servers[0]}{PREFIX}{path}",
+                    content=body,
+                    headers=headers,
+                    timeout=timeout_s,
+                )
+            except httpx.HTTPError:
+                self._servers.append(self._servers.pop(0))
+                continue
+            if answer.status_code >= 500 or answer.status_code == 429:
+                self._servers.append(self._servers.pop(0))
+                continue
+            if answer.status_code >= 400:
+                raise _refused(answer)
+            return answer
+        raise Away
+
+
+def _refused(answer: httpx.Response) -> Refused:
+    try:
+        said = answer.json()
+        return Refused(answer.status_code, str(said["code"]), str(said["detail"]))
+    except (ValueError, KeyError, TypeError):
+        return Refused(answer.status_code, "SERVER_REFUSED", f"the server answered {answer.status_code}")

@@ -1,0 +1,168 @@
+"""worker: the data plane by itself. It does the work of runs that a server decides."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.kernel.errors import TreadleError
+
+from .command import HOUSE, App, Commands, Session
+from .output import Usage
+
+if TYPE_CHECKING:
+    from treadle.bus.http import HttpBus
+    from treadle.host.remote import RemoteWorker
+
+commands = Commands(HOUSE)
+
+
+@dataclass(slots=True)
+class Member:
+    """Who works, and for whom."""
+
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            envvar="TREADLE_SERVER",
+            help="Whose work to do. Repeat it: the next one is asked where one does not answer.",
+            show_default=False,
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option("--name", envvar="TREADLE_NAME", help="Default: host-pid.", show_default=False),
+    ] = None
+    pool: Annotated[
+        list[str] | None,
+        typer.Option("--pool", envvar="TREADLE_POOL", help="Which pool to serve; repeat it for several."),
+    ] = None
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, envvar="TREADLE_CONCURRENCY", help="Work at once.")
+    ] = 64
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="Holds the token; else TREADLE_TOKEN.", show_default=False
+        ),
+    ] = None
+
+    def checked(self) -> tuple[list[str], list[str], str, str | None]:
+        """Servers, pools, name and token."""
+        if not self.server:
+            raise Usage("say whose work to do: --server URL")
+        pools = self.pool or ["default"]
+        for word in pools:
+            if not re.fullmatch(r"[a-z0-9_-]{1,64}", word):
+                raise Usage(f"--pool: {word!r} is no name of a pool; use 1 to 64 of a-z, 0-9, _ and -")
+        try:
+            token = self.token_file.read_text("utf-8").strip() if self.token_file else None
+        except OSError as error:
+            raise Usage(f"--token-file: {error.strerror}: {self.token_file}") from error
+        name = self.name or f"{socket.gethostname()}-{os.getpid()}"
+        return self.server, pools, name, token or os.environ.get("TREADLE_TOKEN")
+
+
+@commands(
+    examples=[
+        "treadle worker --server http://127.0.0.1:8420",
+        "treadle worker --server http://10.0.0.5:8420 --pool gpu --concurrency 4",
+        "treadle worker --server http://127.0.0.1:8420 --app app.py --secrets .env",
+    ]
+)
+async def worker(
+    cli: Session,
+    member: Member,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            "--secrets",
+            metavar="FILE",
+            envvar="TREADLE_SECRETS",
+            help="Secrets of this worker.",
+            show_default=False,
+        ),
+    ] = None,
+    drain: Annotated[
+        str,
+        typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
+    ] = "30s",
+    app: App = None,
+) -> int:
+    """Do a server's work, until SIGTERM or Ctrl-C: take it, renew while it lasts, send back what comes of it."""
+    from importlib.metadata import version
+    from secrets import token_hex
+
+    from treadle.bus.http import HttpBus
+    from treadle.engine import Engine
+    from treadle.host.remote import RemoteWorker
+    from treadle.lang.duration import parse_duration
+    from treadle.secrets.providers import Secrets
+
+    servers, pools, name, token = member.checked()
+    try:
+        drain_s = parse_duration(drain) / 1e9
+    except TreadleError as error:
+        raise Usage(f"--drain: {error.message}") from error
+    async with Engine("memory:", work=False, secrets=Secrets(file=secrets)) as engine:
+        loaded = engine.load(app) if app else []
+        about = {
+            "pools": pools,
+            "concurrency": member.concurrency,
+            "tools": sorted(engine.tools.kinds()),
+            "apps": [definition.digest for definition in loaded if definition.code is not None],
+            "version": version("treadle"),
+            "instance": token_hex(8),
+        }
+        far = HttpBus(servers, name, token=token, about=about)
+        try:
+            await _register(cli, far, servers[0])
+            remote = RemoteWorker(engine, far, pools=pools, concurrency=member.concurrency)
+            cli.out.lines = True
+            cli.out.document(
+                {"name": name, "server": servers[0], "pools": pools, "version": version("treadle")}
+            )
+            await _until_told(remote, drain_s)
+        finally:
+            await far.close()
+    return 0
+
+
+async def _register(cli: Session, far: HttpBus, server: str) -> None:
+    """A server that is away, or of another version, may come back; one that refuses us is the end."""
+    from treadle.bus.http import Away, Refused
+
+    try:
+        await far.register()
+    except Away:
+        cli.out.note(f"{server} does not answer; it is tried again until it does")
+    except Refused as error:
+        if error.status != 426:
+            raise
+        cli.out.note(error.message)
+
+
+async def _until_told(remote: RemoteWorker, drain_s: float) -> None:
+    """Works until a signal comes, then leaves in good order."""
+    import asyncio
+    import signal
+
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    working = asyncio.ensure_future(remote.run())
+    stopped = asyncio.ensure_future(told.wait())
+    await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not working.done():
+        await remote.leave(drain_s)
+    await working

@@ -1,0 +1,138 @@
+"""A worker without a store: the same performers as an engine's, doing the work of a server elsewhere.
+
+It has an engine in memory, for what an engine lends to performers (tools, transports, models, secrets, code); the
+runs are the server's. Whatever needs the runs themselves is said not to be here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from treadle.bus.http import HttpBus
+from treadle.bus.local import LocalBus
+from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.values import Value
+from treadle.lang.definition import Dialect
+from treadle.performers import performers_of
+from treadle.runtime.ports import SystemClock
+from treadle.runtime.registry import Loaded
+from treadle.store.protocol import Reads
+from treadle.work.courier import Courier
+from treadle.work.performers import PerformerTable
+from treadle.work.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.engine import Engine
+    from treadle.performers.agent.agents import Agents
+
+T = TypeVar("T")
+
+
+class RemoteHouse:
+    """What performers may have of the engine here (`performers.House`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        from treadle.performers.agent.agents import Agents
+
+        self._engine = engine
+        self.store_url = engine.store_url
+        self.tools = engine.tools
+        self.secrets = engine.secrets
+        self.transports = engine.transports
+        self.configs: dict[str, Mapping[str, Any]] = {}
+        self.agents: Agents = Agents(engine.models, engine.secrets, self.configs, self)
+
+    @property
+    def dialects(self) -> Mapping[str, Dialect]:
+        return self._engine.dialects
+
+    def read(self, question: Callable[[Reads], T]) -> Awaitable[T]:
+        """Of the engine here, which has no runs."""
+        return self._engine.read(question)
+
+    async def definition(self, workflow: Any) -> Any:
+        raise _elsewhere()
+
+    async def definitions(self) -> list[dict[str, Any]]:
+        raise _elsewhere()
+
+    def watch(self, run: str) -> Any:
+        raise _elsewhere()
+
+    async def start(self, workflow: Any, input: Any = None, **options: Any) -> Any:
+        raise _elsewhere()
+
+    async def run(self, id: str) -> Any:
+        raise _elsewhere()
+
+    async def signal(self, id: str, name: str, data: Value = None, *, key: str | None = None) -> object:
+        raise _elsewhere()
+
+    async def publish(
+        self, event: object, value: Value = None, *, submission_id: str | None = None
+    ) -> object:
+        raise _elsewhere()
+
+    async def cancel(self, id: str, reason: str = "") -> dict[str, Any]:
+        raise _elsewhere()
+
+
+def _elsewhere() -> TreadleError:
+    return Unsupported(
+        "runs are at the server; a worker that reaches only a server cannot start or follow them"
+    )
+
+
+class Fetched:
+    """Definitions by digest, fetched once from the server."""
+
+    def __init__(self, engine: Engine, courier: Courier) -> None:
+        self._library = engine.library
+        self._courier = courier
+
+    def peek(self, digest: str) -> Loaded | None:
+        return self._library.at_hand(digest)
+
+    def load(self, digest: str) -> Loaded:
+        found = self._library.at_hand(digest)
+        return found or self._library.make_ready(self._courier.fetch_definition(digest))
+
+
+class RemoteWorker:
+    def __init__(
+        self, engine: Engine, far: HttpBus, *, pools: Collection[str], concurrency: int, threads: int = 8
+    ) -> None:
+        self._far = far
+        near = LocalBus(SystemClock())
+        house = RemoteHouse(engine)
+        self._house = house
+        self._courier = Courier(far, near, pools=pools, concurrency=concurrency)
+        self._worker = Worker(
+            near,
+            self._courier,
+            engine.secrets,
+            Fetched(engine, self._courier),
+            PerformerTable(lambda dialect: performers_of(dialect, house)),
+            concurrency=concurrency,
+            threads=threads,
+        )
+
+    async def run(self) -> None:
+        """Works until `leave` and all is done, or until it is cancelled."""
+        self._worker.start(asyncio.get_running_loop())
+        try:
+            await self._courier.run()
+        finally:
+            await self._worker.stop()
+            await self._house.agents.close()
+
+    async def leave(self, drain_s: float) -> None:
+        """Finishes what is in hand within a time; the rest is for others."""
+        await self._courier.leave()
+        await self._worker.finish(drain_s)
+        await self._courier.flush()
+        if self._worker.take_no_more():
+            await self._worker.stop()
+        await self._courier.give_back()

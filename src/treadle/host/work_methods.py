@@ -1,0 +1,58 @@
+"""An engine as those see it who do its work from outside: the bus, and ways to hand in what they bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from treadle.bus.local import LocalBus
+from treadle.definitions.dialects import Dialects
+from treadle.kernel.model import Receipt
+from treadle.runtime.commands import Progress
+from treadle.work.worker import Worker
+
+from .bridge import Bridge
+
+
+class WorkMethods:
+    _bridge: Bridge
+    worker: Worker
+    dialects: Dialects
+
+    @property
+    def bus(self) -> LocalBus:
+        """What carries this engine's work to workers."""
+        return self._bridge.bus
+
+    def hand_in(self, progress: Progress) -> None:
+        """Progress of an intent; of one that is not open any more, nothing."""
+        self._bridge.submit(progress)
+
+    def vouched(self, dialect: str, receipt: Receipt) -> Receipt:
+        """A receipt with the node's signature, where its dialect asks for one: whoever brought it was known by
+        the lease."""
+        if (
+            self._bridge.signer is None
+            or dialect not in self.dialects
+            or not self.dialects[dialect].machine.signed
+        ):
+            return receipt
+        return msgspec.structs.replace(receipt, signature=self._bridge.signer.sign(receipt))
+
+    def unavailable(self) -> dict[str, str]:
+        """Intents that nobody here can do, and why."""
+        return {**self.worker.unknown, **self._bridge.bus.undoable()}
+
+    def resident_row(self, busy: int) -> dict[str, Any] | None:
+        """The worker inside this engine, if it has one."""
+        if self._bridge.worker is None:
+            return None
+        pools = self.worker.pools
+        return {
+            "id": "embedded",
+            "name": "embedded",
+            "pools": ["*"] if pools is None else sorted(pools),
+            "concurrency": self.worker.concurrency,
+            "busy": busy,
+        }

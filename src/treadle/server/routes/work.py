@@ -1,0 +1,173 @@
+"""What workers ask: work, renewals, receipts, progress, payloads. The same shapes as JSON and as CBOR, which carries
+bytes and is what our own workers speak."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Header, Request
+from starlette.responses import Response
+
+from treadle.bus.messages import handed_value
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value, decode, decode_trusted, digest_bytes, encode
+from treadle.lang.duration import instant_text
+from treadle.runtime.desk import Desk
+from treadle.server import bodies
+from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
+from treadle.server.problems import Refused
+from treadle.server.routing import Document, Routes, actor_of, read_bytes, told
+from treadle.server.workers import DEAD_LETTER, Workers, dead_letters
+
+from .runs import engine_of
+
+routes = Routes()
+CBOR = "application/cbor"
+WAIT_S_MAX = 30.0
+
+
+def workers_of(request: Request) -> Workers:
+    found: Workers = request.app.state.workers
+    return found
+
+
+def _answer(request: Request, value: Any) -> Response:
+    if CBOR in request.headers.get("accept", ""):
+        return Response(encode(value), media_type=CBOR)
+    return Document(value)
+
+
+@routes.answers("POST", "/work/register", WORKER)
+async def register(request: Request) -> Response:
+    """A worker says who it is and what it can do; told how to go on."""
+    asked = await told(request, bodies.Register)
+    workers = workers_of(request)
+    seen = {key: value for key, value in asked.model_dump().items() if key != "worker"}
+    workers.see(asked.worker, actor_of(request).user, **seen)
+    return _answer(request, {"bus": {"kind": "http"}})
+
+
+@routes.answers("POST", "/work/take", WORKER)
+async def take(request: Request) -> Response:
+    """Work for a worker; waits for it. Registers the worker."""
+    asked = await told(request, bodies.Take)
+    workers = workers_of(request)
+    given = asked.model_dump()
+    seen = {key: given[key] for key in ("pools", "tools", "apps", "version", "instance", "concurrency")}
+    row = workers.see(asked.worker, actor_of(request).user, **seen)
+    row.waiting += 1
+    try:
+        taken = await workers.hatch.take(
+            asked.worker,
+            row.pools,
+            asked.limit,
+            wait_s=min(asked.wait, WAIT_S_MAX),
+            gone=request.is_disconnected,
+        )
+    finally:
+        row.waiting -= 1
+        workers.see(asked.worker, row.user)
+    items: list[Value] = []
+    for handed in taken.items:
+        value = handed_value(handed)
+        if handed.work.intent.due_ns is not None:
+            value["due"] = instant_text(handed.work.intent.due_ns)
+        items.append(value)
+    return _answer(request, {"items": items, "revoked": taken.revoked, "bus": {"kind": "http"}})
+
+
+@routes.answers("POST", "/work/renew", WORKER)
+async def renew(request: Request) -> Response:
+    """Keeps work in hand; which leases are lost."""
+    asked = await told(request, bodies.Leases)
+    workers = workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    lost = workers.hatch.renew(asked.worker, asked.leases)
+    return _answer(request, {"renewed": [lease for lease in asked.leases if lease not in lost], "lost": lost})
+
+
+@routes.answers("POST", "/work/settle", WORKER)
+async def settle(request: Request) -> Response:
+    """Receipts; answered after the commit, each by itself."""
+    asked = await told(request, bodies.Settle)
+    workers = workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    found = await workers.hatch.settle(asked.worker, asked.receipts)
+    refused = [{"intent": one.intent, "code": one.code} for one in found.refused]
+    return _answer(request, {"settled": found.settled, "stale": found.stale, "refused": refused})
+
+
+@routes.answers("POST", "/work/progress", WORKER)
+async def progress(request: Request) -> Response:
+    """Frames and checkpoints; answered when they are durable."""
+    asked = await told(request, bodies.Progress)
+    workers = workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    found = await workers.hatch.progress(asked.worker, asked.frames)
+    return _answer(request, {"durable": found.durable, "lost": found.lost})
+
+
+@routes.answers("POST", "/work/release", WORKER)
+async def release(request: Request) -> Response:
+    """Gives work back; with a reason, because this worker cannot do it."""
+    asked = await told(request, bodies.Release)
+    workers = workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    workers.hatch.release(asked.worker, asked.leases, asked.reason)
+    return _answer(request, {"released": len(asked.leases)})
+
+
+@routes.answers("GET", "/workers", VIEWER)
+async def listed(request: Request) -> Any:
+    """Who works for this server, the worker inside it among them."""
+    return {"items": workers_of(request).rows(), "next": None}
+
+
+@routes.answers("GET", "/deadletters", VIEWER)
+async def letters(request: Request) -> Any:
+    """What workers sent back and nobody could use."""
+    found = await engine_of(request).read(dead_letters)
+    return {"items": found[::-1], "next": None}
+
+
+@routes.answers("POST", "/deadletters/{id}/discard", OPERATOR)
+async def discard(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
+    """Removes a dead letter."""
+
+    def remove(desk: Desk) -> bool:
+        there = desk.store.document(DEAD_LETTER, id) is not None
+        if there:
+            desk.batch.documents.append((DEAD_LETTER, id, 0, None))
+        return there
+
+    if not await engine_of(request).write(remove):
+        raise Refused("DEAD_LETTER_NOT_FOUND", f"there is no dead letter {id!r}")
+    return {"id": id, "discarded": True}
+
+
+@routes.answers("GET", "/blobs/{digest}", BLOBS)
+async def blob(request: Request, digest: str, accept: Annotated[str | None, Header()] = None) -> Response:
+    """A payload: its stored bytes, or its value as JSON."""
+    body = await engine_of(request).read(lambda reads: reads.blob(digest))
+    etag = {"ETag": f'"{digest}"'}
+    if accept is not None and "application/json" in accept:
+        return Document(decode_trusted(body), headers=etag)
+    return Response(body, media_type=CBOR, headers=etag)
+
+
+@routes.answers("PUT", "/blobs/{digest}", WORKER)
+async def put_blob(request: Request, digest: str) -> Any:
+    """Keeps a payload for the receipt or checkpoint that will refer to it."""
+    body = await read_bytes(request, request.app.state.blob_max)
+    if digest_bytes(body) != digest:
+        raise Refused("DIGEST_MISMATCH", "the bytes are not those of this digest", where="digest")
+    try:
+        decode(body)
+    except TreadleError as error:
+        raise Refused("INPUT_INVALID", f"the payload is not canonical: {error.message}") from error
+
+    def keep(desk: Desk) -> None:
+        desk.batch.blobs[digest] = body
+
+    await engine_of(request).write(keep)
+    return {"digest": digest, "size": len(body)}

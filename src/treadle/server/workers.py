@@ -1,0 +1,254 @@
+"""Workers of other processes: who they are, what they may take, and what becomes of what they bring back.
+
+They come over HTTP to the hatch of the bus (`bus/hatch.py`). A worker is known by its name while it is seen; two
+live ones cannot share a name. Work that none of them can do says so: in its run's events once, and wherever the run
+is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Final
+
+from treadle.bus.hatch import Hatch
+from treadle.bus.local import RESIDENT
+from treadle.bus.protocol import DEFAULT_POOL, Told
+from treadle.engine import Engine
+from treadle.kernel.errors import LimitExceeded, TreadleError
+from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.model import Receipt, is_reference
+from treadle.kernel.values import Value, encode
+from treadle.lang.duration import instant_text
+from treadle.lang.json_text import to_json
+from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.desk import Desk
+from treadle.runtime.ports import Item, Work
+from treadle.store.protocol import Reads
+
+from .problems import Refused
+
+DEAD_LETTER: Final = "deadletter"
+SAMPLE_CHARS_MAX: Final = 2048
+LOST_NS: Final = (LEASE_DURATION_MS + 1_000) * 1_000_000
+GONE_NS: Final = 3_600 * 1_000_000_000
+WATCH_S: Final = 1.0
+# Work that nobody can do says so after it has waited this long: a worker may be on its way.
+UNAVAILABLE_S: Final = 3.0
+_NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
+
+
+class EngineOwner:
+    """The engine behind the bus (`bus.protocol.Owner`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def settle(self, work: Work, receipt: Receipt) -> bool:
+        if len(encode(receipt.value)) > PAYLOAD_INLINE_BYTES_MAX:
+            raise LimitExceeded(
+                "the value of a receipt is larger than 64 KiB; put it into a blob and refer to it"
+            )
+        blobs = await self._blobs([receipt.value, receipt.events])
+        vouched = self._engine.vouched(work.dialect, receipt)
+        answer = await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack, blobs=blobs))
+        return not (isinstance(answer, dict) and answer.get("stale"))
+
+    async def progress(self, work: Work, told: Sequence[Told]) -> bool:
+        run, intent = work.run, work.intent.id
+        open_ = True
+        for one in told:
+            if one.kind == "frame":
+                self._engine.hand_in(FrameSent(run, intent, one.seq, one.type, one.value))
+                continue
+            blobs = await self._blobs([one.value, one.events])
+            saved = CheckpointSaved(run, intent, one.value, one.events, blobs, None)
+            answer = await self._engine.ask(lambda ack, saved=saved: saved._replace(ack=ack))  # type: ignore[misc]
+            open_ = not answer.get("stale")
+        return open_
+
+    async def dead_letter(self, work: Work, worker: str, error: TreadleError, sent: Value) -> None:
+        text = to_json(self._engine.secrets.redact(sent))
+        row = {
+            "intent": work.intent.id,
+            "run": work.run,
+            "worker": worker,
+            "reason": error.code,
+            "error": error.to_value(),
+            "size": len(text),
+            "sample": text[:SAMPLE_CHARS_MAX],
+        }
+        id = secrets.token_hex(8)
+
+        def keep(desk: Desk) -> None:
+            now = desk.clock.now_ns()
+            body = {"id": id, "at": instant_text(now), **row}
+            desk.batch.documents.append((DEAD_LETTER, id, now, encode(body)))
+
+        await self._engine.write(keep)
+        failed = TreadleError(
+            f"what the worker {worker} sent back cannot be used: {error.message}", code="RECEIPT_UNUSABLE"
+        )
+        receipt = Receipt(intent=work.intent.id, status="error", error=failed.to_value())
+        vouched = self._engine.vouched(work.dialect, receipt)
+        await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack))
+
+    async def _blobs(self, value: Value) -> dict[str, bytes]:
+        """The payloads that a value refers to: they belong to the run from now on."""
+        wanted = list(dict.fromkeys(_checksums(value)))
+        if not wanted:
+            return {}
+        return await self._engine.read(lambda reads: {digest: reads.blob(digest) for digest in wanted})
+
+
+def _checksums(value: Value) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _checksums(item)
+    elif is_reference(value):
+        yield str(value["checksum"])
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _checksums(item)
+
+
+@dataclass(slots=True)
+class Row:
+    name: str
+    instance: str
+    user: str
+    started_ns: int
+    pools: list[str] = field(default_factory=lambda: [DEFAULT_POOL])
+    concurrency: int = 1
+    tools: list[str] = field(default_factory=list)
+    apps: list[str] = field(default_factory=list)
+    version: str = ""
+    seen_ns: int = 0
+    # Requests of this worker's that wait for work now.
+    waiting: int = 0
+    draining: bool = False
+
+
+class Workers:
+    def __init__(
+        self, engine: Engine, hatch: Hatch | None = None, now_ns: Callable[[], int] | None = None
+    ) -> None:
+        self._engine = engine
+        self.hatch = hatch or Hatch(engine.bus, EngineOwner(engine), on_forged=self._forged)
+        self._now_ns = now_ns or engine.clock.now_ns
+        self._rows: dict[str, Row] = {}
+        # Work that nobody can do, by intent: since when, and whether its run was told.
+        self._undone: dict[str, tuple[float, bool]] = {}
+
+    # --- who they are ---
+
+    def see(self, name: str, user: str, **told: Any) -> Row:
+        """A worker has come: registers it, or notes that it is still there."""
+        now = self._now_ns()
+        row = self._rows.get(name)
+        if (given := told.get("version")) is not None:
+            _check_version(str(given))
+        instance = told.pop("instance", None)
+        if row is not None and not self._is_lost(row, now):
+            if (instance is not None and row.instance and instance != row.instance) or row.user != user:
+                raise Refused("WORKER_EXISTS", f"a live worker is called {name!r}; choose another --name")
+        else:
+            row = self._rows[name] = Row(name, instance or "", user, now)
+            self.hatch.welcome(name)
+        row.seen_ns = now
+        for key, value in told.items():
+            if value is not None:
+                setattr(row, key, value)
+        if row.draining:
+            self.hatch.dismiss(name)
+        return row
+
+    def _is_lost(self, row: Row, now: int) -> bool:
+        return not row.waiting and now - row.seen_ns > LOST_NS
+
+    def rows(self) -> list[dict[str, Any]]:
+        now = self._now_ns()
+        self._rows = {n: row for n, row in self._rows.items() if row.waiting or now - row.seen_ns < GONE_NS}
+        held = self._engine.bus.held_by()
+        found = [self._shown(row, held.get(row.name, 0), now) for row in self._rows.values()]
+        if (resident := self._engine.resident_row(held.get(RESIDENT, 0))) is not None:
+            found.insert(
+                0, {**resident, "version": version("treadle"), "bus": "memory", "user": "", "status": "live"}
+            )
+        return found
+
+    def _shown(self, row: Row, busy: int, now: int) -> dict[str, Any]:
+        status = "lost" if self._is_lost(row, now) else "draining" if row.draining else "live"
+        return {
+            "id": row.name,
+            "name": row.name,
+            "pools": row.pools,
+            "concurrency": row.concurrency,
+            "busy": busy,
+            "tools": row.tools,
+            "apps": row.apps,
+            "version": row.version,
+            "bus": "http",
+            "user": row.user,
+            "started_at": instant_text(row.started_ns),
+            "seen_at": instant_text(now if row.waiting else row.seen_ns),
+            "status": status,
+        }
+
+    def _forged(self, worker: str, intent: str) -> None:
+        """Somebody showed a lease that was never theirs: kept among the diagnostics, changes nothing."""
+
+        def note(desk: Desk) -> None:
+            desk.diagnose("", "receipt.forged", {"worker": worker, "intent": intent})
+
+        task = asyncio.ensure_future(self._engine.write(note))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    # --- work that nobody can do ---
+
+    def undone(self) -> dict[str, str]:
+        """Intents that no live worker can do, and why."""
+        now = self._now_ns()
+        live = [(row.name, row.pools) for row in self._rows.values() if not self._is_lost(row, now)]
+        return self._engine.bus.undone(live)
+
+    async def watch(self) -> None:
+        """Takes work back from silent workers, and has work say that nobody can do it. Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._engine.bus.expire()
+            found = self.undone()
+            self._engine.bus.tell_undone(found)
+            now = loop.time()
+            self._undone = {id: self._undone.get(id, (now, False)) for id in found}
+            for id, (since, said) in self._undone.items():
+                if (
+                    not said
+                    and now - since >= UNAVAILABLE_S
+                    and (work := self._engine.bus.find(id)) is not None
+                ):
+                    self._undone[id] = (since, True)
+                    intent = work.intent
+                    data = {"intent": id, "kind": intent.kind, "name": intent.name, "reason": found[id]}
+                    self._engine.hand_in(FrameSent(work.run, id, 0, "work.unavailable", data))
+
+
+def _check_version(given: str) -> None:
+    ours, theirs = _NUMBERS.match(version("treadle")), _NUMBERS.match(given)
+    if ours is None or theirs is None:
+        raise Refused("VERSION_SKEW", f"this server is {version('treadle')}, the worker is {given[:40]!r}")
+    (major, minor), (their_major, their_minor) = map(int, ours.groups()), map(int, theirs.groups())
+    if major != their_major or abs(minor - their_minor) > 1:
+        raise Refused(
+            "VERSION_SKEW",
+            f"this server is {version('treadle')}, the worker is {given[:40]}; bring them within one minor version",
+        )
+
+
+def dead_letters(reads: Reads) -> list[Value]:
+    return [body for _, body in reads.documents(DEAD_LETTER)]

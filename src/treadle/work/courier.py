@@ -1,0 +1,277 @@
+"""Between a worker and an owner elsewhere: brings work from a far bus to the near one, and what comes of it back.
+
+The worker itself is the same as inside an engine: it takes from a local bus and hands in receipts and progress. The
+courier takes no more than the worker can do, renews what it holds, sends what the worker says in the order it was
+said, and has the worker stop what is no longer wanted. A server that is away is tried again for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from treadle.bus.http import Away, HttpBus, Refused
+from treadle.bus.local import LocalBus
+from treadle.bus.protocol import Handed, Settling, Told
+from treadle.kernel.errors import EngineStopped, TreadleError
+from treadle.kernel.limits import LEASE_RENEW_MS
+from treadle.kernel.model import Receipt
+from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
+from treadle.runtime.ports import Item
+from treadle.store.protocol import DefinitionRow
+
+log = logging.getLogger("treadle.worker")
+T = TypeVar("T")
+
+TAKE_S: Final = 20.0
+RETRY_S: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+TOLD_AGAIN_S: Final = 60.0
+BATCH_MAX: Final = 100
+UNAVAILABLE: Final = "work.unavailable"
+
+
+class Courier:
+    def __init__(self, far: HttpBus, near: LocalBus, *, pools: Collection[str], concurrency: int) -> None:
+        self._far = far
+        self._near = near
+        self._pools = pools
+        self._concurrency = concurrency
+        self._held: dict[str, Handed] = {}
+        self._outbox: asyncio.Queue[Command] = asyncio.Queue()
+        self._freed = asyncio.Event()
+        # We leave, and have nothing in hand.
+        self._done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._leaving = False
+        self._said = -TOLD_AGAIN_S
+
+    # --- what the worker needs of its owner ---
+
+    def submit(self, command: Command) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._outbox.put_nowait, command)
+
+    def fetch_blob(self, digest: str) -> bytes:
+        """From any thread but the loop's."""
+        return self._wait(self._far.blob(digest))
+
+    def turn_with(self, item: Item) -> bool:
+        """The core is elsewhere."""
+        return False
+
+    def sign(self, receipt: Receipt) -> bytes:
+        """The owner signs for whom it knows by the lease."""
+        return b""
+
+    def fetch_definition(self, digest: str) -> DefinitionRow:
+        return self._wait(self._far.definition(digest))
+
+    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+        except Away as error:
+            raise EngineStopped("no server answers") from error
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Until `leave`; raises what a server refuses for good."""
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(self._send())
+            renewing = tasks.create_task(self._renew())
+            await self._take()
+            await self._done.wait()
+            sending.cancel()
+            renewing.cancel()
+
+    async def leave(self) -> None:
+        """Takes nothing more; what is in hand is finished."""
+        self._leaving = True
+        self._freed.set()
+        self._look()
+        try:
+            await self._far.register(draining=True)
+        except (Away, TreadleError):
+            return  # then the open `take` ends by its time
+
+    async def flush(self) -> None:
+        """Sends what the worker has handed in so far."""
+        await self._outbox.join()
+
+    async def give_back(self) -> None:
+        """What could not be finished, for others to do at once."""
+        leases = [handed.lease for handed in self._held.values()]
+        self._held.clear()
+        self._look()
+        try:
+            if leases:
+                await self._far.release(leases)
+        except (Away, TreadleError):
+            log.warning("no server answers: %d pieces of work wait for their leases to run out", len(leases))
+
+    # --- taking ---
+
+    async def _take(self) -> None:
+        while not self._leaving:
+            room = self._concurrency - len(self._held)
+            self._freed.clear()
+            ask = partial(self._far.take, self._pools, room, wait_s=TAKE_S)
+            asking = asyncio.ensure_future(self._again(ask))
+            if room > 0:
+                taken = await asking
+            else:
+                # Nothing can be handed out, so nothing is lost by going away when there is room.
+                freed = asyncio.ensure_future(self._freed.wait())
+                await asyncio.wait((asking, freed), return_when=asyncio.FIRST_COMPLETED)
+                freed.cancel()
+                if not asking.done():
+                    asking.cancel()
+                    continue
+                taken = asking.result()
+            if taken is None:
+                return
+            self._drop(taken.revoked)
+            works = []
+            for handed in taken.items:
+                self._held[handed.work.intent.id] = handed
+                works.append(handed.work)
+            self._near.offer(works)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_RENEW_MS / 1000)
+            if leases := [handed.lease for handed in self._held.values()]:
+                lost = await self._again(partial(self._far.renew, leases))
+                self._drop(lost or [])
+
+    def _drop(self, leases: Collection[str]) -> None:
+        """Nobody wants this work of ours any more."""
+        gone = [intent for intent, handed in self._held.items() if handed.lease in leases]
+        for intent in gone:
+            self._free(intent)
+        if gone:
+            self._near.revoke(gone)
+
+    def _free(self, intent: str) -> None:
+        self._held.pop(intent, None)
+        self._freed.set()
+        self._look()
+
+    def _look(self) -> None:
+        if self._leaving and not self._held:
+            self._done.set()
+
+    # --- sending ---
+
+    async def _send(self) -> None:
+        while True:
+            first = await self._outbox.get()
+            commands = [first]
+            while not self._outbox.empty() and len(commands) < BATCH_MAX:
+                commands.append(self._outbox.get_nowait())
+            receipts: list[Item] = []
+            for command in commands:
+                if isinstance(command, Item):
+                    receipts.append(command)
+                else:
+                    await self._settle(receipts)
+                    receipts = []
+                    await self._tell(command)
+            await self._settle(receipts)
+            for _ in commands:
+                self._outbox.task_done()
+
+    async def _settle(self, items: list[Item]) -> None:
+        sent: list[Settling] = []
+        for item in items:
+            assert isinstance(item.event, Receipt)
+            # One that is not in hand any more is stale: nobody is told.
+            if (handed := self._held.get(item.event.intent)) is not None:
+                await self._put(item.blobs)
+                sent.append(Settling(lease=handed.lease, receipt=item.event))
+        if not sent:
+            return
+        answer = await self._again(lambda: self._far.settle(sent))
+        for refusal in answer.refused if answer is not None else ():
+            log.warning("the receipt of %s was refused: %s", refusal.intent, refusal.code)
+        for settling in sent:
+            self._free(settling.receipt.intent)
+
+    async def _tell(self, command: Command) -> None:
+        if isinstance(command, FrameSent):
+            handed = self._held.get(command.intent)
+            if handed is None:
+                return
+            if command.type == UNAVAILABLE:
+                await self._decline(handed, str(command.data.get("reason", "")))
+                return
+            frame = Told(
+                intent=command.intent,
+                lease=handed.lease,
+                seq=command.seq,
+                kind="frame",
+                type=command.type,
+                value=command.data,
+            )
+            await self._again(lambda: self._far.progress([frame]))
+        elif isinstance(command, CheckpointSaved):
+            await self._save(command)
+
+    async def _save(self, saved: CheckpointSaved) -> None:
+        handed = self._held.get(saved.intent)
+        if handed is not None:
+            await self._put(saved.blobs)
+            told = Told(
+                intent=saved.intent,
+                lease=handed.lease,
+                seq=0,
+                kind="checkpoint",
+                value=saved.body,
+                events=saved.events,
+            )
+            noted = await self._again(lambda: self._far.progress([told]))
+            if noted is not None and saved.intent in noted.lost:
+                self._drop([handed.lease])
+                handed = None
+        if saved.ack is not None:
+            saved.ack({} if handed is not None else {"stale": True}, None)
+
+    async def _decline(self, handed: Handed, why: str) -> None:
+        intent = handed.work.intent.id
+        await self._again(lambda: self._far.release([handed.lease], reason=why or "it cannot be done here"))
+        self._near.done(intent)
+        self._free(intent)
+
+    async def _put(self, blobs: dict[str, bytes]) -> None:
+        for digest, body in blobs.items():
+            await self._again(partial(self._far.put_blob, digest, body))
+
+    # --- a server that is away ---
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Asks until there is an answer. None if we leave before there is one."""
+        wait_s = RETRY_S
+        while True:
+            try:
+                return await ask()
+            except Away:
+                self._say("no server answers; it is tried again until one does")
+            except Refused as error:
+                if error.status != 426:
+                    raise
+                self._say(error.message)
+                wait_s = RETRY_S_MAX
+            if self._leaving:
+                return None
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+            wait_s = min(wait_s * 2, RETRY_S_MAX)
+
+    def _say(self, text: str) -> None:
+        if self._loop.time() - self._said >= TOLD_AGAIN_S:
+            self._said = self._loop.time()
+            log.warning("%s", text)
