@@ -18,7 +18,7 @@ from .output import Usage
 
 if TYPE_CHECKING:
     from treadle.bus.http import HttpBus
-    from treadle.host.remote import RemoteWorker
+    from treadle.server.remote import RemoteWorker
 
 commands = Commands(HOUSE)
 
@@ -103,9 +103,9 @@ async def worker(
 
     from treadle.bus.http import HttpBus
     from treadle.engine import Engine
-    from treadle.host.remote import RemoteWorker
     from treadle.lang.duration import parse_duration
     from treadle.secrets.providers import Secrets
+    from treadle.server.remote import RemoteWorker
 
     servers, pools, name, token = member.checked()
     try:
