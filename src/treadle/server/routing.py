@@ -23,7 +23,7 @@ from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
-from .access import Actor
+from .access import BLOBS, VIEWER, WORKER, Actor
 from .problems import Refused
 
 Handler = Callable[..., Awaitable[Any]]
@@ -71,7 +71,8 @@ class RawPaths:
 class Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        role = (self.openapi_extra or {})["x-role"]
+        extra = self.openapi_extra or {}
+        role = BLOBS if "x-also" in extra else extra["x-role"]
 
         async def judged(request: Request) -> Response:
             request.state.actor = await request.app.state.access.judge(request, role)
@@ -157,7 +158,7 @@ class Routes(APIRouter):
                 answered,
                 methods=[method],
                 status_code=status,
-                openapi_extra={"x-role": role},
+                openapi_extra={"x-role": VIEWER, "x-also": WORKER} if role == BLOBS else {"x-role": role},
                 response_model=None,
             )
             return handler
