@@ -1,0 +1,69 @@
+"""Several servers on one store: any of them takes any request, and the next takes over when the owner dies."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from .conftest import APPROVAL, FLOW
+from .test_serve import serving
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/shared.db"
+        return
+    server: str = request.getfixturevalue("pg_uri")
+    schema = f"servers_{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    yield f"{server}&options=-csearch_path%3D{schema}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def held(url: str) -> int:
+    found: dict[str, Any] = httpx.get(f"{url}/readyz", timeout=30).json()
+    return int(found["shards"]["held"])
+
+
+def test_any_server_takes_any_request_and_the_next_takes_over(store: str, tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    (tmp_path / "approval.yaml").write_text(APPROVAL)
+    options = (
+        "--store",
+        store,
+        "--deploy",
+        str(tmp_path / "flow.yaml"),
+        "--deploy",
+        str(tmp_path / "approval.yaml"),
+    )
+    with serving(tmp_path, *options) as (first, said), serving(tmp_path, *options) as (_, other):
+        assert (held(said["url"]), held(other["url"])) == (1, 0)
+        api = f"{other['url']}/api/v1"
+        assert httpx.post(f"{api}/runs", json={"workflow": "greet", "id": "a"}, timeout=60).status_code == 201
+        assert httpx.post(f"{api}/runs", json={"workflow": "greet", "id": "a"}, timeout=60).status_code == 200
+        refused = httpx.post(
+            f"{api}/runs", json={"workflow": "greet", "id": "a", "input": {"name": "x"}}, timeout=60
+        )
+        assert (refused.status_code, refused.json()["code"]) == (409, "RUN_EXISTS")
+        assert httpx.post(f"{api}/runs/a/wait", timeout=90).json()["status"] == "completed"
+        httpx.post(f"{api}/runs", json={"workflow": "approval", "id": "p"}, timeout=60)
+        assert httpx.get(f"{said['url']}/api/v1/runs/p", timeout=60).json()["workflow"] == "approval"
+        first.kill()
+        first.wait(30)
+        until = time.monotonic() + 60
+        while held(other["url"]) == 0:
+            assert time.monotonic() < until, "nobody took over"
+            time.sleep(0.05)
+        ids = {row["id"] for row in httpx.get(f"{api}/runs", timeout=60).json()["items"]}
+        assert ids == {"a", "p"}
+        assert httpx.post(f"{api}/runs/p/cancel", timeout=60).json()["status"] == "cancelled"
