@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from secrets import token_hex
 from typing import Any, Final
@@ -25,7 +26,8 @@ from treadle.runtime.ports import Ack, Item, Port
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
 
-_IDLE_CHECKPOINT_TURNS = 40
+from .turning import AGAIN, Turning
+
 _ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
 # How often a guest that waits for an answer looks for it.
 _REPLY_POLL_S = 0.01
@@ -53,9 +55,7 @@ class CoreThread(threading.Thread):
         self._stopping = threading.Event()
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
-        # Held by whoever turns the core: this thread, or a worker's for one turn.
-        self._turning = threading.Lock()
-        self._failure: BaseException | None = None
+        self._turning: Turning | None = None
         # Who waits for the answers to messages that we left in the inbox as a guest, by key: for its
         # owner, or for us if we became it.
         self._asked: dict[str, Ack] = {}
@@ -76,8 +76,8 @@ class CoreThread(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        if self.core is not None:
-            self.core.wake()
+        if self._turning is not None:
+            self._turning.stop()
 
     def run(self) -> None:
         failure: BaseException | None = None
@@ -89,8 +89,8 @@ class CoreThread(threading.Thread):
             self.opened.put(None)
             if self.core is None:
                 self._visit(store)
-            if self.core is not None:
-                self._turn(self.core)
+            if self.core is not None and self._turning is not None:
+                self._turn(self.core, self._turning)
         except BaseException as error:
             failure = error
             self.opened.put(error)
@@ -105,8 +105,14 @@ class CoreThread(threading.Thread):
     def _become_owner(self, store: Store) -> None:
         store.own()
         core = self._make_core(store)
+        poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
+        renew = self._lock.renew if self._lock is not None else _nothing
+        beside = partial(self._answer_asked, store)
+        self._turning = Turning(core, poll_s=poll_s, renew=renew, beside=beside)
         self.core = core
         self._pass_on(core)
+        if self._stopping.is_set():
+            self._turning.stop()
 
     def _pass_on(self, core: Core) -> None:
         while True:
@@ -116,56 +122,17 @@ class CoreThread(threading.Thread):
                 return
 
     def turn_with(self, item: Item) -> bool:
-        """Takes an event in and turns the core right here, on a worker's thread, if nobody else does.
-        A run that goes step by step is then spared two changes of threads a step. False if the core
-        is busy: then the event has to be submitted."""
-        core = self.core
-        if core is None or self._stopping.is_set() or not self._turning.acquire(blocking=False):
-            return False
-        try:
-            core.accept(item)
-            core.turn()
-            if core.wait_ns() is not None:
-                # There is more to do, or a time to wait for: the core's own thread must know.
-                core.wake()
-        except BaseException as error:
-            self._failure = error
-            core.wake()
-        finally:
-            self._turning.release()
-        return True
+        """Turns the core with an event on the calling thread, if it is idle (`Turning.turn_with`)."""
+        turning = self._turning
+        return turning is not None and turning.turn_with(item)
 
-    def _turn(self, core: Core) -> None:
-        idle, polled = 0, 0.0
-        poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
-        while not self._stopping.is_set():
-            with self._turning:
-                if self._failure is not None:
-                    raise self._failure
-                if poll_s is not None and (now := time.monotonic()) - polled >= poll_s:
-                    if self._lock is not None:
-                        self._lock.renew()
-                    core.poll()
-                    polled = now
-                turned = core.turn()
-                if self._asked:
-                    self._read_replies(core.store)
-                if turned:
-                    idle = 0
-                    continue
-                wait_ns = core.wait_ns()
-            wait_s = None if wait_ns is None else wait_ns / 1e9
-            command = core.wait(poll_s if wait_s is None else min(wait_s, poll_s or wait_s))
-            with self._turning:
-                core.accept(command)
-                idle = 0 if command is not None else idle + 1
-                if idle == _IDLE_CHECKPOINT_TURNS:
-                    core.store.idle()
-        with self._turning:
-            while core.turn(intake=False):
-                # What was handed in is finished; what time or a crash would bring waits for the next start.
-                continue
-            core.hot.drop_all()
+    def _turn(self, core: Core, turning: Turning) -> None:
+        steps = turning.steps()
+        command: Command | None = None
+        with suppress(StopIteration):
+            while True:
+                wait_s = steps.send(command)
+                command = None if wait_s is AGAIN else core.wait(wait_s)
 
     def _visit(self, store: Store) -> None:
         """Guest of another owner: hand commands over, bring their answers, watch for the owner's death."""
@@ -218,6 +185,11 @@ class CoreThread(threading.Thread):
         if answers:
             self._port.answer(answers)
 
+    def _answer_asked(self, store: Store) -> None:
+        """What we asked for as a guest, and decided as the owner."""
+        if self._asked:
+            self._read_replies(store)
+
     def _read_replies(self, store: Store) -> None:
         """Passes on the answers that are there by now. One that is not there says nothing: the message
         waits, and whoever owns the store answers it, be it us."""
@@ -239,6 +211,10 @@ class CoreThread(threading.Thread):
         )
         self._port.answer([(ack, None, error) for ack in self._asked.values()])
         self._asked.clear()
+
+
+def _nothing() -> None:
+    """A store in memory is nobody else's: there is nothing to renew."""
 
 
 def _message(command: Command) -> tuple[str, bytes]:

@@ -164,6 +164,11 @@ class Core:
     def wake(self) -> None:
         self._incoming.put(None)
 
+    @property
+    def called(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._incoming.empty()
+
     def wait(self, timeout_s: float | None) -> Command | None:
         """Waits for a command; the core thread's way to sleep. None if none came."""
         try:

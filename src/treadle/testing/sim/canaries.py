@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime import admission
@@ -133,6 +134,13 @@ def message_done_before_its_event() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def lost_handover() -> Iterator[None]:
+    """A worker's thread turns the core, and does not tell the core's own thread that there is more to do."""
+    with patch.object(Turning, "_hand_over", lambda turning: None):
+        yield
+
+
 CANARIES: tuple[Canary, ...] = (
     append_ignores_expected_sequence,
     dispatch_before_commit,
@@ -141,6 +149,7 @@ CANARIES: tuple[Canary, ...] = (
     skipped_fsync,
     answer_before_its_commit,
     message_done_before_its_event,
+    lost_handover,
 )
 
 

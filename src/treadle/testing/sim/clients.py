@@ -64,9 +64,13 @@ class Network:
         if isinstance(command, Item):
             # A copy: two deliveries must not share what the core writes into an item.
             command = Item(command.run, command.event, blobs=dict(command.blobs))
-        owner.core.submit(command)
-        if worker is owner and isinstance(command, Item) and isinstance(command.event, Receipt):
+        if worker is not owner or not isinstance(command, Item):
+            owner.core.submit(command)
+            return
+        if isinstance(command.event, Receipt):
             owner.bus.done(command.event.intent)
+        receipt = command
+        self._world.step(owner, lambda: owner.hand_in(receipt))
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
+from treadle.host.turning import AGAIN, Turning
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
@@ -130,6 +131,7 @@ class SimProcess:
         self.name = name
         self.dead = False
         self.fuse: int | None = None
+        self._door: list[Item] = []
         self.bus = LocalBus(world, lease_ms=LEASE_MS)
         self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
         store = SqlStore(SimDialect(world.disk, self.point), None)
@@ -144,11 +146,23 @@ class SimProcess:
             operations=SimOperations(),
             limits=world.limits,
         )
+        # The threads of this process: that of the core, as the steps of its life, and workers who come to its
+        # door in the middle of them.
+        poll_s = POLL_NS / 1e9 if world.has_guests else None
+        self.turning = Turning(self.core, poll_s=poll_s, monotonic=world.monotonic)
+        self._steps = self.turning.steps()
+        self._waits = False
+        # The number of the calendar's entry for its next step.
+        self.plan = 0
+        # Whether a call has been heard, and the step that follows is in the calendar.
+        self.woken = False
 
     def point(self) -> None:
-        """Somewhere in the middle of things: a place to die."""
+        """Somewhere in the middle of things: a place to die, and for another thread to go on."""
         if self.dead:
             raise Died(self.name)
+        if self._door and self.world.rng.random() < 0.3:
+            self._come_in(self._door.pop(0))
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
@@ -161,13 +175,39 @@ class SimProcess:
             job.close()
         self._jobs.clear()
 
-    def turn(self) -> int:
-        """One turn of the core; in how many nanoseconds it wants the next one."""
-        self.core.poll()
-        if self.core.turn():
-            return self.world.rng.randrange(MS)
-        wait = self.core.wait_ns()
-        return POLL_NS if wait is None else min(max(wait, 0), POLL_NS) + self.world.rng.randrange(MS)
+    def turn(self) -> int | None:
+        """One step of the core's thread; in how many nanoseconds it wants the next one, None: when it is
+        called."""
+        self.woken = False
+        wait_s = self._steps.send(self.core.wait(0) if self._waits else None)
+        self._waits = wait_s is not AGAIN
+        if wait_s is None:
+            return None
+        return int(max(wait_s, 0) * 1e9) + self.world.rng.randrange(MS)
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the core's thread sleeps although something waits for it."""
+        return self._waits and not self.woken and self.core.called
+
+    def hand_in(self, item: Item) -> None:
+        """A worker's thread comes with a receipt: at once, or in the middle of what another thread does."""
+        if self.world.rng.random() < 0.3:
+            self._door.append(item)
+            self.world.after(self.world.rng.randrange(MS), self._knock)
+        else:
+            self._come_in(item)
+
+    def _knock(self) -> None:
+        if self._door and not self.dead:
+            self.world.step(self, lambda: self._come_in(self._door.pop(0)))
+
+    def _come_in(self, item: Item) -> None:
+        """What `Worker._hand_in` does."""
+        if not self.turning.turn_with(item):
+            self.core.submit(item)
+        if self.turning.failure is not None:
+            raise self.turning.failure
 
     # --- the clock ---
 

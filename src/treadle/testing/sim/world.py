@@ -66,6 +66,8 @@ class World:
         self.workload = workload
         self.faults = Faults.swarm(self.rng)
         self.limits = small_limits(self.rng)
+        # Without guests nobody looks for their messages: then nothing but a call wakes a core that sleeps.
+        self.has_guests = self.faults.guest > 0
         self.disk = Disk(self.rng)
         self.journals = Journals(self.disk)
         self.disk.on_commit = self._committed
@@ -94,6 +96,9 @@ class World:
         now = self._time_ns + self._offset_ns
         self.journals.clock_max_ns = max(self.journals.clock_max_ns, now)
         return now
+
+    def monotonic(self) -> float:
+        return self._time_ns / 1e9
 
     def entropy(self, count: int) -> bytes:
         return self.rng.randbytes(count)
@@ -145,6 +150,10 @@ class World:
             self._time_ns, order, do = heapq.heappop(self._calendar)
             self._trace.update(order.to_bytes(8, "big"))
             do()
+            for process in self._processes:
+                if process.is_called and not process.dead:
+                    process.woken = True
+                    self._schedule(process, self.rng.randrange(MS))
         return until()
 
     def _heal(self) -> None:
@@ -225,16 +234,28 @@ class World:
             return
         self.owner = process
         self._processes.append(process)
-        self.after(0, lambda: self._turn(process))
+        self._schedule(process, 0)
         self.after(SECOND, process.expire)
+
+    def _schedule(self, process: SimProcess, delay_ns: int | None) -> None:
+        """When the core's thread goes on; None: when it is called. What was planned before is forgotten."""
+        process.plan += 1
+        plan = process.plan
+        if delay_ns is not None:
+            self.after(delay_ns, lambda: self._turn(process) if process.plan == plan else None)
 
     def _turn(self, process: SimProcess) -> None:
         pause = 0 if process.dead else self._weather(process)
         if pause or process.dead:
-            self.after(pause, lambda: None if process.dead else self._turn(process))
+            process.woken = True
+            self._schedule(process, pause if not process.dead else None)
             return
+        self.step(process, lambda: self._schedule(process, process.turn()))
+
+    def step(self, process: SimProcess, do: Callable[[], None]) -> None:
+        """A step of one of a process's threads, with whatever that does to the process."""
         try:
-            wait = process.turn()
+            do()
         except Died:
             self._died(process)
         except (OwnershipLost, AppendConflict) as error:
@@ -242,8 +263,6 @@ class World:
         except StoreUnavailable:
             # The store failed it too often in a row: it stops by itself, and is started again.
             self._died(process)
-        else:
-            self.after(wait, lambda: self._turn(process))
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
         newest = int(self.disk.live.execute("SELECT epoch FROM shards").fetchone()[0])
