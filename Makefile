@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim kills bench serve fmt clean
+.PHONY: help demo test test-all replay-deps check sim kills bench serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
 	@echo "make test   everything CI runs: check, then the whole test suite"
+	@echo "make test-all     the suite on every Python that is promised and installed"
+	@echo "make replay-deps  golden journals with the oldest and the newest dependencies"
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
@@ -36,6 +38,12 @@ check: $(READY)
 
 test: check $(WEB) browser
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(READY)
+	@$(BIN)/python .ci/pythons.py all
+
+replay-deps: $(READY)
+	@$(BIN)/python .ci/pythons.py deps
 
 sim: $(READY)
 	@$(BIN)/python -m treadle.testing.sim --seeds 1000
@@ -68,4 +76,4 @@ fmt: $(READY)
 	@$(BIN)/ruff check --fix src tests examples benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis

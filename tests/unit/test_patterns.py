@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from treadle.lang.pattern_search import OutOfSteps, Program
 from treadle.lang.pattern_syntax import parse
-from treadle.lang.patterns import STEPS_MAX, Budget, PatternError, TooMuchWork, compile_pattern
+from treadle.lang.patterns import PRODUCT_MAX, STEPS_MAX, Budget, PatternError, TooMuchWork, compile_pattern
 
 
 def found(source: str, text: str, *, schema: bool = False) -> bool:
@@ -213,3 +213,28 @@ def test_any_text_is_a_pattern_or_refused(source: str, text: str) -> None:
         except PatternError:
             continue
         assert pattern.found_in(text) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [("a", 1), ("^ab$", 4), ("[a-z]{3,20}", 40), ("(a|b)+", 10), (r"\p{L}", 800), ("[^x]", 9), ("", 1), ("é", 8)],
+)
+def test_the_size_of_a_pattern_is_that_of_what_is_written(source: str, size: int) -> None:
+    """Whether a search is given up is decided by it, and recorded: RE2's own figure differs by version."""
+    assert compile_pattern(source, schema=True).size == size
+
+
+def test_a_search_is_given_up_by_pattern_and_text_alone() -> None:
+    pattern, budget = compile_pattern("x{1000}"), Budget()
+    assert pattern.size == 2000
+    text = "a" * (PRODUCT_MAX // 2000 - 1)
+    assert not pattern.found_in(text, budget)
+    with pytest.raises(TooMuchWork):
+        pattern.found_in(text, budget)
+
+
+def test_runs_of_0_1_0_count_as_they_did() -> None:
+    text = "a" * (PRODUCT_MAX // 2000 + 1)
+    with pytest.raises(TooMuchWork):
+        compile_pattern("x{1000}").found_in(text, Budget())
+    assert not compile_pattern("x{1000}").found_in(text, Budget(first=True))

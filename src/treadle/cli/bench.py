@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _playbook(steps: int) -> str:
 
 def _commit_loop(path: Path) -> float:
     """What the disk gives to a program that only commits single rows, durably."""
-    with sqlite3.connect(path, isolation_level=None) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("CREATE TABLE rows (body BLOB)")
@@ -56,5 +57,4 @@ def _commit_loop(path: Path) -> float:
             connection.execute("INSERT INTO rows VALUES (?)", (bytes(300),))
             count += 1
         took = time.perf_counter() - begin
-    connection.close()
     return count / took

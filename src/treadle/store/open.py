@@ -126,7 +126,10 @@ def migrate_store(url: str) -> dict[str, Any]:
 
 def open_sqlite(path: Path | None) -> SqlStore:
     """A store in a file, or in memory without a path."""
-    return SqlStore(SqliteDialect(path), _files(path))
+    store = SqlStore(SqliteDialect(path), _files(path))
+    if path is None:
+        store.end_with_its_holder()
+    return store
 
 
 def read_sqlite(path: Path) -> SqlReads:

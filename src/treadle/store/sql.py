@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
@@ -126,6 +127,11 @@ class SqlStore(SqlReads):
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
         self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)
+
+    def end_with_its_holder(self) -> None:
+        """For a store in memory: there is nobody to close it for but whoever holds it, so it is closed
+        when it is forgotten, too."""
+        weakref.finalize(self, self._connection.close)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:

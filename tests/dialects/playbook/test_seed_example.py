@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,7 @@ def _checkpoints_at_page(file: Path, page: int) -> int:
 
     from treadle.kernel.values import decode_trusted
 
-    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection, connection:
         bodies = [decode_trusted(body) for (body,) in connection.execute("SELECT body FROM checkpoints")]
     frames = [body["iter"] for body in bodies if isinstance(body, dict) and "iter" in body]
     return sum(

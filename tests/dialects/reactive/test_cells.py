@@ -144,7 +144,7 @@ def test_writes_stay_out_of_the_index_until_a_snapshot_and_reads_find_the_newest
     ]
     after = world.snapshot()
     assert world.compare(before, after) == {"t/held@1": [1, 2]}
-    index = CellIndex(snapshots.StoreBlobs(world._host.core))
+    index = CellIndex(snapshots.StoreBlobs(world._host.core.desk))
     assert index.count(before.roots["t/held@1"]) == 5, "the old root still holds the old content"
 
 
@@ -270,7 +270,7 @@ def test_a_snapshot_that_is_read_in_pages_is_of_one_moment():
         host.change(lambda desk, ack: desk.store.sweep(keep=snapshots.pinned(desk)))
     assert rounds == 5, "nine cells, two at a time"
     assert taken["roots"] == world.snapshot().roots
-    found = CellIndex(snapshots.StoreBlobs(host.core)).entries(taken["roots"]["t/held@1"])
+    found = CellIndex(snapshots.StoreBlobs(host.core.desk)).entries(taken["roots"]["t/held@1"])
     assert sorted(decode(entry.key) for entry in found) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
@@ -302,7 +302,9 @@ def test_collection_keeps_what_the_kept_snapshots_reach_and_nothing_else():
     assert world.gc(keep=1) == 0
     assert world.reopen(at=kept).cells(order) == world.cells(order)
     with pytest.raises(BlobMissing):
-        list(CellIndex(snapshots.StoreBlobs(world._host.core)).entries(roots[1].roots["com.acme/order@1"]))
+        list(
+            CellIndex(snapshots.StoreBlobs(world._host.core.desk)).entries(roots[1].roots["com.acme/order@1"])
+        )
 
 
 def test_records_carry_the_workflow_and_the_key():

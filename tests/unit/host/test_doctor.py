@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ async def made(folder: Path) -> str:
 
 
 def change(folder: Path, statement: str) -> None:
-    with sqlite3.connect(folder / "t.db") as db:
+    with closing(sqlite3.connect(folder / "t.db")) as db, db:
         db.execute(statement)
     db.close()
 
@@ -73,7 +74,7 @@ async def test_a_damaged_snapshot_is_found(tmp_path: Path) -> None:
         await engine.start("p", id="r")
         for number in range(300):
             await engine.signal("r", f"other-{number}")
-    with sqlite3.connect(tmp_path / "t.db") as db:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         assert db.execute("UPDATE snapshots SET body = CAST(body || x'00' AS BLOB)").rowcount > 0
     db.close()
     (damage,) = examine(url)["damaged"]

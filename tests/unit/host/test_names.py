@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ async def test_nothing_is_decided_by_a_definition_that_was_changed_in_the_store(
     engine.deploy(file)
     async with engine:
         await engine.start("Pay", id="r")
-    with sqlite3.connect(tmp_path / "t.db") as db:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         (body,) = db.execute("SELECT body FROM definitions").fetchone()
         db.execute("UPDATE definitions SET body = ?", (body.replace(b"AAAA", b"EVIL"),))
     db.close()
@@ -89,7 +90,7 @@ async def test_records_that_were_changed_are_an_error_and_not_shown(tmp_path: Pa
     engine.deploy(tmp_path / "p.yaml")
     async with engine:
         await (await engine.start("p", id="r")).result(DEADLINE_S)
-    with sqlite3.connect(tmp_path / "t.db") as db:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         (body,) = db.execute("SELECT body FROM journal WHERE seq = 1").fetchone()
         db.execute("UPDATE journal SET body = ? WHERE seq = 1", (body.replace(b"AAAA", b"EVIL"),))
     db.close()

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ steps:
 def rewrite(store: Path, run: str, seq: int) -> None:
     """Makes one record a decision that no machine would make, with digests that fit: as if other code,
     or a template that is not deterministic, had written it."""
-    with sqlite3.connect(store) as db:
+    with closing(sqlite3.connect(store)) as db, db:
         (no,) = db.execute("SELECT no FROM runs WHERE id = ?", (run,)).fetchone()
         db.execute("DELETE FROM snapshots WHERE run = ?", (no,))
         digest = bytes(32)
@@ -148,14 +149,14 @@ async def test_an_end_without_its_machine_is_decided_the_same_again_where_it_can
 ) -> None:
     """The journal is right again (its code is back): then the end replays like every record."""
     url = await begun(tmp_path, simple=SIMPLE)
-    with sqlite3.connect(tmp_path / "t.db") as db:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         (body,) = db.execute("SELECT body FROM definitions").fetchone()
         db.execute("UPDATE definitions SET body = ?", (body + b"\0",))
         db.execute("DELETE FROM snapshots")
     db.close()
     async with Engine(url) as engine:
         await engine.cancel("r", "no definition")
-    with sqlite3.connect(tmp_path / "t.db") as db:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         db.execute("UPDATE definitions SET body = ?", (body,))
     db.close()
     async with Engine(url) as engine:

@@ -517,6 +517,23 @@ def test_a_fault_that_no_longer_fails_is_a_difference() -> None:
     assert caught.value.details["expected"]["error"]["code"] == "MACHINE_ERROR"
 
 
+def test_the_recorded_words_of_a_fault_stand_but_not_what_they_are_about() -> None:
+    """An author's code may quote Python, which words things otherwise in its next version."""
+
+    def fails(message: str, code: str = "NO", details: Any = None) -> Any:
+        def step(state: Any, event: Event, ctx: Context) -> Decision:
+            raise TreadleError(message, cls="user", code=code, details=details or {})
+
+        return step
+
+    driver = drive(Probe(opens(call("a")), fails("'NoneType' object has no attribute 'x'")))
+    driver.ok(driver.open()[0])
+    replay_with(driver, Probe(opens(call("a")), fails("None has no x")))
+    for other in (fails("None has no x", code="YES"), fails("None has no x", details={"at": 1})):
+        with pytest.raises(ReplayDiffers):
+            replay_with(driver, Probe(opens(call("a")), other))
+
+
 def test_a_journal_with_a_changed_missing_or_swapped_record_is_corrupt() -> None:
     driver = busy_driver()
     first, second, third, *rest = driver.journal

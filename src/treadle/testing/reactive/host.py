@@ -9,7 +9,6 @@ that only remembers answers. One record is one commit, so that a world can be cu
 from __future__ import annotations
 
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterator
 from hashlib import sha512
 from typing import Any
@@ -71,8 +70,7 @@ class WorldStore(SqlStore):
     def __init__(self, image: bytes) -> None:
         self._memory = Memory(image)
         super().__init__(self._memory, None)
-        # A world has no end that anybody would declare: its memory is given back when it is forgotten.
-        weakref.finalize(self, self._connection.close)
+        self.end_with_its_holder()
         self.taken = 0
         # (run, seq) of each record, in the order of their commits.
         self.order: list[tuple[int, int]] = []
