@@ -217,7 +217,16 @@ def test_any_text_is_a_pattern_or_refused(source: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "size"),
-    [("a", 1), ("^ab$", 4), ("[a-z]{3,20}", 40), ("(a|b)+", 10), (r"\p{L}", 800), ("[^x]", 9), ("", 1), ("é", 8)],
+    [
+        ("a", 1),
+        ("^ab$", 4),
+        ("[a-z]{3,20}", 40),
+        ("(a|b)+", 10),
+        (r"\p{L}", 800),
+        ("[^x]", 9),
+        ("", 1),
+        ("é", 8),
+    ],
 )
 def test_the_size_of_a_pattern_is_that_of_what_is_written(source: str, size: int) -> None:
     """Whether a search is given up is decided by it, and recorded: RE2's own figure differs by version."""
