@@ -42,7 +42,7 @@ async def test_a_file_keeps_what_was_written_and_is_free_afterwards(run, tmp_pat
 async def test_values_become_plain(run):
     query = (
         "select date '2026-11-15' d, 170141183460469231731687303715884105727::hugeint h, map{1: 'x'} m, {'k': [1, null]} s, "
-        "'00000000-0000-0000-0000-000000000001'::uuid u, '\\xFF'::blob b, 'nan'::double n"
+        "'00000000-0000-0000-0000-000000000001'::uuid u, '\\xFF'::blob b"
     )
     assert (await run("duckdb", {"query": query})).result["rows"] == [
         {
@@ -52,9 +52,13 @@ async def test_values_become_plain(run):
             "s": {"k": [1, None]},
             "u": "00000000-0000-0000-0000-000000000001",
             "b": b"\xff",
-            "n": "NaN",
         }
     ]
+
+
+async def test_a_number_that_cannot_be_kept_is_refused_and_its_column_named(run):
+    with pytest.raises(TypeError, match=r"\$\.rows\[1\]\.n: nan is not a number that can be kept"):
+        await run("duckdb", {"query": "select unnest([1.0, 'nan'::double]) n"})
 
 
 async def test_commands_are_one_transaction_unless_autocommit(run, tmp_path):

@@ -43,7 +43,7 @@ async def test_the_result_is_that_of_the_last_statement(sql):
 
 async def test_values_become_plain(sql):
     query = (
-        "select date '2026-11-15' d, timestamptz '2026-11-15 08:00+00' at, 1.50::numeric n, 'NaN'::float8 nan, "
+        "select date '2026-11-15' d, timestamptz '2026-11-15 08:00+00' at, 1.50::numeric n, "
         "'00000000-0000-0000-0000-000000000001'::uuid u, '{\"a\": [1]}'::jsonb j, array[1,2] arr, "
         "'\\xff00'::bytea b, interval '1 day 2 hours' i, '10.0.0.1'::inet net, null nothing, true yes, 2^62::bigint big"
     )
@@ -52,7 +52,6 @@ async def test_values_become_plain(sql):
         "d": "2026-11-15",
         "at": "2026-11-15T08:00:00+00:00",
         "n": "1.50",
-        "nan": "NaN",
         "u": "00000000-0000-0000-0000-000000000001",
         "j": {"a": [1]},
         "arr": [1, 2],
@@ -63,6 +62,11 @@ async def test_values_become_plain(sql):
         "yes": True,
         "big": 2.0**62,
     }
+
+
+async def test_a_number_that_cannot_be_kept_is_refused_and_its_column_named(sql):
+    with pytest.raises(TypeError, match=r"\$\.rows\[0\]\.n: nan is not a number that can be kept"):
+        await sql("select 'NaN'::float8 n")
 
 
 async def test_commands_are_one_transaction_unless_autocommit(sql):

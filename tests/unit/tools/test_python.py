@@ -220,7 +220,7 @@ async def test_code_out_of_time_is_killed_with_all_it_started(run, tmp_path):
         f"child = subprocess.Popen(['sleep', '600'])\nopen({str(marker)!r}, 'w').write(str(child.pid))\n"
         "while True:\n    time.sleep(1)"
     )
-    outcome = await run("python", {"code": code, "timeout": 0.7})
+    outcome = await run("python", {"code": code, "timeout": 5})  # long enough for it to start its child
     assert outcome.error["kind"] == "timeout"
     assert outcome.error["retryable"] is True
     pid = int(marker.read_text())

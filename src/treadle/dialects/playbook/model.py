@@ -86,6 +86,11 @@ class Task:
     def view(self) -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind, "index": self.index}
 
+    def fields(self, scope: Scope, *, load: bool) -> Value:
+        """Its fields, rendered. What a noop gives is a value that its author writes, and may be nothing;
+        what any other is given must be there."""
+        return (self.config.render if self.kind == "noop" else self.config.arguments)(scope, load=load)
+
 
 @dataclass(slots=True)
 class Arc:

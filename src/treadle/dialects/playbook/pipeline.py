@@ -180,9 +180,7 @@ class Pipeline:
             scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
             more = {**more, "args": given}
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        # What a noop gives is a value that its author writes, not work that would go on without an argument.
-        rendered = task.config.render if task.kind == "noop" else task.config.arguments
-        config: dict[str, Any] = copied(rendered(scope, load=load))
+        config: dict[str, Any] = copied(task.fields(scope, load=load))
         if task.kind in _TAKE_ARGS and (given := self._given()):
             own = config.get("args")
             config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
