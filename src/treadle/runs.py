@@ -30,7 +30,7 @@ GATHER_S = 0.01
 T = TypeVar("T")
 
 
-class Home(Protocol):
+class RunHome(Protocol):
     """What a handle needs of the engine that its run lives in."""
 
     library: Library
@@ -49,7 +49,7 @@ class Run:
 
     def __init__(
         self,
-        engine: Home,
+        engine: RunHome,
         id: str,
         *,
         existing: bool = False,

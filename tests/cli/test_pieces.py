@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.cli import inputs
-from treadle.cli.bulk import Bulk, Choice
+from treadle.cli.bulk import Bulk, Chosen
 from treadle.cli.moments import instant_ns
 from treadle.cli.output import Output, Usage, elapsed, error_code, exit_code, to_json, worst
 from treadle.cli.progress import Progress
@@ -278,4 +278,4 @@ async def test_bulk_needs_ids_or_a_filter() -> None:
     with pytest.raises(Usage, match="name a run"):
         await Bulk([]).find(engine)
     with pytest.raises(Usage, match="not both"):
-        await Bulk(["a"], Choice(all_failed=True)).find(engine)
+        await Bulk(["a"], Chosen(all_failed=True)).find(engine)

@@ -25,7 +25,7 @@ from treadle.store.protocol import Batch, Reads, Store, TimerRow
 from treadle.store.reads import SqlReads
 from treadle.store.sql import SqlStore
 from treadle.testing import conformance
-from treadle.testing.conformance import Check, MakePlace, Place
+from treadle.testing.conformance import Check, MakePlace, StoragePlace
 from treadle.testing.rows import record, run_row
 
 
@@ -69,14 +69,14 @@ def _flipped(body: bytes) -> bytes:
 
 
 @contextmanager
-def memory() -> Iterator[Place]:
+def memory() -> Iterator[StoragePlace]:
     place = SqlitePlace(None)
     yield place
     place.close()
 
 
 @contextmanager
-def sqlite() -> Iterator[Place]:
+def sqlite() -> Iterator[StoragePlace]:
     with tempfile.TemporaryDirectory() as folder:
         place = SqlitePlace(Path(folder) / "treadle.db")
         yield place
@@ -125,7 +125,7 @@ BACKENDS = ("memory", "sqlite", "postgres")
 @pytest.fixture(scope="session")
 def backends(pg_uri: str) -> dict[str, MakePlace]:
     @contextmanager
-    def postgres() -> Iterator[Place]:
+    def postgres() -> Iterator[StoragePlace]:
         place = PostgresPlace(pg_uri)
         yield place
         place.close()

@@ -33,7 +33,7 @@ from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.store.open import open_sqlite
 from treadle.store.owner import OwnerLock
-from treadle.testing.sim.checks import Journals, Life
+from treadle.testing.sim.checks import Journals, RunLife
 
 KILLS = int(os.environ.get("TREADLE_KILLS", "20"))
 SEED = int(os.environ.get("TREADLE_KILLS_SEED", "20261115"))
@@ -345,7 +345,7 @@ def check_told(journals: Journals, log: Log) -> None:
             assert "wrong" not in json.dumps(record["event"], default=str), f"{life.id}: refused, and there"
 
 
-def records(lives: dict[str, Life], run: str, step: str, who: str) -> Iterator[dict[str, Any]]:
+def records(lives: dict[str, RunLife], run: str, step: str, who: str) -> Iterator[dict[str, Any]]:
     """The records that are about an action. Who did it is in them, where doing it again would be another."""
     if step == "publish":
         for name in ("one", "other"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from treadle.lang.pattern_search import OutOfSteps, Program
 from treadle.lang.pattern_syntax import parse
-from treadle.lang.patterns import PRODUCT_MAX, STEPS_MAX, Budget, PatternError, TooMuchWork, compile_pattern
+from treadle.lang.patterns import PRODUCT_MAX, STEPS_MAX, PatternBudget, PatternError, TooMuchWork, compile_pattern
 
 
 def found(source: str, text: str, *, schema: bool = False) -> bool:
@@ -142,7 +142,7 @@ def test_giving_up_depends_on_pattern_and_text_alone() -> None:
 
 
 def test_many_texts_share_one_budget() -> None:
-    pattern, budget = compile_pattern(r"^(a+)+\1$"), Budget()
+    pattern, budget = compile_pattern(r"^(a+)+\1$"), PatternBudget()
     assert pattern.found_in("aa", budget)
     before = budget.steps
     assert before < STEPS_MAX
@@ -234,7 +234,7 @@ def test_the_size_of_a_pattern_is_that_of_what_is_written(source: str, size: int
 
 
 def test_a_search_is_given_up_by_pattern_and_text_alone() -> None:
-    pattern, budget = compile_pattern("x{1000}"), Budget()
+    pattern, budget = compile_pattern("x{1000}"), PatternBudget()
     assert pattern.size == 2000
     text = "a" * (PRODUCT_MAX // 2000 - 1)
     assert not pattern.found_in(text, budget)
@@ -245,5 +245,5 @@ def test_a_search_is_given_up_by_pattern_and_text_alone() -> None:
 def test_runs_of_0_1_0_count_as_they_did() -> None:
     text = "a" * (PRODUCT_MAX // 2000 + 1)
     with pytest.raises(TooMuchWork):
-        compile_pattern("x{1000}").found_in(text, Budget())
-    assert not compile_pattern("x{1000}").found_in(text, Budget(first=True))
+        compile_pattern("x{1000}").found_in(text, PatternBudget())
+    assert not compile_pattern("x{1000}").found_in(text, PatternBudget(first=True))

@@ -39,7 +39,7 @@ T = TypeVar("T")
 DRAIN_POLL_S = 0.05
 
 
-class Host(Protocol):
+class AppHome(Protocol):
     """What applications need of the engine that they live in."""
 
     library: Library
@@ -64,7 +64,7 @@ class Wakes(Protocol):
 
 
 class Applications:
-    def __init__(self, engine: Host) -> None:
+    def __init__(self, engine: AppHome) -> None:
         self._engine = engine
         # The active application by name, as last seen; forgotten when something is applied.
         self._active: dict[str, App] = {}

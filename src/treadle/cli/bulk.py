@@ -36,7 +36,7 @@ Act = Callable[["Engine", str], Awaitable[dict[str, Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Choice:
+class Chosen:
     """Which runs, and how to go about them: options of every command that steers runs."""
 
     all_failed: Annotated[bool, typer.Option("--all-failed", help="All failed and stalled runs.")] = False
@@ -91,7 +91,7 @@ class Bulk:
     """The runs that a command is about."""
 
     ids: Sequence[str]
-    choice: Choice = field(default_factory=Choice)
+    choice: Chosen = field(default_factory=Chosen)
 
     async def find(self, engine: Engine) -> list[str]:
         choice = self.choice

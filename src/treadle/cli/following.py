@@ -33,7 +33,7 @@ MEMBERS_MAX: Final = 32
 
 
 @dataclass(slots=True)
-class Member:
+class Followed:
     """One of the runs that are followed, and how far."""
 
     id: str
@@ -45,24 +45,24 @@ class Member:
     spending: Spending = field(default_factory=Spending)
 
 
-class Family:
+class RunFamily:
     """A run and, for people, those that it called, directly or through others, and what they cost."""
 
     def __init__(self, engine: Engine, run: str, *, for_people: bool, after: int = 0) -> None:
         self._engine = engine
         self._for_people = for_people
-        self.members = {run: Member(run, after=after)}
+        self.members = {run: Followed(run, after=after)}
 
     @property
-    def active(self) -> list[Member]:
+    def active(self) -> list[Followed]:
         return [member for member in self.members.values() if not member.ended]
 
-    async def news(self) -> list[tuple[Member, dict[str, Any]]]:
+    async def news(self) -> list[tuple[Followed, dict[str, Any]]]:
         """What happened since the last time, in order; what has no `seq` is no event of the run."""
         found = [pair for member in self.active async for pair in self._news_of(member)]
         return sorted(found, key=_order) if self._for_people else found
 
-    async def _news_of(self, member: Member) -> AsyncIterator[tuple[Member, dict[str, Any]]]:
+    async def _news_of(self, member: Followed) -> AsyncIterator[tuple[Followed, dict[str, Any]]]:
         """A parent's before its children's: what it knows of their end, they have said."""
         row = await self._engine.read(lambda reads: row_of(reads, member.id))
         for event in await self._engine.events_after(member.id, member.after, member.record):
@@ -81,7 +81,7 @@ class Family:
 
         for row in reversed(await self._engine.read(born)):
             if row.id not in self.members and len(self.members) < MEMBERS_MAX:
-                child = self.members[row.id] = Member(row.id, f"{member.label}{row.workflow} › ")
+                child = self.members[row.id] = Followed(row.id, f"{member.label}{row.workflow} › ")
                 async for pair in self._news_of(child):
                     yield pair
 
@@ -90,7 +90,7 @@ class Family:
 _AROUND: Final = {"node:usage": 0, "node:turn": 2}
 
 
-def _order(news: tuple[Member, dict[str, Any]]) -> tuple[str, int]:
+def _order(news: tuple[Followed, dict[str, Any]]) -> tuple[str, int]:
     return news[1]["at"], 1 if "seq" in news[1] else _AROUND[news[1]["type"]]
 
 
@@ -105,7 +105,7 @@ async def watch(
     after: int = 0,
 ) -> None:
     """Feeds events to the progress (and to `--stream`) until `until` is done and the last one has been shown."""
-    family = Family(engine, run.id, for_people=progress.shows, after=after)
+    family = RunFamily(engine, run.id, for_people=progress.shows, after=after)
 
     async def tell() -> None:
         for member, event in await family.news():
@@ -141,7 +141,7 @@ async def _either(step: asyncio.Future[None], until: asyncio.Future[Any]) -> Non
         step.cancel()
 
 
-async def _look(engine: Engine, family: Family, progress: Progress) -> None:
+async def _look(engine: Engine, family: RunFamily, progress: Progress) -> None:
     """What is in a worker's hands writes its events when it is done; until then its intent shows."""
     while True:
         await asyncio.sleep(LOOK_S)

@@ -10,7 +10,7 @@ import typer
 from treadle.kernel.errors import RunFailed
 
 from . import completing, inputs
-from .bulk import Bulk, Choice, each
+from .bulk import Bulk, Chosen, each
 from .command import NUMBER_MAX, STEER, App, Commands, Session
 from .driving import drive, last_event
 from .loading import one
@@ -24,7 +24,7 @@ commands = Commands(STEER)
 
 CANCEL_WAIT_S = 30.0
 # What a command is called with in Python; on the command line the options fill it.
-NONE = Choice()
+NONE = Chosen()
 
 Ids = Annotated[
     list[str] | None,
@@ -51,7 +51,7 @@ async def patch(
         str | None,
         typer.Option("--ctx", metavar="JSON|@FILE", help="Keys to set, as an object.", show_default=False),
     ] = None,
-    choice: Choice = NONE,
+    choice: Chosen = NONE,
     app: App = None,
 ) -> int:
     """Change a playbook's ctx from outside; gates are looked at again and the run goes on."""
@@ -105,7 +105,7 @@ async def signal(
             show_default=False,
         ),
     ] = None,
-    choice: Choice = NONE,
+    choice: Chosen = NONE,
     app: App = None,
 ) -> int:
     """Send a signal to a run and drive it on to its next wait."""
@@ -136,7 +136,7 @@ async def signal(
 
 
 async def then(
-    cli: Session, engine: Engine, run: Run, choice: Choice, *, after: int = 0, quiet: bool = False
+    cli: Session, engine: Engine, run: Run, choice: Chosen, *, after: int = 0, quiet: bool = False
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
     if choice.no_wait:
@@ -162,7 +162,7 @@ async def cancel(
     cli: Session,
     ids: Ids = None,
     reason: Annotated[str, typer.Option("--reason", help="Recorded with the run.")] = "",
-    choice: Choice = NONE,
+    choice: Chosen = NONE,
 ) -> int:
     """Cancel a run and its children. A run that has ended stays as it is."""
 
@@ -225,7 +225,7 @@ async def retry(
             show_default=False,
         ),
     ] = None,
-    choice: Choice = NONE,
+    choice: Chosen = NONE,
     app: App = None,
 ) -> int:
     """Move a stalled or failed run on: again, from a step, with other input, skipping, or failing it."""
@@ -282,7 +282,7 @@ async def fork(
         ),
     ] = None,
     id: Annotated[str | None, typer.Option("--id", help="The new run's id.", show_default=False)] = None,
-    choice: Choice = NONE,
+    choice: Chosen = NONE,
     app: App = None,
 ) -> int:
     """Start a new run from the state another one had at a record, and drive it on."""

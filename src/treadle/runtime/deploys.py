@@ -12,7 +12,7 @@ from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .desk import Desk
-from .registry import Family, latest
+from .registry import DefinitionFamily, latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Deploy:
     children: list[str]
     strict: bool
     # The definition again, with all that it names by file.
-    family: Family
+    family: DefinitionFamily
 
     def to_value(self) -> dict[str, Any]:
         return {
@@ -58,7 +58,7 @@ def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
     """What deploying a definition asks for. A dialect may name the workflows it needs."""
     row = row_of(definition)
     children = dialect.children(definition.body)
-    return Deploy(row, [], children, validation == "strict", Family([row], {}))
+    return Deploy(row, [], children, validation == "strict", DefinitionFamily([row], {}))
 
 
 def row_value(row: DefinitionRow) -> dict[str, Any]:
@@ -66,12 +66,12 @@ def row_value(row: DefinitionRow) -> dict[str, Any]:
     return value
 
 
-def family_value(family: Family) -> dict[str, Any]:
+def family_value(family: DefinitionFamily) -> dict[str, Any]:
     return {"rows": [row_value(row) for row in family.rows], "pins": family.pins}
 
 
-def family_of(value: dict[str, Any]) -> Family:
-    return Family([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
+def family_of(value: dict[str, Any]) -> DefinitionFamily:
+    return DefinitionFamily([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
 
 
 def learn(desk: Desk, value: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def unavailable(definition: Definition) -> Deploy:
     errors = [problem for problem in definition.warnings if problem.severity == "error"]
     reasons = [f"{problem.path or problem.line}: {problem.message}" for problem in errors]
     row = row_of(definition)
-    return Deploy(row, reasons, [], strict=False, family=Family([row], {}))
+    return Deploy(row, reasons, [], strict=False, family=DefinitionFamily([row], {}))
 
 
 def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:

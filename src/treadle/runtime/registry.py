@@ -70,7 +70,7 @@ def version_key(version: str) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DefinitionFamily:
     """Definitions that belong together: one, and all that it names by file. `pins` are those names, by
     the digest of who uses them."""
 
@@ -95,7 +95,7 @@ class Known:
         # Made ready by their machines: for all threads, by digest.
         self.cache = LoadedCache()
 
-    def family(self, digest: str) -> Family:
+    def family(self, digest: str) -> DefinitionFamily:
         """A definition that was compiled here, with all that it names by file."""
         rows: dict[str, DefinitionRow] = {}
         queue = [digest]
@@ -103,7 +103,7 @@ class Known:
             if (found := queue.pop()) not in rows and found in self.known:
                 rows[found] = self.known[found]
                 queue += self.pins.get(found, {}).values()
-        return Family(list(rows.values()), {d: p for d in rows if (p := self.pins.get(d))})
+        return DefinitionFamily(list(rows.values()), {d: p for d in rows if (p := self.pins.get(d))})
 
     def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
         """Told after each commit what it wrote, and which names it gave."""
@@ -155,10 +155,10 @@ class Registry:
             return self.load(digest).row
         return self.resolve(workflow)
 
-    def unwritten(self, digest: str) -> Family:
+    def unwritten(self, digest: str) -> DefinitionFamily:
         """What has to be written with the first run of a definition that was compiled here."""
         if digest not in self._known.known or digest in self._known.stored:
-            return Family([], {})
+            return DefinitionFamily([], {})
         return self._known.family(digest)
 
     def learn(self, pins: Mapping[str, dict[str, str]]) -> None:

@@ -21,12 +21,12 @@ from .redact import without_credentials
 LIBRARIES: Final = ("anthropic", "openai", "mcp", "client", "httpx", "httpx2", "httpcore", "httpcore2")
 
 
-class Vault(Protocol):
+class Redacting(Protocol):
     def redact(self, value: Value) -> Value: ...
 
 
 # Replaced, never changed: any thread may log. Weak: an engine that is gone has no secrets left.
-_vaults: tuple[ref[Vault], ...] = ()
+_vaults: tuple[ref[Redacting], ...] = ()
 
 
 def clean(record: logging.LogRecord) -> None:
@@ -56,7 +56,7 @@ class _Records:
         return record
 
 
-def knows(vault: Vault) -> None:
+def knows(vault: Redacting) -> None:
     """From now on what this vault has handed out is cleaned from the lines of libraries."""
     global _vaults
     _vaults = (*(known for known in _vaults if known() is not None), ref(vault))

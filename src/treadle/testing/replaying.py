@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.engine import Engine, Run
-    from treadle.runs import Home
+    from treadle.runs import RunHome
 
 _RUNS_PER_PAGE = 1_000
 
@@ -27,7 +27,7 @@ async def assert_replays(target: Engine | Run) -> int:
     return len(ids)
 
 
-async def _all_ids(engine: Home) -> list[str]:
+async def _all_ids(engine: RunHome) -> list[str]:
     def ask(reads: Any) -> list[str]:
         ids: list[str] = []
         before: int | None = None

@@ -20,10 +20,10 @@ from treadle.agent import ToolContext
 from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skills import duckdb_skill, files_skill, http_skill, shell_skill
 from treadle.performers.agent.skills.duckdb import _query
-from treadle.performers.agent.skills.duckdb_child import Refused, answer, readable
+from treadle.performers.agent.skills.duckdb_child import QueryRefused, answer, readable
 from treadle.performers.agent.skills.fetch import fetcher
 from treadle.performers.agent.skills.files import Walk, matches
-from treadle.performers.agent.skills.hidden import Own
+from treadle.performers.agent.skills.hidden import OwnFiles
 from treadle.performers.agent.sources import SourceError
 from treadle.testing.scripted import ScriptedModel
 
@@ -206,7 +206,7 @@ async def test_queries_see_one_folder_only(tmp_path):
 def test_a_query_writes_nothing(tmp_path, monkeypatch, sql):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(Refused, match="quer"):
+    with pytest.raises(QueryRefused, match="quer"):
         answer(sql, None, 10, 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
@@ -244,14 +244,14 @@ def test_what_a_query_may_read(tmp_path):
     (tmp_path / "clean").mkdir()
     for name in ("u.csv", "sub/t.csv", "sub/deep/.env.local"):
         (tmp_path / name).write_text("")
-    assert readable(str(tmp_path / "clean"), Own()) == ([f"{tmp_path}/clean/"], [])
-    assert readable(str(tmp_path), Own()) == (
+    assert readable(str(tmp_path / "clean"), OwnFiles()) == ([f"{tmp_path}/clean/"], [])
+    assert readable(str(tmp_path), OwnFiles()) == (
         [f"{tmp_path}/clean/"],
         [f"{tmp_path}/u.csv", f"{tmp_path}/sub/t.csv"],
     )
     (tmp_path / "sub/deep/.env.local").unlink()
     (tmp_path / "sub/link").symlink_to("/etc")
-    assert readable(str(tmp_path), Own())[0] == [f"{tmp_path}/clean/", f"{tmp_path}/sub/deep/"]
+    assert readable(str(tmp_path), OwnFiles())[0] == [f"{tmp_path}/clean/", f"{tmp_path}/sub/deep/"]
 
 
 @pytest.mark.parametrize("name", [".env", "*", "sub/../.env", "sub/link"])

@@ -90,7 +90,7 @@ class Extent:
 _SMALL: Final = frozenset({int, float, bool, type(None)})
 
 
-class Budget:
+class SizeBudget:
     """Counts the turns of everything that repeats in one rendering."""
 
     __slots__ = ("extent", "left")
@@ -125,12 +125,12 @@ class Budget:
 
 
 # Set for the length of one rendering.
-budget: ContextVar[Budget] = ContextVar("treadle_playbook_budget")
+budget: ContextVar[SizeBudget] = ContextVar("treadle_playbook_budget")
 
 
-def purse() -> Budget:
+def purse() -> SizeBudget:
     """The budget of the rendering at hand; outside one, of this one operation."""
-    return budget.get(None) or Budget()
+    return budget.get(None) or SizeBudget()
 
 
 def check_size(size: int) -> None:

@@ -20,8 +20,8 @@ from .bounds import (
     CALL_COST,
     CHARS_PER_TURN,
     ITEMS_MAX,
-    Budget,
     Misuse,
+    SizeBudget,
     budget,
     check_size,
     count,
@@ -103,7 +103,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         # Jinja wraps `format`, so that it stays in the sandbox.
         method = getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        spending = budget.get(None) or Budget()
+        spending = budget.get(None) or SizeBudget()
         if isinstance(owner, str | bytes):
             spending.spend(1 + len(owner) // CHARS_PER_TURN)
             if isinstance(owner, str) and name in _TEXT_METHODS:

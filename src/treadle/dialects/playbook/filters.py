@@ -13,7 +13,7 @@ from jinja2.filters import do_round, make_attrgetter
 
 from treadle.kernel.model import disarmed
 
-from .bounds import CHARS_PER_TURN, ITEMS_PER_TURN, Budget, Misuse, budget, check_size, searched
+from .bounds import CHARS_PER_TURN, ITEMS_PER_TURN, Misuse, SizeBudget, budget, check_size, searched
 from .edition import is_first
 from .handles import bare
 from .operations import binary
@@ -103,7 +103,7 @@ def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     of_text, comparing = name in _OF_TEXT, name in _COMPARING
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        purse = budget.get(None) or Budget()
+        purse = budget.get(None) or SizeBudget()
         args = (*args[:at], *[bare(arg) for arg in args[at:]])
         if not is_first():
             if of_text:

@@ -26,7 +26,7 @@ from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
 from .absent import Absent, Wanted, chains_of, wanted
-from .bounds import Budget, Misuse, budget, check_size, purse
+from .bounds import Misuse, SizeBudget, budget, check_size, purse
 from .edition import is_first
 from .environment import ENV
 from .handles import MISSING, Scope
@@ -101,7 +101,7 @@ class Expression:
         expression puts together is measured, and what of it is lazy is made within its budget."""
         if self.path is not None:
             return plain(self.value(scope), load=load)
-        token = budget.set(Budget())
+        token = budget.set(SizeBudget())
         try:
             return bounded(self.value(scope), load=load)
         finally:

@@ -24,14 +24,14 @@ from .api import McpServer, McpSession, Visit
 log = logging.getLogger("treadle.agent")
 
 
-class Watch(Protocol):
+class Waking(Protocol):
     async def changed(self, poll_s: float) -> None: ...
 
 
 class Watched(Protocol):
     """What is needed of an engine."""
 
-    def watch(self, run: str) -> AbstractContextManager[Watch]: ...
+    def watch(self, run: str) -> AbstractContextManager[Waking]: ...
 
     def read(self, question: Callable[[Reads], Any]) -> Awaitable[Any]: ...
 

@@ -28,6 +28,6 @@ the runs ended right. Then `simulate(seed, MyWorkload)`; `drill.py` is the examp
 from __future__ import annotations
 
 from .workload import Action, Fork, Workload
-from .world import Outcome, SimulationFailed, World, simulate
+from .world import SimOutcome, SimulationFailed, World, simulate
 
-__all__ = ["Action", "Fork", "Outcome", "SimulationFailed", "Workload", "World", "simulate"]
+__all__ = ["Action", "Fork", "SimOutcome", "SimulationFailed", "Workload", "World", "simulate"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Life:
+class RunLife:
     """One run as its records tell it."""
 
     id: str
@@ -42,7 +42,7 @@ class Journals:
         self._disk = disk
         self._rowid = 0
         self._newest: bytes | None = None
-        self.lives: dict[int, Life] = {}
+        self.lives: dict[int, RunLife] = {}
         self.opened: dict[str, tuple[str, dict[str, Any]]] = {}
         self.settled: dict[str, tuple[str, dict[str, Any]]] = {}
         self.saves: set[str] = set()
@@ -65,14 +65,14 @@ class Journals:
             (self._rowid,),
         ).fetchall()
         for rowid, id, no, seq, opens, closes, digest, body in rows:
-            life = self.lives.setdefault(no, Life(id))
+            life = self.lives.setdefault(no, RunLife(id))
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
             assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"
             self._fold(life, decode_trusted(body), _ids(opens), _ids(closes))
             life.seq, life.digest = seq, digest
             self._rowid, self._newest = rowid, digest
 
-    def _fold(self, life: Life, record: dict[str, Any], opens: list[str], closes: list[str]) -> None:
+    def _fold(self, life: RunLife, record: dict[str, Any], opens: list[str], closes: list[str]) -> None:
         where = f"{life.id}#{record['seq']}"
         gone = list(record.get("cancelled", ()))
         intent = record["event"].get("intent")
@@ -96,7 +96,7 @@ class Journals:
         assert life.status not in TERMINAL or not life.open, f"{where}: ended with open work"
         life.records.append(record)
 
-    def _settle(self, life: Life, intent: str, record: dict[str, Any], where: str) -> None:
+    def _settle(self, life: RunLife, intent: str, record: dict[str, Any], where: str) -> None:
         assert intent not in self.settled, f"{where}: {intent} is settled twice"
         self.settled[intent] = (life.id, record)
         opened = life.open.get(intent)
@@ -123,7 +123,7 @@ class Journals:
     def assert_there(self, run: str) -> None:
         assert self._life(run) is not None, f"{run} is acknowledged, and not there"
 
-    def _life(self, run: str) -> Life | None:
+    def _life(self, run: str) -> RunLife | None:
         return next((life for life in self.lives.values() if life.id == run), None)
 
     def saved(self, saved: CheckpointSaved) -> None:
@@ -229,7 +229,7 @@ class Journals:
                 assert low <= count <= high, f"{action.name}: {count} times, expected {low} to {high}"
 
     def _check_children(self) -> None:
-        born: dict[str, Life] = {}
+        born: dict[str, RunLife] = {}
         for life in self.lives.values():
             parent = life.records[0]["event"].get("parent_intent")
             if parent is not None:

@@ -21,7 +21,7 @@ from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skill import Skill, ToolContext
 
 from .files import ROOT, root_of
-from .hidden import Own
+from .hidden import OwnFiles
 
 ROWS_MAX: Final = 1_000
 CHARS_MAX: Final = 1024 * 1024
@@ -59,20 +59,20 @@ def duckdb_skill(store: Path | None = None) -> Skill:
                 "the skill duckdb needs a package: pip install 'treadle[duckdb]'", code="EXTRA_MISSING"
             )
         database = ctx.config.get("DUCKDB_DATABASE")
-        return await _query(input["sql"], str(root_of(ctx)), database, Own.of(store, ctx))
+        return await _query(input["sql"], str(root_of(ctx)), database, OwnFiles.of(store, ctx))
 
     return skill
 
 
 async def _query(
-    sql: str, root: str, database: str | None, own: Own | None = None, seconds: float = SECONDS_MAX
+    sql: str, root: str, database: str | None, own: OwnFiles | None = None, seconds: float = SECONDS_MAX
 ) -> Any:
     asked = {
         "sql": sql,
         "database": database and os.path.abspath(database),
         "rows_max": ROWS_MAX,
         "chars_max": CHARS_MAX,
-        "own": asdict(own or Own()),
+        "own": asdict(own or OwnFiles()),
     }
     # A place for links; it is ours to remove, because the child may be killed.
     with TemporaryDirectory(prefix="treadle-query-", ignore_cleanup_errors=True) as view:

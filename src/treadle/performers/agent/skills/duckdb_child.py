@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import duckdb
 
-from .hidden import Own, is_hidden
+from .hidden import OwnFiles, is_hidden
 
 MEMORY: Final = "1GB"
 # Folders with more files than this are not put together out of links; patterns do not work there.
@@ -28,7 +28,7 @@ _WRAPPED: Final = (duckdb.StatementType.MULTI, duckdb.StatementType.EXPLAIN)
 _WRITES: Final = re.compile(r"\b(copy|create|export|insert|update|delete|attach|install|load|set)\b", re.I)
 
 
-class Refused(Exception):
+class QueryRefused(Exception):
     """What was asked is not a query."""
 
 
@@ -38,7 +38,7 @@ def answer(
     rows_max: int,
     chars_max: int,
     *,
-    own: Own | None = None,
+    own: OwnFiles | None = None,
     view: str | None = None,
 ) -> dict[str, Any]:
     connection = duckdb.connect(":memory:")
@@ -46,8 +46,8 @@ def answer(
         connection.execute(f"ATTACH {_quoted(database)} AS db (READ_ONLY)")
     connection.execute(f"SET memory_limit = '{MEMORY}'")
     connection.execute("SET temp_directory = ''")
-    folders, files = readable(os.getcwd(), own or Own())
-    if view is not None and files and _linked(os.getcwd(), view, own or Own()):
+    folders, files = readable(os.getcwd(), own or OwnFiles())
+    if view is not None and files and _linked(os.getcwd(), view, own or OwnFiles()):
         folders.append(view + "/")
         os.chdir(view)
     for setting, places in (("allowed_directories", folders), ("allowed_paths", files)):
@@ -68,7 +68,7 @@ def answer(
     return {"columns": names, "rows": rows, "truncated": cursor.fetchone() is not None}
 
 
-def readable(root: str, own: Own) -> tuple[list[str], list[str]]:
+def readable(root: str, own: OwnFiles) -> tuple[list[str], list[str]]:
     """What may be read: folders that are open as a whole, and single files of all others."""
     mixed: set[str] = set()
     for place, folders, names in os.walk(root):
@@ -90,7 +90,7 @@ def readable(root: str, own: Own) -> tuple[list[str], list[str]]:
     return whole, single
 
 
-def _linked(root: str, view: str, own: Own) -> bool:
+def _linked(root: str, view: str, own: OwnFiles) -> bool:
     """Fills a folder with links to all that may be read; whether there were few enough."""
     count = 0
     for place, folders, names in os.walk(root):
@@ -107,7 +107,7 @@ def _linked(root: str, view: str, own: Own) -> bool:
     return True
 
 
-def _is_closed(root: str, path: str, own: Own) -> bool:
+def _is_closed(root: str, path: str, own: OwnFiles) -> bool:
     if is_hidden(path, root, own):
         return True
     if not os.path.islink(path):
@@ -119,10 +119,12 @@ def _is_closed(root: str, path: str, own: Own) -> bool:
 def _check(sql: str) -> None:
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
-        raise Refused("give one query; a WITH clause can hold what it builds on")
+        raise QueryRefused("give one query; a WITH clause can hold what it builds on")
     kind = statements[0].type
     if kind != _QUERY and not (kind in _WRAPPED and _WRITES.search(sql) is None):
-        raise Refused("only queries are allowed here: SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT")
+        raise QueryRefused(
+            "only queries are allowed here: SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT"
+        )
 
 
 def _quoted(text: str) -> str:
@@ -144,12 +146,12 @@ def main() -> None:
     asked = json.load(sys.stdin)
     kept = asked.pop("own")
     try:
-        own = Own(kept["store"], tuple(kept["files"]))
+        own = OwnFiles(kept["store"], tuple(kept["files"]))
         found: dict[str, Any] = {"ok": answer(**asked, own=own)}
     except duckdb.PermissionException as error:
         hint = "files that hold keys and files outside of the folder are not for models"
         found = {"error": f"{error}; {hint}"}
-    except (duckdb.Error, Refused) as error:
+    except (duckdb.Error, QueryRefused) as error:
         found = {"error": str(error)}
     json.dump(found, sys.stdout)
 

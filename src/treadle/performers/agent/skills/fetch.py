@@ -29,7 +29,7 @@ Secret = Callable[[str], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UrlPlace:
     """Where a request goes."""
 
     scheme: str
@@ -37,17 +37,17 @@ class Place:
     port: int
 
     @staticmethod
-    def of(url: str) -> Place:
+    def of(url: str) -> UrlPlace:
         if problem := url_problem(url):
             raise SourceError(f"{url} {problem}", code="SOURCE_URL_UNREACHABLE")
         parts = urlsplit(url)
         if parts.scheme not in PORTS or not parts.hostname:
             raise SourceError(f"{url} is not an http address", code="SOURCE_URL_BLOCKED")
-        return Place(parts.scheme, parts.hostname.lower(), parts.port or PORTS[parts.scheme])
+        return UrlPlace(parts.scheme, parts.hostname.lower(), parts.port or PORTS[parts.scheme])
 
 
 @dataclass(slots=True)
-class Tokens:
+class UrlTokens:
     """`names` maps `host` or `host:port` to the secret or environment variable that holds its token.
     A token for a host goes to the port and scheme that the Source names, one for `host:port` there
     and nowhere else; neither follows a redirect anywhere else, nor from https to http."""
@@ -56,7 +56,7 @@ class Tokens:
     secret: Secret
     learn: Callable[[str, str], Any]
 
-    async def headers(self, place: Place, first: Place) -> dict[str, str]:
+    async def headers(self, place: UrlPlace, first: UrlPlace) -> dict[str, str]:
         """What to send to `place`, after a redirect or none, for a Source at `first`."""
         name = self._name(place, first)
         if name is None:
@@ -72,7 +72,7 @@ class Tokens:
         self.learn(name, found)
         return {"Authorization": f"Bearer {found}"}
 
-    def _name(self, place: Place, first: Place) -> str | None:
+    def _name(self, place: UrlPlace, first: UrlPlace) -> str | None:
         host = f"[{place.host}]" if ":" in place.host else place.host
         if (first.scheme, place.scheme) != ("https", "http") and f"{host}:{place.port}" in self.names:
             return self.names[f"{host}:{place.port}"]
@@ -89,7 +89,7 @@ def fetcher(
     `names` of `Tokens`."""
     allow = [str(host) for host in settings.get("allow") or ()]
     names = {str(place).lower(): str(name) for place, name in (settings.get("auth") or {}).items()}
-    tokens = Tokens(names, secret, learn)
+    tokens = UrlTokens(names, secret, learn)
 
     async def fetch(url: str) -> tuple[str, str]:
         limits = httpx.Limits(max_connections=4, max_keepalive_connections=0)
@@ -117,10 +117,10 @@ def fetcher(
     return fetch
 
 
-async def _follow(client: httpx.AsyncClient, url: str, tokens: Tokens) -> tuple[str, str]:
-    first = Place.of(url)
+async def _follow(client: httpx.AsyncClient, url: str, tokens: UrlTokens) -> tuple[str, str]:
+    first = UrlPlace.of(url)
     for _ in range(REDIRECTS_MAX + 1):
-        headers = await tokens.headers(Place.of(url), first)
+        headers = await tokens.headers(UrlPlace.of(url), first)
         async with client.stream("GET", url, headers=headers) as response:
             if response.has_redirect_location:
                 url = urljoin(url, response.headers["location"])

@@ -20,7 +20,7 @@ from typing import Any, Final
 from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skill import Skill, ToolContext
 
-from .hidden import Own, is_hidden
+from .hidden import OwnFiles, is_hidden
 from .loaded import refuse_loaded
 
 READ_BYTES_MAX: Final = 256 * 1024
@@ -42,7 +42,7 @@ def root_of(ctx: ToolContext) -> Path:
     return Path(ctx.config.get("FILES_ROOT") or ctx.base or ".").resolve()
 
 
-def inside(ctx: ToolContext, path: str, own: Own) -> Path:
+def inside(ctx: ToolContext, path: str, own: OwnFiles) -> Path:
     """The real path of a name, which must lie below the root."""
     root = root_of(ctx)
     found = (root / path).resolve()
@@ -67,14 +67,14 @@ class Walk:
         self,
         folder: Path,
         root: Path,
-        own: Own | None = None,
+        own: OwnFiles | None = None,
         *,
         files: int = FILES_MAX,
         seconds: float = SECONDS_MAX,
     ) -> None:
         self._folder = folder
         self._root = root
-        self._own = own or Own()
+        self._own = own or OwnFiles()
         self._files = files
         self._seconds = seconds
         self.stopped: str | None = None
@@ -136,7 +136,7 @@ def files_skill(
         idempotent=True,
     )
     def list_files(input: dict[str, Any], ctx: ToolContext) -> Any:
-        own = Own.of(store, ctx)
+        own = OwnFiles.of(store, ctx)
         root, folder = root_of(ctx), inside(ctx, input.get("path") or ".", own)
         text = input.get("pattern") or "**/*"
         pattern = Path(text).parts
@@ -156,7 +156,7 @@ def files_skill(
         idempotent=True,
     )
     def read_file(input: dict[str, Any], ctx: ToolContext) -> Any:
-        path = inside(ctx, input["path"], Own.of(store, ctx))
+        path = inside(ctx, input["path"], OwnFiles.of(store, ctx))
         if not path.is_file():
             raise ToolError(f"{input['path']} is not a file")
         with path.open("rb") as file:
@@ -179,7 +179,9 @@ def files_skill(
     )
     async def write_file(input: dict[str, Any], ctx: ToolContext) -> Any:
         loaded = await definitions(ctx.run_id)
-        return await asyncio.to_thread(_write, input["path"], input["text"], ctx, Own.of(store, ctx), loaded)
+        return await asyncio.to_thread(
+            _write, input["path"], input["text"], ctx, OwnFiles.of(store, ctx), loaded
+        )
 
     @skill.tool(
         "search_files",
@@ -192,14 +194,14 @@ def files_skill(
         idempotent=True,
     )
     def search_files(input: dict[str, Any], ctx: ToolContext) -> Any:
-        root, own = root_of(ctx), Own.of(store, ctx)
+        root, own = root_of(ctx), OwnFiles.of(store, ctx)
         walk = Walk(inside(ctx, input.get("path") or ".", own), root, own)
         return walk.said({"matches": list(_lines_with(input["text"], walk, root))})
 
     return skill
 
 
-def _write(name: str, text: str, ctx: ToolContext, own: Own, loaded: list[str]) -> dict[str, Any]:
+def _write(name: str, text: str, ctx: ToolContext, own: OwnFiles, loaded: list[str]) -> dict[str, Any]:
     path = inside(ctx, name, own)
     refuse_loaded(path, root_of(ctx), ctx, loaded)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,15 +31,15 @@ _NAMES: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnFiles:
     """The engine's own files, as real paths: a store, and what a run was started with."""
 
     store: str | None = None
     files: tuple[str, ...] = ()
 
     @staticmethod
-    def of(store: Path | None, ctx: ToolContext) -> Own:
-        return Own(None if store is None else os.path.realpath(store), tuple(_given(ctx._options)))
+    def of(store: Path | None, ctx: ToolContext) -> OwnFiles:
+        return OwnFiles(None if store is None else os.path.realpath(store), tuple(_given(ctx._options)))
 
     def holds(self, path: str) -> bool:
         beside = () if self.store is None else tuple(f"{self.store}{end}" for end in _BESIDE)
@@ -52,7 +52,7 @@ def _given(options: Mapping[str, Any]) -> list[str]:
     return [os.path.realpath(str(path)) for path in found if path]
 
 
-def is_hidden(path: str, root: str, own: Own) -> bool:
+def is_hidden(path: str, root: str, own: OwnFiles) -> bool:
     """Whether a real path below a root is one of these, or lies in one."""
     below = os.path.relpath(path, root).split(os.sep)
     return any(_NAMES.fullmatch(part) for part in below) or own.holds(path)
