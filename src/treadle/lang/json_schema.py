@@ -21,7 +21,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from .patterns import Budget, PatternError, TooMuchWork, compile_pattern
+from .patterns import PatternBudget, PatternError, TooMuchWork, compile_pattern
 from .schema_keywords import KEYWORDS, no_value_fits
 from .text import Path
 
@@ -33,7 +33,7 @@ _LISTS: Final = ("allOf", "anyOf", "oneOf")
 _SINGLE: Final = ("not", "if", "then", "else")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 
-_budget: ContextVar[Budget | None] = ContextVar("_budget", default=None)
+_budget: ContextVar[PatternBudget | None] = ContextVar("_budget", default=None)
 
 
 def why_not_applied(error: Exception) -> str:
@@ -51,10 +51,10 @@ class Schema:
     def __init__(self, schema: Any) -> None:
         self._validator = _Validator(schema, registry=REGISTRY)
 
-    def iter_errors(self, value: Any, budget: Budget | None = None) -> list[ValidationError]:
+    def iter_errors(self, value: Any, budget: PatternBudget | None = None) -> list[ValidationError]:
         """All in which a value does not fit. Raises one of CANNOT_APPLY if that cannot be found out:
         a reference leads elsewhere, or patterns take too much work, which all of them share."""
-        before = _budget.set(budget or Budget())
+        before = _budget.set(budget or PatternBudget())
         try:
             found = list(self._validator.iter_errors(value))
         finally:

@@ -30,7 +30,7 @@ from .pattern_syntax import (
     parse,
 )
 
-__all__ = ["Budget", "Pattern", "PatternError", "TooMuchWork", "compile_pattern"]
+__all__ = ["Pattern", "PatternBudget", "PatternError", "TooMuchWork", "compile_pattern"]
 
 STEPS_MAX: Final = 200_000
 # RE2's work: the size of the pattern times bytes of the text, at most some 15 ns each.
@@ -48,7 +48,7 @@ class TooMuchWork(Exception):
     """A search that was given up, which is no answer: neither found nor not found."""
 
 
-class Budget:
+class PatternBudget:
     """What all the searches of one check may cost together, so that many texts cost no more than one.
     `first`: as 0.1.0 counted, whose runs may have decided by it: by the instructions RE2 needed."""
 
@@ -72,9 +72,9 @@ class Pattern:
         # By the pattern alone: how many instructions RE2 makes of it is another in each of its versions.
         self.size = _size(tree.root)
 
-    def found_in(self, text: str, budget: Budget | None = None) -> bool:
+    def found_in(self, text: str, budget: PatternBudget | None = None) -> bool:
         """Whether the pattern occurs anywhere in a text. Raises TooMuchWork."""
-        budget = budget or Budget()
+        budget = budget or PatternBudget()
         if self._program is None:
             data = text.encode("utf-8", "replace")
             size = self._linear.programsize if budget.first else self.size

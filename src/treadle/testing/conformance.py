@@ -27,10 +27,10 @@ from treadle.kernel.values import digest_bytes, encode
 from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
 from . import ownership
-from .places import Check, MakePlace, Place, expect, owned
+from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
-__all__ = ["CHECKS", "Check", "MakePlace", "Place"]
+__all__ = ["CHECKS", "Check", "MakePlace", "StoragePlace"]
 
 # --- commits ---------------------------------------------------------------------------------------
 

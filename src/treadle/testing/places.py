@@ -10,7 +10,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.store.protocol import Reads, Store
 
 
-class Place(Protocol):
+class StoragePlace(Protocol):
     """A database. `shared` says whether a second store opened on it sees the first one's rows."""
 
     shared: bool
@@ -26,7 +26,7 @@ class Place(Protocol):
         ...
 
 
-MakePlace = Callable[[], AbstractContextManager[Place]]
+MakePlace = Callable[[], AbstractContextManager[StoragePlace]]
 Check = Callable[[MakePlace], None]
 
 
@@ -40,7 +40,7 @@ def expect(error: type[TreadleError], promise: str) -> Iterator[None]:
 
 
 @contextmanager
-def owned(make: MakePlace) -> Iterator[tuple[Place, Store]]:
+def owned(make: MakePlace) -> Iterator[tuple[StoragePlace, Store]]:
     with make() as place:
         store = place.open()
         store.own()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from treadle.kernel.values import Value
 from treadle.lang.json_schema import why_not_applied
-from treadle.lang.patterns import Budget
+from treadle.lang.patterns import PatternBudget
 
 from .limits import REASONING_CHARS_MAX
 from .model import Evaluator, Node, Retry
@@ -45,7 +45,7 @@ def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Any
     try:
         errors = [
             f"{'.'.join(map(str, error.absolute_path)) or 'data'}: {error.message}"
-            for error in node.validator.iter_errors(data, Budget(first=old))
+            for error in node.validator.iter_errors(data, PatternBudget(first=old))
         ]
     except Exception as error:  # a schema may refer to what does not exist, or recurse without end
         errors = [f"the output schema cannot be applied: {error if old else why_not_applied(error)}"]

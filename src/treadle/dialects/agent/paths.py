@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from treadle.kernel.values import Value
-from treadle.lang.patterns import Budget, Pattern, TooMuchWork, compile_pattern
+from treadle.lang.patterns import Pattern, PatternBudget, TooMuchWork, compile_pattern
 
 _SEGMENT: Final = re.compile(r"([a-zA-Z_][a-zA-Z0-9_-]*)(\[\*\])?\Z")
 
@@ -88,7 +88,7 @@ class Match:
         pattern = compile_pattern(spec["matches"]) if op == "matches" else None
         return Match(Path.parse(spec["path"]), op, spec[op], pattern)
 
-    def passes(self, value: Value, budget: Budget | None = None) -> bool:
+    def passes(self, value: Value, budget: PatternBudget | None = None) -> bool:
         if self.op == "equals":
             return same(value, self.operand)
         if self.op == "in":
@@ -98,7 +98,7 @@ class Match:
 
     def problem(self, root: Value, *, old: bool = False) -> str | None:
         """Why this entry does not hold, or None. One whose pattern takes too much work does not."""
-        budget = Budget(first=old)
+        budget = PatternBudget(first=old)
         try:
             held = self.path.holds(root, lambda value: self.passes(value, budget))
         except TooMuchWork as error:

@@ -36,7 +36,7 @@ class Watched(Protocol):
     def read(self, question: Callable[[Reads], Any]) -> Awaitable[Any]: ...
 
 
-class Held(Protocol):
+class KeptSessions(Protocol):
     """What is needed of `mcp.Sessions`."""
 
     idle_s: float
@@ -55,7 +55,7 @@ class Held(Protocol):
 class VisitSessions:
     """The sessions of one engine, each held as long as its visit goes on."""
 
-    def __init__(self, engine: Watched, sessions: Held) -> None:
+    def __init__(self, engine: Watched, sessions: KeptSessions) -> None:
         self._engine = engine
         self._sessions = sessions
         self._visits: dict[str, set[Visit]] = {}

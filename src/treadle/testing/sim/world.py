@@ -38,7 +38,7 @@ class SimulationFailed(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimOutcome:
     """What a seed did. Two runs of a seed have the same digest."""
 
     seed: int
@@ -112,7 +112,7 @@ class World:
 
     # --- the two phases ---
 
-    def run(self) -> Outcome:
+    def run(self) -> SimOutcome:
         self._boot()
         self.disk.faults = self.faults
         self.clients.begin()
@@ -183,11 +183,11 @@ class World:
         inbox = self.store.inbox(5)
         return [*found, *(f"inbox {key}" for key, _ in inbox)]
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> SimOutcome:
         rows = self.disk.live.execute("SELECT run, seq, digest FROM journal ORDER BY rowid").fetchall()
         for run, seq, digest in rows:
             self._trace.update(f"{run}:{seq}:".encode() + digest)
-        return Outcome(
+        return SimOutcome(
             self.seed,
             self._trace.hexdigest(),
             len(rows),
@@ -314,7 +314,7 @@ class World:
 
 def simulate(
     seed: int, make: Callable[[Random], Workload] | None = None, *, patience: int = LIVENESS_EVENTS_MAX
-) -> Outcome:
+) -> SimOutcome:
     """Runs one seed to its end; raises SimulationFailed with the command that shows it again."""
     from .drill import Drill
 
@@ -332,6 +332,6 @@ def simulate(
         ) from error
     finally:
         world.disk.close()
-    return Outcome(
+    return SimOutcome(
         **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "faults"}, faults=faults
     )
