@@ -38,6 +38,7 @@ WORDS_OF_DIALECTS = {
     "Source": "agent, function; rows",
     "Step": "playbook, function; kernel",
     "StepFailed": "reactive, function",
+    "StepRun": "playbook: the errand, and who performs it",
     "Task": "playbook, process",
     "Tree": "playbook; patterns",
     "Turn": "playbook, process",
