@@ -46,11 +46,22 @@ WORDS_OF_DIALECTS = {
     "Workflow": "agent, reactive, function",
 }
 # The JSON bodies of requests are called after what they ask for.
-BODIES = {"Apply", "Assign", "Cancel", "Complete", "Definitions", "Patch", "Signal", "Start"}
+BODIES = {"Apply", "Assign", "Cancel", "Complete", "Definitions", "Patch", "Progress", "Signal", "Start"}
 # The same thing for synchronous code, or as tests see it.
 FACES = {"Engine", "Run", "Intent", "World"}
 # Two rooms that never meet; rename one when you are there.
-FAR_APART = {"Actor", "Choice", "Connection", "Document", "Lease", "Member", "Place", "Route", "Session"}
+FAR_APART = {
+    "Actor",
+    "Choice",
+    "Connection",
+    "Document",
+    "Lease",
+    "Member",
+    "Place",
+    "Refused",
+    "Route",
+    "Session",
+}
 
 
 def homes() -> dict[str, list[str]]:
