@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from treadle.lang.pattern_search import OutOfSteps, Program
 from treadle.lang.pattern_syntax import parse
-from treadle.lang.patterns import PRODUCT_MAX, STEPS_MAX, PatternBudget, PatternError, TooMuchWork, compile_pattern
+from treadle.lang.patterns import (
+    PRODUCT_MAX,
+    STEPS_MAX,
+    PatternBudget,
+    PatternError,
+    TooMuchWork,
+    compile_pattern,
+)
 
 
 def found(source: str, text: str, *, schema: bool = False) -> bool:
