@@ -13,7 +13,7 @@ from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, make_reference
-from treadle.kernel.values import Value, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, digest_bytes, encode, from_caller, to_value
 from treadle.lang.definition import Dialect
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
@@ -59,6 +59,8 @@ def check_start(
         if value is not None and not isinstance(value, kind):
             wanted = "a mapping" if kind is Mapping else "text"
             raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
+    if id is not None:
+        from_caller(id)  # text that can be written down
     if secrets is not None:
         from .secrets.files import read_secrets_file
 
@@ -142,7 +144,7 @@ def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[st
         )
     input = dialect.given(input)
     try:
-        return dialect.check_input(loaded, to_value(input), options)
+        return dialect.check_input(loaded, from_caller(input), options)
     except ValueRefused:
         if dialect.checks_input_first and isinstance(input, dict):
             dialect.check_input(loaded, {key: _as_far_as(item) for key, item in input.items()}, options)

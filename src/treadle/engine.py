@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported, ValueRefused
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status, disarmed
-from treadle.kernel.values import Value, to_value
+from treadle.kernel.values import Value, from_caller
 from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
@@ -357,7 +357,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
     ) -> dict[str, Any]:
         """Wakes whoever awaits `name` in a run; kept until somebody does. The same `key` twice is
         one signal."""
-        event = Signal(name=name, data=to_value(data), key=key, by=by)
+        event = Signal(name=name, data=from_caller(data), key=key, by=by)
         submission = (f"run:{id}", f"signal:{key}") if key is not None else None
         return await self.submit(id, event, submission=submission, expected_version=expected_version)
 
@@ -378,13 +378,13 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
 
     async def patch(self, id: str, data: dict[str, Any], *, by: str | None = None) -> dict[str, Any]:
         """Changes a run's data from outside; what waits for it is looked at again."""
-        return await self.submit(id, Patch(data=to_value(data), by=by))
+        return await self.submit(id, Patch(data=from_caller(data), by=by))
 
     async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
         """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
         Python), `input`, `skip`, `fail`, `budget`."""
         how = {"from" if name == "from_" else name: value for name, value in how.items()}
-        return await self.submit(id, Retry(how=to_value(how), by=by))
+        return await self.submit(id, Retry(how=from_caller(how), by=by))
 
     async def fork(
         self,

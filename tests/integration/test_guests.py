@@ -22,7 +22,7 @@ import pytest
 from treadle import Engine
 from treadle import reactive as rx
 from treadle.kernel.errors import RunExists, RunNotFound, TreadleError, VersionMismatch
-from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX
+from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX, VALUE_DEPTH_MAX
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
 from treadle.runtime.messages import message_to_bytes
@@ -164,10 +164,31 @@ async def answers(engine: Engine) -> dict[str, Any]:
     await ask("start to cancel", engine.start("toy", {"do": ["signal:go"]}, id="c"))
     await ask("cancel", engine.cancel("c", "enough"))
     await ask("patch of what has ended", engine.patch("c", {"a": 1}))
+    await odd_values(engine, ask)
     await tasks_of(engine, ask)
     await definitions_of(engine, ask)
     await applications_of(engine, ask)
     return found
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+async def odd_values(engine: Engine, ask: Callable[[str, Awaitable[Any]], Awaitable[None]]) -> None:
+    """What one codec takes and another would not is judged where it is handed in, so by all alike."""
+    most = VALUE_DEPTH_MAX - 2
+    await ask(
+        "start, nested as deep as may be", engine.start("toy", {"do": ["signal:go"], "x": nested(most)}, id="d")
+    )
+    await ask("start, nested too deep", engine.start("toy", {"do": [], "x": nested(most + 10)}, id="e"))
+    await ask("signal, nested too deep", engine.signal("d", "go", nested(VALUE_DEPTH_MAX + 1)))
+    await ask("patch, nested too deep", engine.patch("d", {"x": nested(VALUE_DEPTH_MAX)}))
+    await ask("start, half a character", engine.start("toy", {"do": []}, id="caf\udce9"))
+    await ask("signal, nested as deep as may be", engine.signal("d", "go", nested(VALUE_DEPTH_MAX)))
 
 
 Ask = Callable[[str, Awaitable[Any]], Awaitable[None]]
@@ -231,6 +252,11 @@ async def test_the_same_call_gives_the_same_answer_in_the_owner_and_in_a_guest(t
     refused = {what: answer[1]["code"] for what, answer in told[True].items() if is_refusal(answer)}
     assert refused["signal with a wrong version"] == "VERSION_MISMATCH"
     assert refused["approve what is not there"] == "PROPOSAL_REFUSED"
+    for what in ("start, nested too deep", "signal, nested too deep", "patch, nested too deep"):
+        assert refused[what] == "VALUE_REFUSED"
+    assert refused["start, half a character"] == "VALUE_REFUSED"
+    assert told[True]["start, nested as deep as may be"] == ("d", False)
+    assert not is_refusal(told[True]["signal, nested as deep as may be"])
     assert told[True]["start again"] == ("r", True)
     assert all(told[True][what]["stale"] for what in ("late signal", "late cancel", "complete late"))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from treadle.arguments import checked_actor, checked_statuses
-from treadle.kernel.values import Value, to_value
+from treadle.kernel.values import Value, from_caller
 from treadle.runtime import tasks
 
 from .bridge import Bridge
@@ -80,7 +80,7 @@ class TaskMethods:
     ) -> dict[str, Any]:
         """Answers a task; the run goes on when this returns."""
         return await self._task(
-            "complete", id, user, roles, data=to_value(data), expected_version=expected_version
+            "complete", id, user, roles, data=from_caller(data), expected_version=expected_version
         )
 
     async def _task(

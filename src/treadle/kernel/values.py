@@ -35,7 +35,10 @@ Value: TypeAlias = Any
 
 _encode: Callable[[Value], bytes] = encode_dag_cbor
 _decode: Callable[[bytes], Value] = decode_dag_cbor
+# A CID is tag 42 over a byte string that begins with a zero. The two bytes of the tag alone are in every
+# large payload: a number, a part of a text.
 _CID_TAG = b"\xd8\x2a"
+_CID = re.compile(rb"\xd8\x2a(?:[\x40-\x57]|\x58.|\x59..|\x5a.{4}|\x5b.{8})\x00", re.DOTALL)
 # The head of a negative 64-bit integer is also a semicolon: only one below -2^63 has a high bit next.
 _NEGATIVE_64 = b"\x3b"
 _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
@@ -45,6 +48,7 @@ _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 # then the depth is checked here, because a stack that overflows takes the process with it.
 _RECURSION_SAFE = 3_000
 _HEADS = bytes(range(0x80, 0xC0))
+_PLAIN = frozenset((str, float, bool, type(None)))
 
 
 def encode(value: Value) -> bytes:
@@ -56,7 +60,7 @@ def encode(value: Value) -> bytes:
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
         raise ValueRefused("the value cannot be encoded") from error
-    if _CID_TAG in data or (_NEGATIVE_64 in data and _BELOW_64.search(data)):
+    if (_has_cid(data) or (_NEGATIVE_64 in data and _BELOW_64.search(data))) and not _is_plain(value):
         _check(value, "$", 0)
         out = bytearray()
         _write(value, out)
@@ -64,11 +68,35 @@ def encode(value: Value) -> bytes:
     return data
 
 
-def decode(data: bytes) -> Value:
+def _has_cid(data: bytes) -> bool:
+    """Whether there may be a CID in it. A pattern that is not one costs time, and changes nothing."""
+    return _CID_TAG in data and _CID.search(data) is not None
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether a value holds neither bytes nor integers below 64 bits: then the codec was right about it.
+    On the way of every large payload, so one flat walk that builds nothing."""
+    open_: list[Value] = [value]
+    while open_:
+        item = open_.pop()
+        kind = type(item)
+        if kind is dict:
+            open_.extend(item.values())
+        elif kind is list:
+            open_.extend(item)
+        elif kind is int:
+            if item < INT_MIN:
+                return False
+        elif kind not in _PLAIN:
+            return False
+    return True
+
+
+def decode(data: bytes, *, levels: int = VALUE_DEPTH_MAX) -> Value:
     """The value of canonical bytes; anything but the one canonical encoding is refused."""
-    if _may_be_deep(data):
-        _read(data, 0, 0)
     value = decode_trusted(data)
+    if _may_be_deep(data) and not _is_shallow(value, levels):
+        raise NotCanonical(f"nested deeper than {levels} levels")
     if encode(value) != data:
         raise NotCanonical()
     return value
@@ -76,7 +104,7 @@ def decode(data: bytes) -> Value:
 
 def decode_trusted(data: bytes) -> Value:
     """The value of bytes that this engine encoded and whose digest it has checked."""
-    if _CID_TAG in data or (getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)):
+    if _has_cid(data) or (getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)):
         value, end = _read(data, 0, 0)
         if end != len(data):
             raise NotCanonical("trailing bytes after the value")
@@ -90,6 +118,22 @@ def decode_trusted(data: bytes) -> Value:
 def _may_be_deep(data: bytes) -> bool:
     """Whether there are more bytes that look like the head of a list or mapping than levels allowed."""
     return len(data) > VALUE_DEPTH_MAX and len(data) - len(data.translate(None, _HEADS)) > VALUE_DEPTH_MAX
+
+
+def _is_shallow(value: Value, levels: int) -> bool:
+    """Whether a value keeps to the levels allowed: a flat walk, one level after the other."""
+    level: list[Value] = [value]
+    for _ in range(levels + 1):
+        below: list[Value] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def digest_bytes(data: bytes) -> str:
@@ -108,6 +152,15 @@ def to_value(value: object) -> Value:
         return decode_trusted(encode(value))
     except ValueRefused:
         return _converted(value, "$", 0)
+
+
+def from_caller(value: object) -> Value:
+    """`to_value` of what a caller hands in, which keeps to the levels allowed whoever is asked: the codec
+    alone would take more of them, as many as the stack of the moment has room for."""
+    plain, body = copied(value)
+    if _may_be_deep(body):
+        _check(plain, "$", 0)
+    return plain
 
 
 def copied(value: object) -> tuple[Value, bytes]:

@@ -28,12 +28,15 @@ from treadle.kernel.model import (
     event_from_value,
     event_value,
 )
+from treadle.kernel.limits import VALUE_DEPTH_MAX
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 
 from .commands import Operate
 from .ports import Item, NewRun
 
+# Values keep to their levels where they are handed in; a message stands around one.
+_LEVELS_MAX: Final = VALUE_DEPTH_MAX + 16
 # How the keys of messages begin that another process left: somebody there waits for the answer.
 GUEST: Final = "guest:"
 # How names begin that only the engine itself acts under.
@@ -111,7 +114,7 @@ def message_to_bytes(command: Item | Operate) -> bytes:
 def message_from_bytes(body: bytes, key: str) -> Item | Operate:
     """Raises a TreadleError for anything that is no message."""
     try:
-        value = decode(body)
+        value = decode(body, levels=_LEVELS_MAX)
         if not isinstance(value, dict):
             raise InputInvalid("a message is a mapping")
         if "operate" in value or "op" in value:  # `op` is how 0.1.0 wrote it
@@ -173,7 +176,7 @@ def reply_to_bytes(value: Value, error: TreadleError | None) -> bytes:
 
 
 def reply_from_bytes(body: bytes) -> tuple[Value, TreadleError | None]:
-    found: dict[str, Any] = decode(body)
+    found: dict[str, Any] = decode(body, levels=_LEVELS_MAX)
     if "error" in found:
         return None, TreadleError.restored(found["error"], found["kind"])
     return found["value"], None
