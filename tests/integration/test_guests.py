@@ -182,7 +182,8 @@ async def odd_values(engine: Engine, ask: Callable[[str, Awaitable[Any]], Awaita
     """What one codec takes and another would not is judged where it is handed in, so by all alike."""
     most = VALUE_DEPTH_MAX - 2
     await ask(
-        "start, nested as deep as may be", engine.start("toy", {"do": ["signal:go"], "x": nested(most)}, id="d")
+        "start, nested as deep as may be",
+        engine.start("toy", {"do": ["signal:go"], "x": nested(most)}, id="d"),
     )
     await ask("start, nested too deep", engine.start("toy", {"do": [], "x": nested(most + 10)}, id="e"))
     await ask("signal, nested too deep", engine.signal("d", "go", nested(VALUE_DEPTH_MAX + 1)))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
-from treadle.kernel.limits import RUN_ID_CHARS_MAX
+from treadle.kernel.limits import RUN_ID_CHARS_MAX, VALUE_DEPTH_MAX
 from treadle.kernel.model import (
     EVENT_TYPES,
     Cancel,
@@ -28,7 +28,6 @@ from treadle.kernel.model import (
     event_from_value,
     event_value,
 )
-from treadle.kernel.limits import VALUE_DEPTH_MAX
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 
