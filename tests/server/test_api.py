@@ -343,6 +343,47 @@ async def test_a_body_above_the_limit_is_413_before_it_is_read_to_its_end(engine
     assert sent < 20
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example", ""])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"json": {"workflow": "approval"}},
+        {"content": b"", "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
+        {"content": b""},
+    ],
+    ids=["json", "form", "nothing"],
+)
+async def test_a_page_of_another_machine_changes_nothing(
+    http: httpx.AsyncClient, origin: str, sent: dict[str, Any]
+) -> None:
+    """A form, or a body of no type, crosses from any page to any address: the browser does not ask first."""
+    await deployed(http, approval=APPROVAL)
+    await http.post("/runs", json={"workflow": "approval", "id": "a"})
+    headers = {**sent.get("headers", {}), "Origin": origin}
+    for path in ("/runs", "/runs/a/cancel", "/gc"):
+        refused(await http.post(path, **{**sent, "headers": headers}), 403, "ORIGIN_REFUSED")
+    assert (await http.get("/runs/a")).json()["status"] == "waiting"
+    own = await http.post("/runs/a/cancel", json={}, headers={"Origin": "http://localhost:3000"})
+    assert own.json()["status"] == "cancelled"
+
+
+async def test_who_names_no_role_has_none(http: httpx.AsyncClient) -> None:
+    nobody = {"X-Treadle-User": "eve", "X-Treadle-Roles": ""}
+    refused(await http.post("/gc", json={}, headers=nobody), 403, "FORBIDDEN")
+    own = {"X-Treadle-User": "treadle:engine", "X-Treadle-Roles": "admin"}
+    refused(await http.post("/gc", json={}, headers=own), 403, "FORBIDDEN")
+
+
+async def test_an_address_that_is_not_text_leads_nowhere(http: httpx.AsyncClient) -> None:
+    refused(await http.get("/runs/%ff"), 404, "ROUTE_NOT_FOUND")
+
+
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "365000d"])
+async def test_a_time_that_no_run_can_have_is_a_time_all_the_same(http: httpx.AsyncClient, since: str) -> None:
+    for name in ("since", "until"):
+        assert (await http.get("/runs", params={name: since})).status_code == 200
+
+
 async def test_an_open_server_answers_only_by_loopback_names(engine: Engine) -> None:
     transport = httpx.ASGITransport(app=create_app(engine))
     for host, status in (

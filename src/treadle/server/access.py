@@ -2,7 +2,8 @@
 
 Every route names the role it needs (`routing.Route` takes it, OpenAPI shows it as `x-role`). A server that is *open*
 (bound to loopback, no token ever made in its store) takes the actor from headers; it answers only requests that name
-it by a loopback name and carry JSON, so that a web page somewhere cannot reach it through its reader's browser.
+it by a loopback name, carry JSON and come from no page but one of this machine, so that a web page somewhere cannot
+reach it through its reader's browser.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
+
+from treadle.runtime.messages import OWN_NAMES
 
 from .problems import Refused
 
@@ -53,6 +56,13 @@ class Access:
                 f"this server is open and answers as localhost only, not as {host[:100]!r}",
                 cls="authorization",
             )
+        origin = request.headers.get("origin")
+        if origin is not None and not is_loopback(_name_of(origin.partition("://")[2])):
+            # A browser names the page that asks. What a page may send unasked (a form, a body of no type,
+            # nothing at all) needs no leave of ours, so it is the page that is refused.
+            raise Refused(
+                "ORIGIN_REFUSED", f"pages of {origin[:100]!r} may not ask this server", cls="authorization"
+            )
         actor = self._actor(request)
         if not may(actor.roles, role):
             raise Refused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
@@ -64,8 +74,11 @@ class Access:
         roles = request.headers.get("x-treadle-roles")
         if user is None and roles is None:
             return Actor("local", (ADMIN,))
-        named = tuple(role.strip() for role in (roles or ADMIN).split(",") if role.strip())
-        return Actor(user or "local", named)
+        if user is not None and user.startswith(OWN_NAMES):
+            raise Refused("FORBIDDEN", f"{user[:100]!r} is a name of the engine's own", cls="authorization")
+        # A header that names no role names none: only who says nothing about roles is everybody.
+        said = ADMIN if roles is None else roles
+        return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
 
 
 def may(roles: Sequence[str], needed: str) -> bool:

@@ -26,6 +26,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "UNAUTHENTICATED": 401,
     "FORBIDDEN": 403,
     "HOST_REFUSED": 403,
+    "ORIGIN_REFUSED": 403,
     "ROUTE_NOT_FOUND": 404,
     "RUN_NOT_FOUND": 404,
     "TASK_NOT_FOUND": 404,

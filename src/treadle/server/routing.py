@@ -24,7 +24,7 @@ from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
 from .access import BLOBS, VIEWER, WORKER, Actor
-from .problems import Refused
+from .problems import Refused, problem
 
 Handler = Callable[..., Awaitable[Any]]
 B = TypeVar("B", bound=BaseModel)
@@ -64,8 +64,21 @@ class RawPaths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("raw_path"):
-            scope = {**scope, "path": scope["raw_path"].partition(b"?")[0].decode("latin-1")}
+            path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
+            if not _is_text(path):
+                refused = Refused("ROUTE_NOT_FOUND", "the address is not UTF-8; nothing is there")
+                await problem(refused)(scope, receive, send)
+                return
+            scope = {**scope, "path": path}
         await self._app(scope, receive, send)
+
+
+def _is_text(path: str) -> bool:
+    try:
+        unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Route(APIRoute):

@@ -11,6 +11,7 @@ import io
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import nats
@@ -91,6 +92,7 @@ class NatsTool(ToolBase):
 async def _connect(settings: dict[str, Any]) -> Client:
     """Connects, or says at once why not. There is no reconnecting in the background: a task wants to
     know now, and the next one connects anew."""
+    _check_addresses(settings["servers"])
     client, reasons = Client(), []
 
     async def note(error: Exception) -> None:
@@ -113,6 +115,21 @@ async def _connect(settings: dict[str, Any]) -> Client:
         await client.close()
         raise
     return client
+
+
+def _check_addresses(servers: Any) -> None:
+    """Told in words of ours: the library quotes what it cannot read, and with it half a password."""
+    for server in servers if isinstance(servers, list) else [servers]:
+        try:
+            parts = urlsplit(str(server) if "://" in str(server) else f"nats://{server}")
+            known = bool(parts.hostname) and (parts.port or True)
+        except ValueError:
+            known = False
+        if not known:
+            raise BadConfig(
+                "the field 'url' is not an address; write nats://host:port, and escape (`|urlencode`) what is "
+                "not a letter or a digit in a user name or a password"
+            )
 
 
 async def _settings(config: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _LOOP_POLICY_KEYS: Final = ("exec", "mode", "max_in_flight", "ctx", "reduce")
 _ADMIT_KEYS: Final = ("mode", "rules", "on_deny", "join", "once")
 _ARC_KEYS: Final = ("step", "when", "args", "spec", "set_ctx", *_NOTES)
 FAILURE_MODES: Final = ("fail_fast", "best_effort")
+# More cannot be counted in nanoseconds.
+_SECONDS_MAX: Final = 10**15
 _CONTROL: Final = ("do", "retry", "jump", "break", "continue", "fail")
 
 
@@ -161,12 +163,12 @@ def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     )
     for key in ("timeout_s", "deadline_s"):
         seconds = lifecycle.get(key, 1)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _SECONDS_MAX:
             reader.error(
                 "lifecycle_invalid",
                 (*place, "lifecycle", key),
                 f"{key} is {seconds!r}",
-                hint="seconds, above 0",
+                hint="seconds, above 0 and at most 10^15",
             )
     return {**spec, "policy": policy}
 
