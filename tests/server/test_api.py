@@ -379,7 +379,9 @@ async def test_an_address_that_is_not_text_leads_nowhere(http: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("since", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "365000d"])
-async def test_a_time_that_no_run_can_have_is_a_time_all_the_same(http: httpx.AsyncClient, since: str) -> None:
+async def test_a_time_that_no_run_can_have_is_a_time_all_the_same(
+    http: httpx.AsyncClient, since: str
+) -> None:
     for name in ("since", "until"):
         assert (await http.get("/runs", params={name: since})).status_code == 200
 

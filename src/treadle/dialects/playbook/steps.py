@@ -163,7 +163,11 @@ def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     )
     for key in ("timeout_s", "deadline_s"):
         seconds = lifecycle.get(key, 1)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _SECONDS_MAX:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 0 < seconds <= _SECONDS_MAX
+        ):
             reader.error(
                 "lifecycle_invalid",
                 (*place, "lifecycle", key),
