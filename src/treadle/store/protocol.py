@@ -15,7 +15,13 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from treadle.kernel.history import Stored
+from treadle.kernel.limits import INT_MIN
 from treadle.kernel.values import Value
+
+
+def bounded(number: int) -> int:
+    """A bound of a query: beyond what a column can hold, its last number means the same."""
+    return max(INT_MIN, min(number, -INT_MIN - 1))
 
 
 class RunRow(msgspec.Struct, kw_only=True):

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, JournalCorrupt, TreadleError
 from treadle.kernel.history import Stored
-from treadle.kernel.limits import INT_MIN
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
-from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow
+from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
     "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
@@ -77,11 +76,6 @@ class SqlDialect(Protocol):
     def settle(self, *, log: bool = False) -> None: ...
     def stay(self, *, log: bool = False) -> None: ...
     def close(self, connection: Any) -> None: ...
-
-
-def _bounded(number: int) -> int:
-    """A bound of a query: beyond what a column can hold, its last number means the same."""
-    return max(INT_MIN, min(number, -INT_MIN - 1))
 
 
 def _run(row: Sequence[Any]) -> RunRow:
@@ -193,9 +187,9 @@ class SqlReads:
         if reference is not None:
             clauses.append(("reference = ?", [reference]))
         if since_ns is not None:
-            clauses.append(("started_ns >= ?", [_bounded(since_ns)]))
+            clauses.append(("started_ns >= ?", [bounded(since_ns)]))
         if until_ns is not None:
-            clauses.append(("started_ns < ?", [_bounded(until_ns)]))
+            clauses.append(("started_ns < ?", [bounded(until_ns)]))
         if parent is not None:
             clauses.append(("parent = ?", [parent]))
         if before_no is not None:
@@ -214,7 +208,7 @@ class SqlReads:
         where = " WHERE " + " AND ".join(text for text, _ in clauses) if clauses else ""
         values = [value for _, found in clauses for value in found]
         query = f"SELECT {RUN_COLUMNS} FROM runs{where} ORDER BY no DESC LIMIT ?"
-        return [_run(row) for row in self._all(query, *values, _bounded(limit))]
+        return [_run(row) for row in self._all(query, *values, bounded(limit))]
 
     def working(self, *, after_no: int, limit: int) -> list[RunRow]:
         query = f"SELECT {RUN_COLUMNS} FROM runs WHERE working = 1 AND no > ? ORDER BY no LIMIT ?"
@@ -371,10 +365,10 @@ class SqlReads:
                 f"SELECT {number} AS no FROM {table} WHERE {' AND '.join(where)} ORDER BY {number} LIMIT ?"
             )
             searches.append(f"SELECT no FROM ({found}) AS found")
-            parameters += [*values, *([wanted] if wanted is not None else []), after_no, _bounded(limit)]
+            parameters += [*values, *([wanted] if wanted is not None else []), after_no, bounded(limit)]
         page = f"{' UNION ALL '.join(searches)} ORDER BY no LIMIT ?"
         query = f"SELECT {TASK_COLUMNS} FROM tasks WHERE no IN ({page}) ORDER BY no"
-        return [_task(row) for row in self._all(query, *parameters, _bounded(limit))]
+        return [_task(row) for row in self._all(query, *parameters, bounded(limit))]
 
     def inbox(self, limit: int) -> list[tuple[str, bytes]]:
         return self._all("SELECT key, body FROM inbox ORDER BY no LIMIT ?", limit)

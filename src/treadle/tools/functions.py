@@ -13,7 +13,7 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -226,11 +226,14 @@ def _let_go(thread: threading.Thread, name: str, what: str) -> None:
 
 async def _in_time(work: Any, limit_s: float, name: str) -> Any:
     """What the coroutine gives. One that does not end when it is cancelled is left to itself."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_kept(work))
     try:
         await asyncio.wait([task], timeout=limit_s)
         if task.done():
-            return task.result()
+            found, error = task.result()
+            if error is not None:
+                raise error
+            return found
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_S)
     except asyncio.CancelledError:
@@ -244,6 +247,15 @@ async def _in_time(work: Any, limit_s: float, name: str) -> Any:
     elif not task.cancelled():
         task.exception()  # looked at: nobody else will
     raise GivenUp(limit_s)
+
+
+async def _kept(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What a coroutine gives, or its `sys.exit()`: that must not leave a task, or it ends the loop, and with it
+    the engine."""
+    try:
+        return await work, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 def _in_a_loop() -> bool:
