@@ -76,3 +76,16 @@ def asked_of(path: Path, members: set[str]) -> set[str]:
         and isinstance(node.value.value, ast.Attribute)
         and node.value.value.attr in ("dialects", "_dialects")
     }
+
+
+def test_the_architecture_page_names_every_room() -> None:
+    page = (SRC.parents[1] / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    rooms = [f"{p.name}/" if p.is_dir() else p.name for p in SRC.iterdir() if _is_room(p)]
+    missing = sorted(room for room in rooms if f"`{room}`" not in page)
+    assert not missing, f"say in docs/ARCHITECTURE.md what these are for: {missing}"
+
+
+def _is_room(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "__init__.py").is_file()
+    return path.suffix == ".py" and path.name != "__init__.py"
