@@ -12,7 +12,7 @@ from treadle.kernel.model import OpenIntent, Receipt, ReceiptStatus, event_value
 from treadle.kernel.values import Value, decode, encode
 from treadle.runtime.ports import Work
 
-from .protocol import Handed, Settling, Told
+from .protocol import DEFAULT_POOL, Handed, Settling, Told
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def handed_value(handed: Handed) -> dict[str, Any]:
         "kind": intent.kind,
         "definition": work.definition,
         "params": intent.params,
-        "pool": intent.pool,
+        "pool": intent.pool or DEFAULT_POOL,
         "lease": handed.lease,
         "lease_s": handed.lease_s,
         "workflow": work.workflow,
@@ -108,7 +108,7 @@ def handed_from_value(value: Value) -> Handed:
         at_ns=found.at_ns,
         due_ns=found.due_ns,
         idempotency_key=found.idempotency_key,
-        pool=found.pool,
+        pool="" if found.pool == DEFAULT_POOL else found.pool,
     )
     work = Work(
         found.run,

@@ -1,0 +1,137 @@
+"""The work routes as any client sees them: JSON, exact shapes, each refusal by its code."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from treadle import Engine
+from treadle.kernel.values import digest_bytes, encode
+from treadle.server.app import create_app
+from treadle.testing import assert_replays
+
+FLOW = """
+dialect: process
+name: paid
+version: "1"
+steps:
+  - call: {transport: billing, payload: {amount: 5}, into: bill}
+  - complete: {$: result.bill}
+"""
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine("memory:", work=False)
+    engine.transport("billing")(lambda payload: payload)
+    async with engine:
+        yield engine
+
+
+@pytest.fixture
+async def http(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=create_app(engine), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
+        files = [{"path": "paid.yaml", "text": FLOW}]
+        assert (await client.post("/definitions", json={"files": files})).status_code == 201
+        yield client
+
+
+async def said(http: httpx.AsyncClient, what: str, **body: Any) -> Any:
+    answer = await http.post(f"/work/{what}", json={"worker": "w", **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def started(http: httpx.AsyncClient) -> tuple[str, dict[str, Any]]:
+    id = (await http.post("/runs", json={"workflow": "paid"})).json()["id"]
+    (item,) = (await said(http, "take", pools=["default"], limit=5, wait=5))["items"]
+    return id, item
+
+
+async def test_work_is_taken_renewed_and_settled_in_json(http: httpx.AsyncClient, engine: Engine) -> None:
+    id, item = await started(http)
+    assert item.keys() >= {
+        "intent",
+        "attempt",
+        "run",
+        "kind",
+        "definition",
+        "params",
+        "pool",
+        "lease",
+        "lease_s",
+    }
+    assert (item["run"], item["kind"], item["attempt"], item["pool"]) == (id, "call", 1, "default")
+    assert item["lease_s"] == 10
+    definition = (await http.get(f"/definitions/{item['definition']}")).json()
+    assert definition["name"] == "paid"
+    renewed = await said(http, "renew", leases=[item["lease"], "invented"])
+    assert renewed == {"renewed": [item["lease"]], "lost": ["invented"]}
+    frame = {
+        "intent": item["intent"],
+        "lease": item["lease"],
+        "seq": 1,
+        "kind": "frame",
+        "value": {"done": 1},
+    }
+    assert await said(http, "progress", frames=[frame]) == {"durable": [item["intent"]], "lost": []}
+    receipt = {
+        "intent": item["intent"],
+        "lease": item["lease"],
+        "status": "ok",
+        "value": {"ok": 1},
+        "attempts": 1,
+    }
+    answer = await said(http, "settle", receipts=[receipt, {"intent": "x", "lease": "y", "status": "ok"}, 7])
+    assert answer["settled"] == [item["intent"]]
+    assert [one["code"] for one in answer["refused"]] == ["NOT_HANDED_OUT"] * 2
+    shown = (await http.post(f"/runs/{id}/wait")).json()
+    assert (shown["status"], shown["result"]) == ("completed", {"ok": 1})
+    again = await said(http, "settle", receipts=[receipt])
+    assert (again["settled"], [one["code"] for one in again["refused"]]) == ([], ["NOT_HANDED_OUT"])
+    await assert_replays(engine)
+
+
+async def test_a_large_value_goes_by_reference(http: httpx.AsyncClient) -> None:
+    id, item = await started(http)
+    body = encode("x" * 100_000)
+    digest = digest_bytes(body)
+    assert (await http.put(f"/blobs/{digest}", content=body + b"\x00")).status_code == 422
+    assert (await http.put(f"/blobs/{digest}", content=body)).status_code == 200
+    assert (await http.get(f"/blobs/{digest}")).content == body
+    reference = {"store": "blob", "key": digest, "checksum": digest, "size": len(body), "schema_hint": None}
+    receipt = {"intent": item["intent"], "lease": item["lease"], "status": "ok", "value": reference}
+    assert (await said(http, "settle", receipts=[receipt]))["settled"] == [item["intent"]]
+    shown = (await http.post(f"/runs/{id}/wait")).json()
+    assert (shown["status"], shown["result"]["checksum"]) == ("completed", digest)
+
+
+async def test_what_cannot_be_used_is_a_dead_letter_and_fails_its_intent(http: httpx.AsyncClient) -> None:
+    id, item = await started(http)
+    bad = {"intent": item["intent"], "lease": item["lease"], "status": "splendid"}
+    answer = await said(http, "settle", receipts=[bad])
+    assert [one["intent"] for one in answer["refused"]] == [item["intent"]]
+    (letter,) = (await http.get("/deadletters")).json()["items"]
+    assert (letter["intent"], letter["run"], letter["worker"]) == (item["intent"], id, "w")
+    shown = (await http.post(f"/runs/{id}/wait")).json()
+    assert shown["error"]["code"] == "RECEIPT_UNUSABLE"
+    assert (await http.post(f"/deadletters/{letter['id']}/discard")).status_code == 200
+    assert (await http.get("/deadletters")).json()["items"] == []
+
+
+async def test_versions_too_far_apart_are_told(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/work/take", json={"worker": "w", "version": "9.9.0"})
+    assert (answer.status_code, answer.json()["code"]) == (426, "VERSION_SKEW")
+
+
+async def test_only_workers_take_work(http: httpx.AsyncClient) -> None:
+    viewer = {"X-Treadle-User": "ann", "X-Treadle-Roles": "viewer"}
+    answer = await http.post("/work/take", json={"worker": "w"}, headers=viewer)
+    assert answer.status_code == 403
+    worker = {"X-Treadle-User": "bob", "X-Treadle-Roles": "worker"}
+    assert (await http.post("/work/take", json={"worker": "w"}, headers=worker)).status_code == 200
+    assert (await http.get("/runs", headers=worker)).status_code == 403
