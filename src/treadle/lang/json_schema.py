@@ -41,7 +41,7 @@ def why_not_applied(error: Exception) -> str:
     if isinstance(error, TooMuchWork | PatternError):
         return str(error)
     if isinstance(error, Unresolvable):
-        return "a reference in it leads out of the schema, or nowhere in it"
+        return "it refers to another document, or to what is not in it"
     return "it goes too deep, or asks of a value what that does not have"
 
 

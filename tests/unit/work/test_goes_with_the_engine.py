@@ -46,7 +46,7 @@ def test_a_killed_engine_takes_its_commands_along(tmp_path, way):
     kind, command = WAYS[way]
     told = tmp_path / "pid"
     engine = subprocess.Popen([sys.executable, "-c", PROGRAM, kind, command.format(told)])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not told.exists() or not told.read_text().endswith("\n"):
         assert time.monotonic() < deadline
         time.sleep(0.02)

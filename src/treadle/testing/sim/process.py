@@ -271,7 +271,7 @@ class SimProcess:
         try:
             waiting = work.send(None)
         except StopIteration as stop:
-            self._jobs.pop(job.intent.id, None)
+            self._replace(job, None, work)
             self.world.network.send(job.finish(stop.value), worker=self)
         except StaysOpen:
             return
@@ -279,8 +279,19 @@ class SimProcess:
             done = Done(status="error", error=error.to_value())
             self.world.network.send(job.finish(done), worker=self)
         else:
-            self._jobs[job.intent.id] = work
+            self._replace(job, work, work)
             self._suspend(job, work, waiting)
+
+    def _replace(
+        self, job: SimJob, kept: Coroutine[Any, Any, Done] | None, work: Coroutine[Any, Any, Done]
+    ) -> None:
+        """What was suspended for the same intent is given up here and now. Left to the collector it would
+        clean up at any moment, in the middle of an import too."""
+        former = self._jobs.pop(job.intent.id, None)
+        if former is not None and former is not work:
+            former.close()
+        if kept is not None:
+            self._jobs[job.intent.id] = kept
 
     def _resume(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
         if self._jobs.get(job.intent.id) is work:

@@ -165,6 +165,12 @@ class World:
                 # It believes it owns the store, and with nothing to commit it would never learn.
                 process.kill()
 
+    def close(self) -> None:
+        """Ends whoever is left, with the work they had begun, and gives the disk back."""
+        for process in self._processes:
+            process.kill()
+        self.disk.close()
+
     def _quiet(self) -> bool:
         marks = ", ".join("?" * len(TERMINAL))
         rows = self.disk.live.execute(
@@ -222,6 +228,9 @@ class World:
 
     def reach(self) -> SimProcess | None:
         """Whom a message reaches: an owner, or one that believes it still is."""
+        for process in self._processes:
+            if process.dead:
+                process.kill()  # it died in the middle of things, and its work with it
         self._processes = [process for process in self._processes if not process.dead]
         return self.rng.choice(self._processes) if self._processes else None
 
@@ -298,9 +307,8 @@ class World:
     def _lose_power(self) -> None:
         self.disk.drop_transaction()
         for process in self._processes:
-            if not process.dead:
-                self.deaths += 1
-                process.kill()
+            self.deaths += not process.dead
+            process.kill()
         self._processes.clear()
         self.disk.lose_power()
         self.journals.assert_recovered()
@@ -331,7 +339,7 @@ def simulate(
             f"reproduce with: python -m treadle.testing.sim {seed}"
         ) from error
     finally:
-        world.disk.close()
+        world.close()
     return SimOutcome(
         **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "faults"}, faults=faults
     )
