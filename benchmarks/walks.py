@@ -57,7 +57,7 @@ class Walk:
 
     def end(self) -> dict[str, int]:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         calls = list(self._calls)
         modules = [module for module, _, _ in calls]
         values = [name for module, name, _ in calls if module == "treadle.kernel.values"]
