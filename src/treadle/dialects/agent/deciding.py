@@ -7,9 +7,10 @@ from treadle.kernel.values import Value
 
 from .conditions import Seen
 from .context import entry, routing_view
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
 from .model import Edge
 from .routing import Ways, ways
+from .states import Branch
 
 
 def ways_on(flow: Flow, branch: Branch, node: str, data: Value = None) -> Ways:
@@ -20,7 +21,7 @@ def ways_on(flow: Flow, branch: Branch, node: str, data: Value = None) -> Ways:
         if name == "input":
             return flow.load(flow.state["input"])
         if name == node and data is not None:
-            value = entry(data, branch["visit"]["evals"])
+            value = entry(data, visit_of(branch)["evals"])
         else:
             value = flow.lookup(branch, name)
         return routing_view(flow.workflow, {name: value})[name]

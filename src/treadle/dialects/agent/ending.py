@@ -14,8 +14,9 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Decision, Receipt
 from treadle.kernel.values import Value, encode
 
-from .flow import Branch, Flow
+from .flow import Flow
 from .limits import RESULT_INLINE_BYTES_MAX, SEAL_SLICE_BYTES_MAX, TRACE_STEP_BYTES
+from .states import Branch, State
 
 
 def finish(flow: Flow, error: dict[str, Any] | None = None) -> None:
@@ -38,7 +39,7 @@ def run_error(flow: Flow) -> dict[str, Any] | None:
     return None
 
 
-def trace(state: dict[str, Any]) -> dict[str, Any]:
+def trace(state: State) -> dict[str, Any]:
     return {
         "steps": state["steps"],
         "edges": state["edges"],
@@ -62,7 +63,7 @@ def end(flow: Flow, error: dict[str, Any] | None) -> None:
     _seal(flow)
 
 
-def at_rest(state: dict[str, Any]) -> Branch:
+def at_rest(state: State) -> Branch:
     """The first branch stays, in case a person sends the run on."""
     root: Branch = state["branches"]["0"]
     root["visit"] = root["paused"] = None
@@ -70,7 +71,7 @@ def at_rest(state: dict[str, Any]) -> Branch:
     return root
 
 
-def fits(state: dict[str, Any]) -> bool:
+def fits(state: State) -> bool:
     """Whether results and trace are small enough to stand in one record."""
     size: int = state["bytes"] + TRACE_STEP_BYTES * len(state["steps"])
     return size <= RESULT_INLINE_BYTES_MAX
@@ -92,7 +93,7 @@ def _close(flow: Flow, error: dict[str, Any] | None, results: Value, result: Val
 # --- sealing ------------------------------------------------------------------------------------
 
 
-def _units(state: dict[str, Any]) -> Iterator[tuple[str, str, Value]]:
+def _units(state: State) -> Iterator[tuple[str, str, Value]]:
     """Everything that belongs to the result, in one fixed order: part, key, value."""
     for node in sorted(state["results"]):
         yield "results", node, state["results"][node]

@@ -1,27 +1,11 @@
 """One step of a run in the making: its state, and what the step will emit and open.
 
-The state of a run (all canonical values):
-
-- `input`, `dry`, `setup` (reference to what step 0 found), `texts` (digest of the Sources as they are
-  written), `sources`, `skills` (both by reference when they are many), `long` (references to long
-  contents), `warnings` (per node): what was known before the first node
-- `results`, `steps`, `edges`, `usage`, `retries`: what people see; `bytes` is the size of the results,
-  `missing` the declared output that nobody was warned about yet
-- `counts` (edges followed), `iterations` (visits per node), `visits`, `runs`, `routes`, `asks`,
-  `node_asks` (n-th question of each kind, so that a scripted answer follows from the request)
-- `branches`: the threads of the run, "0" the first. A branch has `parent` (its group), the context
-  items `base` and `own`, `data` (the item each of its nodes left) and the `visit` it is in (or
-  `paused` in, when the run was stopped)
-- `groups`: forks that have not joined yet; `parent` is the branch that waits for them; `forks` counts
-- `ended`, `halted` (a dry run came to a decision: nothing more is entered), `resume` (where the
-  branches of a run that was stopped go on if a person retries it), `seal` (a long result in the making)
-
-A branch has at most one open intent, whose `ref` is the branch's id.
+The state is described in `states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,22 +15,19 @@ from treadle.kernel.values import Value
 from .context import entry, evals_of
 from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX, WARNINGS_MAX
 from .model import Budget, Node, Workflow
-
-Branch = dict[str, Any]
+from .states import Branch, Item, Ready, State, Usage, Visit
 
 
 @dataclass(slots=True)
 class Flow:
     workflow: Workflow
-    state: dict[str, Any]
+    state: State
     ctx: Context
     events: list[dict[str, Any]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
-    # What goes on in this step, or in the next one: [branch, "enter", node], [branch, "route", node],
-    # [branch, "follow", [edge, reason, traced]], [branch, "settle", [node, status, data, extra]],
-    # [branch, "visit", node] (the one that is paused), and [branch, "begin", attempt] inside a visit.
-    ready: list[list[Any]] = field(default_factory=list)
+    # What goes on in this step, or in the next one.
+    ready: list[Ready] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Any] | None = None
     decision: Decision | None = None
@@ -90,7 +71,7 @@ class Flow:
         )
 
     def node(self, branch: Branch) -> Node:
-        return self.workflow.nodes[branch["visit"]["node"]]
+        return self.workflow.nodes[visit_of(branch)["node"]]
 
     def warn(self, node: str, messages: Sequence[str]) -> None:
         """Warnings of one place, however many: the first of them, and how many there are."""
@@ -107,7 +88,8 @@ class Flow:
     def seen(self, branch: Branch, name: str) -> Value:
         """What a path in the workflow may start from: the input, the approval, a node's data."""
         if name == "approval":
-            return self.load((branch["visit"] or {}).get("approval"))
+            visit = branch["visit"]
+            return self.load(visit.get("approval")) if visit is not None else None
         return self.load(self.state["input"]) if name == "input" else self.lookup(branch, name)
 
     def lookup(self, branch: Branch, node: str) -> Value:
@@ -127,7 +109,7 @@ class Flow:
         if over is not None:
             return over, True
         node = self.node(branch)
-        return exceeded(self._raised(node.id) or node.budget, branch["visit"]["usage"]), False
+        return exceeded(self._raised(node.id) or node.budget, visit_of(branch)["usage"]), False
 
     def _raised(self, node: str | None) -> Budget | None:
         """What a person set instead of the workflow's or a node's budget, when they sent the run on."""
@@ -142,15 +124,15 @@ class Flow:
             return
         add_usage(self.state["usage"], usage)
         if branch is not None and branch["visit"] is not None:
-            add_usage(branch["visit"]["usage"], usage)
-            add_usage(branch["visit"]["spent"], usage)
+            add_usage(visit_of(branch)["usage"], usage)
+            add_usage(visit_of(branch)["spent"], usage)
 
 
-def no_usage() -> dict[str, Any]:
+def no_usage() -> Usage:
     return {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
 
 
-def add_usage(total: dict[str, Any], usage: dict[str, Any]) -> None:
+def add_usage(total: Usage, usage: Mapping[str, Value]) -> None:
     for name in ("input_tokens", "output_tokens"):
         amount = usage.get(name)
         if isinstance(amount, int) and amount > 0:
@@ -161,7 +143,7 @@ def add_usage(total: dict[str, Any], usage: dict[str, Any]) -> None:
         total["usd"] = round(total["usd"] + float(usd), 10)
 
 
-def exceeded(budget: Budget | None, usage: dict[str, Any]) -> str | None:
+def exceeded(budget: Budget | None, usage: Usage) -> str | None:
     """Why nothing more may be asked, or None."""
     if budget is None:
         return None
@@ -179,11 +161,18 @@ def _price(usd: float) -> str:
     return text if "e" not in text else f"{usd:.10f}".rstrip("0").rstrip(".")
 
 
-def new_branch(id: str, parent: str, base: list[Any]) -> Branch:
+def visit_of(branch: Branch) -> Visit:
+    """The visit that a branch is in."""
+    visit = branch["visit"]
+    assert visit is not None, "the branch is between two nodes"
+    return visit
+
+
+def new_branch(id: str, parent: str, base: list[Item]) -> Branch:
     return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None, "paused": None}
 
 
-def new_visit(node: str, iteration: int) -> dict[str, Any]:
+def new_visit(node: str, iteration: int) -> Visit:
     return {
         "node": node,
         "iteration": iteration,
@@ -199,7 +188,7 @@ def new_visit(node: str, iteration: int) -> dict[str, Any]:
     }
 
 
-def new_state(input: Value) -> dict[str, Any]:
+def new_state(input: Value) -> State:
     return {
         "input": input,
         "dry": False,

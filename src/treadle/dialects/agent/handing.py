@@ -5,9 +5,10 @@ from __future__ import annotations
 from treadle.kernel.values import encode
 
 from .child import render
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
 from .limits import CHILD_INPUT_BYTES_MAX
 from .model import Node
+from .states import Branch
 
 
 def open_child(flow: Flow, branch: Branch, node: Node) -> str | None:
@@ -24,7 +25,7 @@ def open_child(flow: Flow, branch: Branch, node: Node) -> str | None:
         limit = CHILD_INPUT_BYTES_MAX // 1024
         return f"the input for {name} is larger than {limit} KiB; hand over a part of it"
     # Where the child was started, from the outermost run in: a script answers each apart.
-    within = [*(flow.ctx.options.get("within") or ()), [node.id, branch["visit"]["nth"]]]
+    within = [*(flow.ctx.options.get("within") or ()), [node.id, visit_of(branch)["nth"]]]
     params = {"name": name, "workflow": name, "input": input, "options": {"within": within}}
     flow.open("child", branch["id"], params)
     return None
@@ -33,7 +34,7 @@ def open_child(flow: Flow, branch: Branch, node: Node) -> str | None:
 def open_function(flow: Flow, branch: Branch, node: Node) -> None:
     """Calls the function with the context that a model would be told. It is called again if a crash
     leaves open whether it ended, under the same idempotency key."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     visit["stage"] = "function"
     params = {
         "name": node.id,

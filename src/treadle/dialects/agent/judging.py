@@ -24,15 +24,16 @@ from .evals import (
     verdict,
     with_aliases,
 )
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
 from .leaving import add_step, leave
 from .model import Evaluator
 from .provider_errors import FATAL, backs_off, code_of, message_of
+from .states import Branch
 
 
 def evaluate(flow: Flow, branch: Branch) -> None:
-    visit, node = branch["visit"], flow.node(branch)
-    visit.update(evals=[], at=0, tries=0, unread=0)
+    visit, node = visit_of(branch), flow.node(branch)
+    visit["evals"], visit["at"], visit["tries"], visit["unread"] = [], 0, 0, 0
     shortfall = check_output(node, flow.load(visit["data"]), old=flow.is_old)
     if shortfall is not None:
         visit["evals"].append(shortfall)
@@ -41,7 +42,7 @@ def evaluate(flow: Flow, branch: Branch) -> None:
 
 def go_on(flow: Flow, branch: Branch) -> None:
     """Runs evaluators until one has to be asked, or none is left."""
-    visit, node = branch["visit"], flow.node(branch)
+    visit, node = visit_of(branch), flow.node(branch)
     while visit["at"] < len(node.evaluators):
         evaluator = node.evaluators[visit["at"]]
         if evaluator.kind == "judge":
@@ -63,7 +64,7 @@ def _aliases(flow: Flow, branch: Branch) -> dict[str, list[str]]:
 
 
 def ask_judge(flow: Flow, branch: Branch) -> None:
-    visit, node = branch["visit"], flow.node(branch)
+    visit, node = visit_of(branch), flow.node(branch)
     evaluator = node.evaluators[visit["at"]]
     if _stopped(flow, branch):
         return
@@ -74,7 +75,7 @@ def ask_judge(flow: Flow, branch: Branch) -> None:
 
 
 def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
-    visit, asks = branch["visit"], flow.state["node_asks"]
+    visit, asks = visit_of(branch), flow.state["node_asks"]
     asks[visit["node"]] = asks.get(visit["node"], 0) + 1
     params = {
         "name": visit["node"],
@@ -94,7 +95,7 @@ def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
 def ask_again(flow: Flow, branch: Branch) -> None:
     """The same question after a provider's pause; it counts as one."""
     if not _stopped(flow, branch):
-        flow.open("ask", branch["id"], branch["visit"]["question"])
+        flow.open("ask", branch["id"], visit_of(branch)["question"])
 
 
 def _stopped(flow: Flow, branch: Branch) -> bool:
@@ -108,7 +109,7 @@ def _stopped(flow: Flow, branch: Branch) -> bool:
 def _failed(
     flow: Flow, branch: Branch, message: str, *, stop: str | None = None, error: dict[str, Any] | None = None
 ) -> None:
-    data = branch["visit"]["data"]
+    data = visit_of(branch)["data"]
     leave(flow, branch, "failed", data, extra={"error": message}, stop=stop, error=error)
 
 
@@ -124,14 +125,14 @@ def _asked(flow: Flow, branch: Branch, receipt: Receipt) -> str | None:
     code = code_of(receipt)
     if code in FATAL:
         message = message_of(receipt)
-        error = TreadleError(message, cls="user", code=code, where=branch["visit"]["node"]).to_value()
+        error = TreadleError(message, cls="user", code=code, where=visit_of(branch)["node"]).to_value()
         _failed(flow, branch, message, stop=message, error=error)
         return None
     return ""
 
 
 def on_judged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     text = _asked(flow, branch, receipt)
     if text is None:
         return
@@ -152,7 +153,7 @@ def on_judged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 
 def _conclude(flow: Flow, branch: Branch) -> None:
-    visit, node = branch["visit"], flow.node(branch)
+    visit, node = visit_of(branch), flow.node(branch)
     if all(e["pass"] for e in visit["evals"]):
         leave(flow, branch, "success", visit["data"])
         return
@@ -179,7 +180,7 @@ def on_reflected(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
     """Announces the next attempt; the machine begins it, in this step or in the next."""
-    visit, node = branch["visit"], flow.node(branch)
+    visit, node = visit_of(branch), flow.node(branch)
     assert node.retry is not None
     reason = failures(visit["evals"])
     visit["preamble"] = preamble(

@@ -17,18 +17,19 @@ from treadle.kernel.values import Value, encode
 from . import context
 from .deciding import ways_on
 from .ending import finish, run_error
-from .flow import Branch, Flow, new_branch, new_visit, no_usage
+from .flow import Flow, new_branch, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
 from .routing import Ways, choices, chosen, is_decision, join_of, used_up
+from .states import Branch
 
 NOT_EMITTED: Final = "declared output not emitted"
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
     """One line of the trace: one attempt at a node."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     step = {
         "node": visit["node"],
         "status": status,
@@ -53,7 +54,7 @@ def leave(
 ) -> None:
     """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
     ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
-    state, node = flow.state, branch["visit"]["node"]
+    state, node = flow.state, visit_of(branch)["node"]
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
     possible, unclear = Ways(), None
@@ -93,7 +94,7 @@ def _possible(
     flow: Flow, branch: Branch, data: Value, extra: Mapping[str, Value]
 ) -> tuple[Ways, ExpressionError | None]:
     """Where the run can go with this result, which is not recorded yet; or why that is not clear."""
-    node = branch["visit"]["node"]
+    node = visit_of(branch)["node"]
     tested = any(edge.test is not None for edge in flow.workflow.out[node])
     try:
         result = {**_object(flow.load(data)), **extra} if tested else None
@@ -104,7 +105,7 @@ def _possible(
 
 def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
     """The node is left with this result: everybody may see it."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     result = {"status": status, "data": data, "toolCalls": visit["calls"]}
     if visit["evals"]:
         result["evals"] = visit["evals"]
@@ -133,14 +134,14 @@ def _unpaid(
 
 def _merge(flow: Flow, branch: Branch, data: Value, leaving: dict[str, Any]) -> None:
     """Large data is not at hand here: a performer puts the extra onto it, then the node is left."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     visit["stage"], visit["leaving"] = "merge", leaving
     params = {"name": visit["node"], "op": "merge", "onto": data, "extra": leaving["extra"]}
     flow.open("source", branch["id"], params)
 
 
 def on_merged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    leaving = branch["visit"].pop("leaving")
+    leaving = visit_of(branch).pop("leaving")
     value = _object(flow.load(receipt.value))
     # Without a store the node still says what happened to it, if not what it had found.
     data = value.get("stored") if receipt.status == "ok" else leaving["extra"]
@@ -149,14 +150,14 @@ def on_merged(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
     if possible.ask:
-        visit, routes = branch["visit"], flow.state["routes"]
+        visit, routes = visit_of(branch), flow.state["routes"]
         visit["stage"], visit["asked"] = "route", [edge.index for edge in possible.ask]
         visit["tries"] = 0
         routes[visit["node"]] = routes.get(visit["node"], 0) + 1
         _warn_missing(flow)
         ask_route(flow, branch)
         return
-    node, branch["visit"] = branch["visit"]["node"], None
+    node, branch["visit"] = visit_of(branch)["node"], None
     if possible.follow is not None:
         follow(flow, branch, possible.follow, possible.follow.reason, possible.follow.reason)
     elif possible.fork:
@@ -170,7 +171,7 @@ def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
 def _decide(flow: Flow, branch: Branch) -> None:
     """Where a node that has been left leads to, looked at again."""
     try:
-        possible = ways_on(flow, branch, branch["visit"]["node"])
+        possible = ways_on(flow, branch, visit_of(branch)["node"])
     except ExpressionError as error:
         _condition_failed(flow, branch, error)
     else:
@@ -179,7 +180,7 @@ def _decide(flow: Flow, branch: Branch) -> None:
 
 def _condition_failed(flow: Flow, branch: Branch, error: ExpressionError) -> None:
     """A condition of data has no answer (text compared with a number, say): the run ends here."""
-    node, branch["visit"] = branch["visit"]["node"], None
+    node, branch["visit"] = visit_of(branch)["node"], None
     message = f"{error.where} cannot be evaluated after {node}: {error.message}"
     flow.emit("workflow:halted", node=node, reason=message)
     raised = TreadleError(message, cls="user", code=error.code, where=node, details=error.details)
@@ -219,7 +220,8 @@ def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any
 def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
     """A node that the run's end finds in the middle of its work. A call that is under way is recorded,
     too: nobody knows whether it took effect."""
-    visit, calls, ended = branch["visit"], list(branch["visit"]["calls"]), []
+    visit = visit_of(branch)
+    calls, ended = list(visit["calls"]), []
     if visit["stage"] in ("call", "in_doubt"):
         call, error = visit["pending"][0], f"{message}; it may have taken effect"
         calls.append({"tool": call["tool"], "input": call["input"], "error": error})
@@ -329,14 +331,14 @@ def route_again(flow: Flow, branch: Branch, node: str) -> None:
         flow.emit("workflow:halted", node=node, reason="budget exceeded")
         error = TreadleError(over, cls="user", code="BUDGET_EXCEEDED", where=node).to_value()
         stop_run(flow, f"budget exceeded at {node}", error, at=[branch["id"], "route", node])
-    elif branch["visit"]["stage"] == "route":
+    elif visit_of(branch)["stage"] == "route":
         ask_route(flow, branch)
     else:
         _decide(flow, branch)
 
 
 def ask_route(flow: Flow, branch: Branch) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     params = {
         "name": visit["node"],
         "node": visit["node"],
@@ -351,7 +353,7 @@ def ask_route(flow: Flow, branch: Branch) -> None:
 
 
 def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     if receipt.status != "ok":
         if backs_off(flow, branch, receipt):
             return
@@ -377,7 +379,7 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
     """Nobody says where to go: the run ends here, failed, over a node if one has failed too."""
-    node, fatal = branch["visit"]["node"], code in FATAL
+    node, fatal = visit_of(branch)["node"], code in FATAL
     error: dict[str, Any] | None = TreadleError(
         f"routing after {node} failed: {message}",
         cls="user" if fatal else "transport",

@@ -16,9 +16,10 @@ from treadle.kernel.values import Value
 from . import ending, judging, leaving, returned, visiting
 from .budgets import raise_budget
 from .context import item_of
-from .flow import Branch, Flow, new_state
+from .flow import Flow, new_state, visit_of
 from .model import Workflow, load
 from .sources import texts_of
+from .states import Branch, State
 
 KINDS = frozenset({"source", "model", "call", "route", "ask"})
 
@@ -48,7 +49,7 @@ class AgentMachine(Machine):
         flow.open("source", "setup", {"name": "sources", "op": "setup", "input": event.input})
         return _decided(flow)
 
-    def step(self, definition: Workflow, state: Value, event: Event, ctx: Context) -> Decision:
+    def step(self, definition: Workflow, state: State, event: Event, ctx: Context) -> Decision:
         flow = Flow(definition, state, ctx)
         match event:
             case Receipt():
@@ -63,7 +64,7 @@ class AgentMachine(Machine):
                 raise Unsupported(f"an agent workflow takes no {event.kind}")
         return _decided(flow)
 
-    def cancel(self, definition: Workflow, state: Value, event: Cancel, ctx: Context) -> Decision:
+    def cancel(self, definition: Workflow, state: State, event: Cancel, ctx: Context) -> Decision:
         flow = Flow(definition, state, ctx)
         leaving.stop_run(flow, event.reason or "cancelled", None)
         decision = super().cancel(definition, state, event, ctx)
@@ -75,30 +76,30 @@ class AgentMachine(Machine):
             decision.result = {"results": results, "trace": ending.trace(state)}
         return decision
 
-    def compatible(self, definition: Workflow, state: Value) -> str | None:
+    def compatible(self, definition: Workflow, state: State) -> str | None:
         if state["texts"] is not None and state["texts"] != texts_of(definition):
             return (
                 "its instructions, rules or context are others than those that the run resolved before its "
                 "first node; fork at record 1"
             )
         groups = state["groups"].values()
-        nodes = [branch["visit"]["node"] for branch in _active(state)]
+        nodes = [visit_of(branch)["node"] for branch in _active(state)]
         nodes += [group["join"] for group in groups if group["join"] is not None]
         if missing := sorted(set(nodes) - definition.nodes.keys()):
             return f"the run is at {', '.join(missing)}, which this definition does not have"
-        if any(branch["visit"]["stage"] == "route" for branch in _active(state)) or state["resume"]:
+        if any(visit_of(branch)["stage"] == "route" for branch in _active(state)) or state["resume"]:
             return "the run is between two nodes; fork at another record"
         return None
 
-    def view(self, definition: Workflow, state: Value) -> dict[str, Any]:
+    def view(self, definition: Workflow, state: State) -> dict[str, Any]:
         return {
             "state": {"results": state["results"], "trace": ending.trace(state)},
             "stats": {"usage": state["usage"], "steps": len(state["steps"]), "retries": state["retries"]},
-            "nodes": {branch["visit"]["node"]: branch["visit"]["stage"] for branch in _active(state)},
+            "nodes": {visit_of(branch)["node"]: visit_of(branch)["stage"] for branch in _active(state)},
         }
 
 
-def _active(state: dict[str, Any]) -> list[Branch]:
+def _active(state: State) -> list[Branch]:
     return [branch for _, branch in sorted(state["branches"].items()) if branch["visit"] is not None]
 
 
@@ -145,7 +146,7 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
         ending.on_sealed(flow, receipt)
         return
     branch = flow.state["branches"][intent.ref]
-    match intent.kind, branch["visit"]["stage"]:
+    match intent.kind, visit_of(branch)["stage"]:
         case "timer", stage:
             _after_pause(flow, branch, stage)
         case "model", _:
@@ -180,7 +181,7 @@ def _after_pause(flow: Flow, branch: Branch, stage: str) -> None:
         case "pause":
             visiting.begin(flow, branch)
         case "route":
-            leaving.route_again(flow, branch, branch["visit"]["node"])
+            leaving.route_again(flow, branch, visit_of(branch)["node"])
         case _:
             judging.ask_again(flow, branch)
 
@@ -234,7 +235,7 @@ def _retry(flow: Flow, event: Retry) -> None:
         _gather(flow)
         first, others = ["0", "enter", node], []
     flow.ready += [_by_hand(flow, first, how, event.by), *others]
-    state.update(ended=None, seal=None, visits=0, resume=[])
+    state["ended"], state["seal"], state["visits"], state["resume"] = None, None, 0, []
 
 
 def _by_hand(flow: Flow, at: list[Any], how: dict[str, Any], by: str | None) -> list[Any]:
@@ -253,7 +254,7 @@ def _by_hand(flow: Flow, at: list[Any], how: dict[str, Any], by: str | None) -> 
     return [branch, "settle", [node, "skipped", value, {"skipped_reason": f"skipped{who}"}]]
 
 
-def _failed(state: dict[str, Any], node: str) -> bool:
+def _failed(state: State, node: str) -> bool:
     return bool(state["results"][node]["status"] == "failed")
 
 

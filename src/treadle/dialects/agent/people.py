@@ -9,9 +9,10 @@ from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
 from .child import render_text, value_at
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
 from .limits import PROMPT_CHARS_MAX, SHOWN_BYTES_MAX
 from .model import Node
+from .states import Branch
 
 APPROVAL_SCHEMA: Final = {
     "type": "object",
@@ -31,12 +32,12 @@ def open_task(flow: Flow, branch: Branch, params: dict[str, Any], due_ns: int | 
     identity = encode([ctx.run, ctx.definition, ctx.key])
     task = intent_id(identity, intent, ctx.seq, len(flow.intents))
     flow.add(intent)
-    flow.emit("node:waiting", node=branch["visit"]["node"], task=task)
+    flow.emit("node:waiting", node=visit_of(branch)["node"], task=task)
 
 
 def ask_approval(flow: Flow, branch: Branch, node: Node) -> None:
     assert node.approve is not None
-    branch["visit"]["stage"] = "approve"
+    visit_of(branch)["stage"] = "approve"
     payload: dict[str, Value] = {"prompt": _prompt(flow, branch, node), "node": node.id}
     if node.approve.show:
         payload["show"] = {path: _shown(flow, branch, path) for path in node.approve.show}
@@ -68,7 +69,7 @@ def _shown(flow: Flow, branch: Branch, path: str) -> Value:
 
 
 def ask_doubt(flow: Flow, branch: Branch) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     call = visit["pending"][0]
     params = {
         "name": "in_doubt",

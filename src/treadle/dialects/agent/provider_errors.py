@@ -10,7 +10,8 @@ from typing import Final
 
 from treadle.kernel.model import Receipt
 
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
+from .states import Branch
 
 ATTEMPTS_MAX: Final = 4
 DELAY_S: Final = (1.0, 2.0, 4.0)
@@ -33,7 +34,7 @@ def backs_off(flow: Flow, branch: Branch, receipt: Receipt) -> bool:
     details = (receipt.error or {}).get("details") or {}
     if not (details.get("retryable") is True or receipt.status == "timeout"):
         return False
-    visit = branch["visit"]
+    visit = visit_of(branch)
     visit["tries"] += 1
     if visit["tries"] >= ATTEMPTS_MAX:
         return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value
 
-from .flow import Branch, Flow
+from .flow import Flow, visit_of
 from .leaving import add_step
 from .provider_errors import code_of, message_of
+from .states import Branch
 from .visiting import fail, settle
 
 
@@ -44,7 +45,7 @@ def on_function(flow: Flow, branch: Branch, receipt: Receipt) -> None:
             branch["own"] = [answer["own"]]
         settle(flow, branch, "success", answer.get("data"))
         return
-    node, visit = flow.node(branch), branch["visit"]
+    node, visit = flow.node(branch), visit_of(branch)
     timed_out = receipt.status == "timeout"
     reason = f"{node.function} did not end in time" if timed_out else message_of(receipt)
     if node.retry is None or visit["attempt"] >= node.retry.max or code_of(receipt) == "FUNCTION_NOT_FOUND":

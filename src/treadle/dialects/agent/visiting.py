@@ -13,13 +13,14 @@ from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value, encode
 
 from . import handing, people
-from .flow import Branch, Flow, new_visit
+from .flow import Flow, new_visit, visit_of
 from .judging import ask_again, evaluate
 from .leaving import leave, stop_run
 from .limits import NODE_CALLS_BYTES_MAX, NOTE_CHARS_MAX, TURN_CALLS_MAX
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
+from .states import Branch, Visit
 
 STATUSES: Final = ("success", "skipped", "failed")
 
@@ -60,6 +61,7 @@ def take_up(flow: Flow, branch: Branch) -> None:
     """A visit that the run's end had cut goes on where it was. Whether a call that was under way took
     effect is not known: it is repeated only if its tool is idempotent, which its performer knows."""
     visit = branch["paused"]
+    assert visit is not None, "a visit was cut"
     _come_in(flow, branch, visit["node"], visit)
     match visit["stage"]:
         case "judge" | "reflect":
@@ -75,7 +77,7 @@ def take_up(flow: Flow, branch: Branch) -> None:
             turn(flow, branch)
 
 
-def _come_in(flow: Flow, branch: Branch, node: str, visit: dict[str, Any]) -> None:
+def _come_in(flow: Flow, branch: Branch, node: str, visit: Visit) -> None:
     state = flow.state
     state["visits"] += 1
     visit["iteration"] = state["iterations"][node] = state["iterations"].get(node, 0) + 1
@@ -114,7 +116,7 @@ def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
 
 
 def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    visit, approve = branch["visit"], flow.node(branch).approve
+    visit, approve = visit_of(branch), flow.node(branch).approve
     assert approve is not None
     found = flow.load(receipt.value)
     answer = found if isinstance(found, dict) else {}
@@ -135,10 +137,10 @@ def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def begin(flow: Flow, branch: Branch) -> None:
     """Begins an attempt at the node: the first, or one more after its evaluation failed."""
-    visit, node = branch["visit"], flow.node(branch)
-    visit.update(
-        stage="turn", turn=0, tries=0, calls=[], evals=[], bytes=0, history=None, results=[], text=""
-    )
+    visit, node = visit_of(branch), flow.node(branch)
+    visit["stage"], visit["turn"], visit["tries"], visit["bytes"] = "turn", 0, 0, 0
+    visit["calls"], visit["evals"], visit["results"] = [], [], []
+    visit["history"], visit["text"] = None, ""
     flow.state["runs"][node.id] = flow.state["runs"].get(node.id, 0) + 1
     visit["nth"] = flow.state["runs"][node.id]
     if node.child is not None:
@@ -152,7 +154,7 @@ def begin(flow: Flow, branch: Branch) -> None:
 
 def turn(flow: Flow, branch: Branch) -> None:
     """Asks the model for its next answer, if it may have one."""
-    visit, node = branch["visit"], flow.node(branch)
+    visit, node = visit_of(branch), flow.node(branch)
     if visit["turn"] >= node.max_turns:
         fail(flow, branch, f"max_turns: no result within {node.max_turns} turns")
         return
@@ -192,7 +194,7 @@ def fail(
 ) -> None:
     """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same. No
     message: the data says why."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     if data is None:
         data = {"summary": visit["text"]} if visit.get("text") else {}
     extra: dict[str, Value] = {"error": message} if message is not None else {}
@@ -204,7 +206,7 @@ def fail(
 
 
 def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     if receipt.status != "ok":
         _turn_failed(flow, branch, receipt)
         return
@@ -241,7 +243,7 @@ def _turn_failed(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         return
     code, message = code_of(receipt), message_of(receipt)
     if code in FATAL:
-        error = TreadleError(message, cls="user", code=code, where=branch["visit"]["node"]).to_value()
+        error = TreadleError(message, cls="user", code=code, where=visit_of(branch)["node"]).to_value()
         fail(flow, branch, message, stop=message, error=error)
     else:
         fail(flow, branch, message)
@@ -260,7 +262,7 @@ def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
     elif status == "skipped":
         leave(flow, branch, "skipped", data)
     else:
-        branch["visit"]["data"] = data
+        visit_of(branch)["data"] = data
         evaluate(flow, branch)
 
 
@@ -269,7 +271,7 @@ def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
 
 def next_call(flow: Flow, branch: Branch) -> None:
     """Calls of a turn run one after the other; when none is left, the model is told the results."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     if not visit["pending"]:
         turn(flow, branch)
         return
@@ -278,14 +280,14 @@ def next_call(flow: Flow, branch: Branch) -> None:
 
 
 def _announce(flow: Flow, branch: Branch) -> None:
-    visit = branch["visit"]
+    visit = visit_of(branch)
     call = visit["pending"][0]
     flow.emit("tool:call", node=visit["node"], tool=call["tool"], input=call["input"])
 
 
 def open_call(flow: Flow, branch: Branch, *, key: str | None, doubtful: bool = False) -> None:
     """`doubtful`: it was under way before, so it may have taken effect already."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     visit["stage"] = "call"
     call = visit["pending"][0]
     params = {
@@ -308,7 +310,7 @@ def open_call(flow: Flow, branch: Branch, *, key: str | None, doubtful: bool = F
 
 
 def _is_last_turn(flow: Flow, branch: Branch) -> bool:
-    node, visit = flow.node(branch), branch["visit"]
+    node, visit = flow.node(branch), visit_of(branch)
     return visit["turn"] >= node.max_turns or flow.over_budget(branch)[0] is not None
 
 
@@ -318,7 +320,7 @@ def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         return
     value = flow.load(receipt.value)
     if isinstance(value, dict) and value.get("absent") is True:
-        visit = branch["visit"]
+        visit = visit_of(branch)
         flow.warn(visit["node"], [f"the model called {visit['pending'][0]['tool']!r}, which is not there"])
     if receipt.status != "ok":
         outcome: dict[str, Any] = {"error": message_of(receipt)}
@@ -333,7 +335,7 @@ def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> bool:
     """Records one call; an error goes to the model like any other result. False if that was one
     too many, and the node has failed over it."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     call = visit["pending"].pop(0)
     record = {"tool": call["tool"], "input": call["input"], **outcome}
     visit["calls"].append(record)
@@ -352,7 +354,7 @@ def _in_doubt(flow: Flow, branch: Branch) -> None:
     """The process died between starting this call and recording its answer."""
     intent = flow.ctx.intent
     assert intent is not None
-    branch["visit"]["doubt"] = intent.idempotency_key or intent.id
+    visit_of(branch)["doubt"] = intent.idempotency_key or intent.id
     _ask_doubt(flow, branch)
 
 
@@ -361,13 +363,13 @@ def _ask_doubt(flow: Flow, branch: Branch) -> None:
     if node.in_doubt != "ask":
         decide(flow, branch, node.in_doubt)
         return
-    branch["visit"]["stage"] = "in_doubt"
+    visit_of(branch)["stage"] = "in_doubt"
     people.ask_doubt(flow, branch)
 
 
 def decide(flow: Flow, branch: Branch, decision: Value) -> None:
     """What a person or the node's policy says about a call in doubt."""
-    visit = branch["visit"]
+    visit = visit_of(branch)
     key = visit.pop("doubt")
     if decision == "retry":
         open_call(flow, branch, key=key)

@@ -18,10 +18,11 @@ from . import loops
 from .handles import is_stored
 from .joins import incomplete
 from .lifetimes import stamped
-from .marking import Token, Turn
+from .marking import Turn
 from .model import Step
 from .pipeline import failure, template_failure
 from .routing import Boundary, apply_step_set, route
+from .states import Failed, State, StepEntry, Token
 
 FAILURES_KEPT_MAX: Final = 1000
 # So many failures are told in full; of those beyond only the beginning is kept.
@@ -94,7 +95,7 @@ def _count(turn: Turn, step: Step, token: Token, error: dict[str, Any], *, hard:
     if len(failures) < FAILURES_KEPT_MAX:
         if len(failures) >= FAILURES_SHOWN_MAX:
             error = brief(error, FAILURE_BYTES_MAX)
-        kept = {"step": step.name, "error": error, "hard": hard, "args": token["args"]}
+        kept: Failed = {"step": step.name, "error": error, "hard": hard, "args": token["args"]}
         if token.get("special"):
             kept["special"] = token["special"]
         if "again" in token:
@@ -149,7 +150,7 @@ def conclude(turn: Turn) -> None:
     if state["phase"] == "failure":
         state["phase"] = "final"
         final = playbook.final
-        if final is not None and not state["steps"].get(final, {}).get("runs"):
+        if final is not None and not ((ran := state["steps"].get(final)) and ran["runs"]):
             state["closing"] = final
             special(turn, final, "final_step", {"name": "workflow.finished"})
             return
@@ -169,7 +170,7 @@ def summary(turn: Turn) -> dict[str, Any]:
     results = {
         name: _reference(turn, name, state["steps"][name])
         for name in turn.playbook.steps
-        if state["steps"].get(name, {}).get("result") is not None
+        if name in state["steps"] and state["steps"][name].get("result") is not None
     }
     return {
         "execution_id": turn.ctx.run,
@@ -181,14 +182,14 @@ def summary(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _reference(turn: Turn, name: str, entry: dict[str, Any]) -> Value:
+def _reference(turn: Turn, name: str, entry: StepEntry) -> Value:
     result = entry["result"]
     if is_stored(result):
         return result
     return {"kind": "step_ref", "ref": f"treadle://execution/{turn.ctx.run}/step/{name}", "step": name}
 
 
-def _status(state: dict[str, Any]) -> Any:
+def _status(state: State) -> Any:
     if state.get("hard"):
         return "failed"
     if state["failures"]:
@@ -219,10 +220,11 @@ def run_result(turn: Turn) -> Value:
     """The result of final_step if it ran, of the step a caller asked for, else of the last to end."""
     state = turn.state
     name = turn.ctx.options.get("return_step") or state.get("closing") or state["last"]
-    return state["steps"].get(name, {}).get("result") if name else None
+    entry = state["steps"].get(name) if name else None
+    return entry.get("result") if entry is not None else None
 
 
-def run_error(step: str, error: dict[str, Any], failures: list[dict[str, Any]]) -> dict[str, Any]:
+def run_error(step: str, error: dict[str, Any], failures: list[Failed]) -> dict[str, Any]:
     kind = str(error.get("kind") or "unknown")
     others = [{"step": item["step"], "error": item["error"]} for item in failures[:FAILURES_SHOWN_MAX]]
     return {

@@ -7,10 +7,9 @@ from completing, as seed 000 §6.1(3) says.
 
 from __future__ import annotations
 
-from typing import Any
-
-from .marking import Token, Turn, canonical
+from .marking import Turn, canonical
 from .model import Join, Step
+from .states import Collected, Gathering, State, Token
 
 
 def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
@@ -20,7 +19,7 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
         return False
     scope = turn.scope(token["args"], event=token.get("event") or {})
     key = str(join.key.render(scope))
-    trackers: dict[str, Any] = turn.state["joins"].setdefault(step.name, {})
+    trackers = turn.state["joins"].setdefault(step.name, {})
     source = token.get("from")
     if (known := trackers.get(key)) is not None and known.get("fired") and source in known["from"]:
         # Not a late one: the next round begins, and what has not come of the last will not be missed.
@@ -44,7 +43,7 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
         tracker["fired"] = True
     else:
         _drop(turn, step.name, key)
-    joined = {**token, "args": turn.light_args(canonical(args)), "joined": True}
+    joined: Token = {**token, "args": turn.light_args(canonical(args)), "joined": True}
     turn.state["n"] += 1
     fresh = str(turn.state["n"])
     turn.state["tokens"][fresh] = joined
@@ -57,7 +56,7 @@ def _is_stranger(join: Join, token: Token) -> bool:
     return bool(join.sources) and token.get("from") not in join.sources
 
 
-def _complete(join: Join, tracker: dict[str, Any]) -> bool:
+def _complete(join: Join, tracker: Gathering) -> bool:
     if join.mode == "any":
         return True
     if join.mode == "count":
@@ -65,14 +64,13 @@ def _complete(join: Join, tracker: dict[str, Any]) -> bool:
     return _all_came(join, tracker)
 
 
-def _all_came(join: Join, tracker: dict[str, Any]) -> bool:
+def _all_came(join: Join, tracker: Gathering) -> bool:
     return all(source in tracker["from"] for source in join.sources)
 
 
-def _in_order(join: Join, tracker: dict[str, Any]) -> list[dict[str, Any]]:
+def _in_order(join: Join, tracker: Gathering) -> list[Collected]:
     order = {source: index for index, source in enumerate(join.sources)}
-    tokens: list[dict[str, Any]] = tracker["tokens"]
-    return sorted(tokens, key=lambda item: order.get(item["from"], len(order)))
+    return sorted(tracker["tokens"], key=lambda item: order.get(item["from"] or "", len(order)))
 
 
 def _drop(turn: Turn, step: str, key: str) -> None:
@@ -82,7 +80,7 @@ def _drop(turn: Turn, step: str, key: str) -> None:
         del turn.state["joins"][step]
 
 
-def incomplete(state: dict[str, Any]) -> list[str]:
+def incomplete(state: State) -> list[str]:
     """Steps whose join still waits for a token."""
     return [
         step

@@ -15,13 +15,14 @@ from treadle.kernel.values import Value, encode
 from .bounds import Misuse
 from .edition import is_first
 from .handles import MISSING, Handle, attribute, bare, is_stored
-from .marking import Token, Turn, canonical
+from .marking import Turn, canonical
 from .model import Loop
 from .pipeline import collection
+from .states import Source, Token
 from .texts import NotThere, bounded
 
 
-def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]:
+def describe(turn: Turn, loop: Loop, token: Token, where: str) -> Source:
     """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
     if loop.source.constant:
         return _listed(turn, collection(loop.source.value_if_constant, where))
@@ -44,12 +45,12 @@ def describe(turn: Turn, loop: Loop, token: Token, where: str) -> dict[str, Any]
     return _listed(turn, canonical(collection(computed, where)))
 
 
-def _listed(turn: Turn, found: list[Value]) -> dict[str, Any]:
+def _listed(turn: Turn, found: list[Value]) -> Source:
     kept = turn.light(found)
     return {"list": found} if kept is found else {"stored": kept, "path": []}
 
 
-def _lasting(turn: Turn, loop: Loop, token: Token, raw: Any) -> dict[str, Any] | None:
+def _lasting(turn: Turn, loop: Loop, token: Token, raw: Value) -> Source | None:
     assert loop.field is not None
     path = loop.field.expression.path
     if path is None:
@@ -57,7 +58,9 @@ def _lasting(turn: Turn, loop: Loop, token: Token, raw: Any) -> dict[str, Any] |
     if path[0] in ("workload", "args"):
         root = turn.state["workload"] if path[0] == "workload" else {} if is_first() else token["args"]
         large = root.get(path[1]) if len(path) > 1 else None
-        return {"stored": large, "path": list(path[2:])} if is_stored(large) else {"path": list(path)}
+        if large is not None and is_stored(large):
+            return {"stored": large, "path": list(path[2:])}
+        return {"path": list(path)}
     if isinstance(raw, Handle) and is_stored(raw.raw):
         return {"stored": raw.raw, "path": []}
     entry = turn.state["steps"].get(path[0])
@@ -66,7 +69,7 @@ def _lasting(turn: Turn, loop: Loop, token: Token, raw: Any) -> dict[str, Any] |
     return None
 
 
-def item_of(source: dict[str, Any], value: Value, index: int, limit: int) -> Value:
+def item_of(source: Source, value: Value, index: int, limit: int) -> Value:
     """One item as its iteration gets it: a large one of a stored collection goes by its address."""
     stored = source.get("stored")
     if stored is None or "parts" in stored or len(encode(value)) <= limit:
@@ -75,7 +78,7 @@ def item_of(source: dict[str, Any], value: Value, index: int, limit: int) -> Val
     return {**address, "path": [*(stored.get("path") or ()), *source["path"], index]}
 
 
-def items(turn: Turn, source: dict[str, Any], token: Token) -> Sequence[Value]:
+def items(turn: Turn, source: Source, token: Token) -> Sequence[Value]:
     """The items behind a description."""
     found: Sequence[Value]
     if "list" in source:

@@ -24,10 +24,11 @@ from .edition import is_first
 from .errands import KIND, LeaseParams
 from .handles import payload_of
 from .layers import merge
-from .marking import Token, Turn, canonical
+from .marking import Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .pipeline import NotACollection, failure, template_failure
 from .refs import Ref
+from .states import Token, Tracker, Written
 
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
@@ -39,8 +40,6 @@ FOLD_PARTS: Final = 256
 # So many iterations at most are in one lease of a local loop: their events fit into one decision.
 LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
-
-Tracker = dict[str, Any]
 
 
 def start(turn: Turn, step: Step, token: Token) -> dict[str, Any] | None:
@@ -317,7 +316,7 @@ def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
             tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), own))
 
 
-def conflict(step: Step, tracker: Tracker, writes: list[list[Any]]) -> dict[str, Any] | None:
+def conflict(step: Step, tracker: Written, writes: list[list[Any]]) -> dict[str, Any] | None:
     """Two parallel iterations that write different values to one key contradict each other."""
     loop = step.loop
     assert loop is not None
@@ -348,7 +347,7 @@ def _parents(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def patches(step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -> list[list[Any]]:
+def patches(step: Step, tracker: Written, index: int, writes: list[list[Any]]) -> list[list[Any]]:
     """What an iteration's writes make of ctx, under the loop's policy; remembers them for the next."""
     loop = step.loop
     assert loop is not None
@@ -360,7 +359,7 @@ def patches(step: Step, tracker: Tracker, index: int, writes: list[list[Any]]) -
             entries.sort(key=lambda entry: entry[0])
         return [[path, [value for _, value in appended[path]]] for path, _ in writes]
     if loop.mode == "parallel" and loop.conflicts == "reject":
-        tracker["writes"].update(writes)
+        tracker["writes"].update((path, value) for path, value in writes)
         for path, _ in writes:
             if parents := _parents(path):
                 tracker.setdefault("above", {}).update(dict.fromkeys(parents, True))

@@ -34,12 +34,13 @@ from .errands import KIND
 from .handles import Scope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
-from .marking import State, Turn, canonical, new_state
+from .marking import Turn, canonical, new_state
 from .model import Playbook, load
 from .needs import pick
 from .pipeline import failure, template_failure
 from .refs import KEYCHAIN, Ref
 from .routing import admitted
+from .states import Failed, Halted, State, StepEntry, Token
 from .stored import by_reference
 
 # What failed where the keychain could not be resolved.
@@ -196,14 +197,16 @@ class PlaybookMachine(Machine):
             state["failures"] = []
             return self._prove(turn)
         interrupted = [token for token in state["tokens"].values() if token["status"] != "pending"]
-        again = (
-            [item for item in state["failures"] if not item.get("special")] + state["halted"] + interrupted
-        )
+        again: list[Failed | Halted | Token] = [
+            *(item for item in state["failures"] if not item.get("special")),
+            *state["halted"],
+            *interrupted,
+        ]
         if step is not None:
             args: Value = next(
                 (item["args"] for item in reversed(state["failures"]) if item["step"] == step), {}
             )
-            again = [{"step": step, "args": args}]
+            again = [Halted(step=step, args=args)]
         elif not again and not state["failures"] and turn.playbook.final is None:
             raise TreadleError(
                 "nothing failed in this run; name a step with --from", cls="user", code="NOTHING_TO_RETRY"
@@ -215,7 +218,8 @@ class PlaybookMachine(Machine):
             entry.pop("latched", None)
         if turn.playbook.final is not None:
             state["steps"].pop(turn.playbook.final, None)
-        state.update(failures=[], halted=[], ready=[], hard=False, phase="flow")
+        state["failures"], state["halted"], state["ready"] = [], [], []
+        state["hard"], state["phase"] = False, "flow"
         turn.emit("run.retried", data={"from": step, "steps": [item["step"] for item in again]})
         for item in again:
             name = turn.place(item["step"], item["args"], {"name": "run.retried", "status": "ok"}, None)
@@ -262,7 +266,8 @@ class PlaybookMachine(Machine):
         state = turn.state
         token = state["tokens"][name]
         step = turn.playbook.steps[token["step"]]
-        if step.once and state["steps"].get(step.name, {}).get("latched"):
+        begun = state["steps"].get(step.name)
+        if step.once and begun is not None and begun.get("latched"):
             turn.emit("token.discarded", step=step.name, data={"reason": "admit.once"})
             del state["tokens"][name]
             return
@@ -352,7 +357,7 @@ def _locked(turn: Turn, receipt: Receipt) -> Decision:
     return turn.decision()
 
 
-def _step_view(entry: dict[str, Any]) -> dict[str, Any]:
+def _step_view(entry: StepEntry) -> dict[str, Any]:
     status = "running" if entry["active"] else entry["status"]
     view = {"status": status, "runs": entry["runs"], "result": entry.get("result")}
     return {**view, "error": entry["error"]} if "error" in entry else view

@@ -23,6 +23,7 @@ from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
 from .refs import Ref
+from .states import State, StepEntry, Token
 from .stored import by_reference
 
 INTENTS_MAX: Final = 56
@@ -35,9 +36,6 @@ STORED_BYTES_MAX: Final = 4 * 1024 * 1024
 SPARE_BYTES_MAX: Final = 2048
 # A net that doubles its tokens at each of thirty steps would fill the store with its marking.
 TOKENS_MAX: Final = 100_000
-
-State = dict[str, Any]
-Token = dict[str, Any]
 
 
 def new_state(workload: dict[str, Any]) -> State:
@@ -265,8 +263,5 @@ class Turn:
             state["ready"].append(name)
         return name
 
-    def entry(self, step: Step) -> dict[str, Any]:
-        found: dict[str, Any] = self.state["steps"].setdefault(
-            step.name, {"status": "running", "runs": 0, "active": 0}
-        )
-        return found
+    def entry(self, step: Step) -> StepEntry:
+        return self.state["steps"].setdefault(step.name, {"status": "running", "runs": 0, "active": 0})

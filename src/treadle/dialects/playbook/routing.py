@@ -14,11 +14,12 @@ from treadle.kernel.values import Value, encode
 from .edition import is_first
 from .errands import KIND
 from .handles import Scope, StepResults
-from .marking import Token, Turn, canonical
+from .marking import Turn, canonical
 from .model import Arc, Step, holds
 from .needs import gather
 from .outcomes import output_view
 from .refs import Ref
+from .states import Token
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
 _ADMITTED: Final = {"allow": True}

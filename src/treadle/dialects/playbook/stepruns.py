@@ -17,12 +17,13 @@ from .edition import is_first
 from .errands import KIND
 from .handles import is_stored, payload_of
 from .layers import merge
-from .marking import Token, Turn, canonical
+from .marking import Turn, canonical
 from .model import Step
 from .needs import gather
 from .pipeline import failure, template_failure, worker_failure
 from .refs import Ref
 from .routing import Boundary, boundary_event
+from .states import Hold, Token
 from .suspension import answer, intent_for
 
 
@@ -136,7 +137,7 @@ def receive(turn: Turn, ref: Ref, receipt: Receipt, value: Value) -> None:
 
 def _suspend(turn: Turn, token: Token, ref: Ref, value: dict[str, Any]) -> None:
     on = _handed(turn, value["on"])
-    hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
+    hold: Hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
     token.setdefault("holds", {})[str(ref)] = hold
     turn.open(intent_for(on, str(ref.marked("on")), turn.ctx.now_ns))
 
@@ -322,7 +323,10 @@ def end(
     entry.pop("error", None)
     if error is not None:
         entry["error"] = error
-    state["done" if error is None else "failed"] += 1
+    if error is None:
+        state["done"] += 1
+    else:
+        state["failed"] += 1
     if error is None and "special" not in token:
         state["succeeded"] = True
     state["last"] = step.name

@@ -1,0 +1,189 @@
+"""The state of a playbook's run, as types: what the marking holds, key by key.
+
+All of it is canonical values in plain mappings, so that a snapshot is the state itself; the types cost nothing
+when it runs. A key that is not always there is `NotRequired`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+from treadle.kernel.values import Value
+
+Mapped = dict[str, Value]
+# A write to ctx: a dotted path and its value.
+Write = list[Value]
+Phase = Literal["flow", "keychain", "failure", "final", "cancel", "over"]
+
+
+class Hold(TypedDict):
+    """A pipeline that gave its lease back: its frame, what it waits for, the id its keys are made of."""
+
+    frame: Value
+    on: Mapped
+    first: str
+
+
+class Part(TypedDict):
+    """A chunk of a loop's results in the store (None: on its way there, 0.1.0)."""
+
+    id: int
+    level: int
+    stored: Value
+
+
+class Leased(TypedDict):
+    first: int
+    slots: int
+
+
+class Source(TypedDict, total=False):
+    """Where a loop's items are; one of `range`, `list`, `path`, or `stored` with a `path` inside it."""
+
+    range: list[int]
+    list: list[Value]
+    path: list[str]
+    stored: Mapped
+
+
+class Written(TypedDict):
+    """What the iterations of a loop have written to ctx so far. `above` has the paths above written ones."""
+
+    writes: Mapped
+    appends: NotRequired[dict[str, list[list[Value]]]]
+    above: NotRequired[dict[str, bool]]
+
+
+class Tracker(Written):
+    """A loop under way: a cursor, counters, and results that wait for their turn."""
+
+    source: Source
+    total: int
+    limit: int
+    next: int
+    running: list[int]
+    success: int
+    failed: int
+    low: int
+    held: Mapped
+    chunk: list[Value]
+    chunk_bytes: int
+    parts: list[Part]
+    keeping: int
+    chunks: NotRequired[int]
+    stopped: NotRequired[bool]
+    # The first error of an iteration, and what failed the loop itself.
+    error: NotRequired[Mapped]
+    wrong: NotRequired[Mapped]
+    lease: NotRequired[Leased]
+    reduced: NotRequired[Value]
+
+
+# `from` is a word of Python's, so these two are written the other way.
+_From = TypedDict("_From", {"from": str}, total=False)
+Collected = TypedDict("Collected", {"from": str | None, "args": Mapped})
+
+
+class Token(_From):
+    """`ready` to be admitted, `pending` (denied, parked), `running`, or `storing` its arguments (0.1.0)."""
+
+    step: str
+    status: Literal["ready", "storing", "running", "pending"]
+    args: Mapped
+    event: NotRequired[Mapped]
+    joined: NotRequired[bool]
+    special: NotRequired[str]
+    denied: NotRequired[int | None]
+    due: NotRequired[bool]
+    loop: NotRequired[Tracker]
+    holds: NotRequired[dict[str, Hold]]
+
+
+_Sources = TypedDict("_Sources", {"from": list[str | None]})
+
+
+class Gathering(_Sources):
+    """A join that collects tokens. One that has `fired` takes in the late ones of its round."""
+
+    tokens: list[Collected]
+    fired: NotRequired[bool]
+
+
+class StepEntry(TypedDict):
+    """A step that has begun at least once."""
+
+    status: Literal["running", "done", "failed"]
+    runs: int
+    active: int
+    result: NotRequired[Value]
+    error: NotRequired[Mapped]
+    latched: NotRequired[bool]
+
+
+class Failed(TypedDict):
+    step: str
+    error: Mapped
+    hard: bool
+    args: Mapped
+    special: NotRequired[str]
+
+
+class Halted(TypedDict):
+    step: str
+    args: Mapped
+
+
+class State(TypedDict):
+    workload: Mapped
+    ctx: Mapped
+    steps: dict[str, StepEntry]
+    tokens: dict[str, Token]
+    # Tokens by name: to be looked at, and denied ones.
+    ready: list[str]
+    parked: list[str]
+    joins: dict[str, dict[str, Gathering]]
+    failures: list[Failed]
+    halted: list[Halted]
+    # How many tokens there were, step-runs by how they ended, branches that came to their end.
+    n: int
+    done: int
+    failed: int
+    branches: int
+    phase: Phase
+    # The step that ended last.
+    last: str | None
+    # Events that had no room in their record.
+    backlog: list[Mapped]
+    hard: NotRequired[bool]
+    succeeded: NotRequired[bool]
+    closing: NotRequired[str]
+    cancelled: NotRequired[Mapped]
+
+
+class TaskLoop(TypedDict):
+    """A loop around one task, in the frame of its pipeline. `iter` is the scope around it."""
+
+    items: list[Value]
+    at: int
+    results: list[Value]
+    failed: int
+    iter: Mapped
+    inner: NotRequired[Mapped]
+
+
+class Frame(TypedDict):
+    """What of a pipeline survives a crash: program counter, attempt, scopes, results that are named."""
+
+    pc: int
+    attempt: int
+    iter: Mapped
+    prev: Value
+    entries: dict[str, int]
+    ctx: list[Write]
+    tasks: dict[str, Mapped]
+    args: NotRequired[Mapped]
+    entered: NotRequired[bool]
+    sleep: NotRequired[float]
+    # Which task gave the result, at which attempt.
+    by: NotRequired[list[int]]
+    sub: NotRequired[TaskLoop]
