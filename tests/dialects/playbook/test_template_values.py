@@ -192,6 +192,39 @@ def test_a_net_that_doubles_its_tokens_fails_before_it_fills_the_store(
     assert "50 tokens" in lab.error["message"]
 
 
+def doubling(steps: int, last: str = "") -> str:
+    lines = [
+        f"  - {{step: s{n}, tool: {{kind: noop}}, next: {{spec: {{mode: inclusive}}, "
+        f"arcs: [{{step: s{n + 1}, when: true}}, {{step: s{n + 1}, when: true}}]}}}}"
+        for n in range(steps)
+    ]
+    return "workflow:\n" + "\n".join(lines) + f"\n  - {{step: s{steps}, {last}tool: {{kind: noop}}}}"
+
+
+def test_check_names_a_net_that_doubles_its_tokens() -> None:
+    (found,) = [problem for problem in problems_of(doubling(30)) if problem.code == "tokens_multiply"]
+    assert (found.severity, found.line) == ("warning", 19)
+    assert "131,072 tokens reach 's17'" in found.message
+
+
+def test_check_finds_nothing_in_a_net_that_joins_or_ends_in_time() -> None:
+    join = "spec: {policy: {admit: {join: {from: [s16], mode: count, count: 131072}}}}, "
+    for text in (doubling(16), doubling(17, join)):
+        assert "tokens_multiply" not in [problem.code for problem in problems_of(text)]
+
+
+def test_templates_of_one_place_are_bounded_together() -> None:
+    fields = ", ".join(f"f{n}: '{{{{ [workload.big] * 100 }}}}'" for n in range(40))
+    lab = Lab(f"""
+    workload: {{big: {"y" * 60_000}}}
+    workflow:
+      - {{step: a, next: {{arcs: [{{step: b, args: {{{fields}}}}}]}}}}
+      - {{step: b, tool: {{kind: noop}}}}
+    """).run()
+    assert (lab.status, lab.error["class"]) == ("failed", "expression")
+    assert "together" in lab.error["message"]
+
+
 def test_deep_nests_are_refused_by_check_and_named() -> None:
     nested = "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25
     with pytest.raises(ExpressionError) as caught:

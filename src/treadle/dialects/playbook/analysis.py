@@ -15,6 +15,7 @@ from treadle.lang.duration import parse_duration
 from treadle.lang.text import Path
 
 from .failures import arcs_on_failure
+from .multiplying import tokens_multiply
 from .lifetimes import SCOPES
 from .needs import RESERVED
 from .net import Net, always
@@ -31,6 +32,7 @@ def analyse(reader: Reader, body: dict[str, Any]) -> None:
     _unreachable(reader, net)
     _arcs(reader, net)
     arcs_on_failure(reader, net)
+    tokens_multiply(reader, net)
     _cycles(reader, net)
     _gates(reader, net)
     _policies(reader, net)

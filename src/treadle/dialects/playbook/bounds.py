@@ -21,6 +21,8 @@ from .edition import is_first
 from .handles import Handle, bare
 
 OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
+# What all templates of one place make together: the arguments of an arc, the fields of a task.
+TOGETHER_CHARS_MAX: Final = 4 * OUTPUT_CHARS_MAX
 ITEMS_MAX: Final = 10_000_000
 # What a call of a macro, or of a loop by itself, is counted as: each may hold many others.
 CALL_COST: Final = 64
@@ -141,7 +143,32 @@ def check_size(size: int) -> None:
 def check_repeated(value: Any) -> None:
     """Refuses a value that is much larger written out than it is: it holds others many times."""
     extent = Extent()
-    check_size(extent.size(value) - extent.distinct)
+    repeated = extent.size(value) - extent.distinct
+    check_size(repeated)
+    share(repeated)
+
+
+class Tally:
+    """What the templates of one tree of values have made together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = TOGETHER_CHARS_MAX
+
+
+# Set while the templates of one tree are rendered (the arguments of an arc, the fields of a task).
+together: ContextVar[Tally] = ContextVar("treadle_playbook_together")
+
+
+def share(size: int) -> None:
+    """Counts what one template has made against what all of its tree may make."""
+    tally = together.get(None)
+    if tally is None or is_first():
+        return
+    tally.left -= size
+    if tally.left < 0:
+        raise Misuse(f"the templates here make more than {TOGETHER_CHARS_MAX:,} characters or items together")
 
 
 def count(items: Iterable[Any]) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
 from .absent import Absent, Wanted, chains_of, wanted
-from .bounds import Misuse, SizeBudget, budget, check_size, purse
+from .bounds import Misuse, SizeBudget, Tally, budget, check_size, purse, share, together
 from .edition import is_first
 from .environment import ENV
 from .handles import MISSING, Scope
@@ -103,7 +103,10 @@ class Expression:
             return plain(self.value(scope), load=load)
         token = budget.set(SizeBudget())
         try:
-            return bounded(self.value(scope), load=load)
+            made = bounded(self.value(scope), load=load)
+            if isinstance(made, str | bytes):
+                share(len(made))
+            return made
         finally:
             budget.reset(token)
 
@@ -341,7 +344,13 @@ class Tree:
         self.value_if_constant = value
 
     def render(self, scope: Scope, *, load: bool = False) -> Value:
-        return self.value_if_constant if self._render is None else self._render(scope, load)
+        if self._render is None:
+            return self.value_if_constant
+        token = together.set(Tally())
+        try:
+            return self._render(scope, load)
+        finally:
+            together.reset(token)
 
     def arguments(self, scope: Scope, *, load: bool = False) -> Value:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
@@ -349,7 +358,7 @@ class Tree:
             return self.value_if_constant
         token = wanted.set(None if is_first() else Wanted(scope))
         try:
-            return self._render(scope, load)
+            return self.render(scope, load=load)
         finally:
             wanted.reset(token)
 
