@@ -15,8 +15,8 @@ from treadle.lang.duration import parse_duration
 from treadle.lang.text import Path
 
 from .failures import arcs_on_failure
-from .multiplying import tokens_multiply
 from .lifetimes import SCOPES
+from .multiplying import tokens_multiply
 from .needs import RESERVED
 from .net import Net, always
 from .reading import Reader
