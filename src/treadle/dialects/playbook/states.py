@@ -24,6 +24,13 @@ class Hold(TypedDict):
     first: str
 
 
+class Again(TypedDict):
+    """Where the pipeline of a failed step-run stood, so that a retry goes on there."""
+
+    frame: Value
+    first: str
+
+
 class Part(TypedDict):
     """A chunk of a loop's results in the store (None: on its way there, 0.1.0)."""
 
@@ -97,6 +104,7 @@ class Token(_From):
     due: NotRequired[bool]
     loop: NotRequired[Tracker]
     holds: NotRequired[dict[str, Hold]]
+    again: NotRequired[Again]
 
 
 _Sources = TypedDict("_Sources", {"from": list[str | None]})
@@ -126,11 +134,13 @@ class Failed(TypedDict):
     hard: bool
     args: Mapped
     special: NotRequired[str]
+    again: NotRequired[Again]
 
 
 class Halted(TypedDict):
     step: str
     args: Mapped
+    again: NotRequired[Again]
 
 
 class State(TypedDict):
