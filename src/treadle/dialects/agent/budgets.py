@@ -6,8 +6,6 @@ the new caps, so the journal has them; they replace the workflow's own, or that 
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
 
@@ -30,7 +28,7 @@ def raise_budget(flow: Flow, given: Value) -> None:
         _caps(cap, f"budget.nodes.{id}")
     if (over := exceeded(caps, flow.state["usage"])) is not None:
         raise Unsupported(f"{over}: that much is spent already; give more")
-    before: dict[str, Any] = flow.state.get("budget") or {}
+    before: dict[str, Value] = flow.state.get("budget") or {}
     merged = {**before, **own}
     if nodes:
         merged["nodes"] = {**(before.get("nodes") or {}), **nodes}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from treadle.kernel.errors import DefinitionError, ValueRefused
-from treadle.kernel.values import encode
+from treadle.kernel.values import Value, encode
 from treadle.lang.duration import parse_duration
 from treadle.lang.json_schema import schema_problem
 from treadle.lang.patterns import PatternError, compile_pattern
@@ -64,7 +64,7 @@ def check(value: Any, problems: Problems, finds: Finds = lambda skill: False) ->
 # --- graph --------------------------------------------------------------------------------------
 
 
-def _check_graph(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+def _check_graph(value: dict[str, Value], nodes: dict[str, Value], problems: Problems) -> None:
     entry = value.get("entry")
     if isinstance(entry, str) and entry not in nodes:
         problems.error(
@@ -96,7 +96,7 @@ def _check_graph(value: dict[str, Any], nodes: dict[str, Any], problems: Problem
     _check_ambiguous(value, nodes, edges, problems)
 
 
-def _check_condition(index: int, edge: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+def _check_condition(index: int, edge: dict[str, Value], nodes: dict[str, Value], problems: Problems) -> None:
     at: Where = ("edges", index)
     written = edge.get("if")
     if isinstance(written, dict) and isinstance(written.get("$"), str) and written["$"]:
@@ -124,20 +124,20 @@ def _inside_braces(text: str) -> str:
     return inside.replace('"', "'") or "classify.amount > 100"
 
 
-def _edges(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _edges(value: dict[str, Value]) -> Iterator[tuple[int, dict[str, Value]]]:
     edges = value.get("edges")
     for index, edge in enumerate(edges if isinstance(edges, list) else ()):
         if isinstance(edge, dict) and isinstance(edge.get("from"), str) and isinstance(edge.get("to"), str):
             yield index, edge
 
 
-def _did_you_mean(name: str, nodes: dict[str, Any]) -> str:
+def _did_you_mean(name: str, nodes: dict[str, Value]) -> str:
     close = [node for node in nodes if isinstance(node, str) and node.lower() == name.lower()]
     return f"Did you mean {close[0]!r}?" if close else f"Nodes: {', '.join(map(str, nodes)) or 'none'}."
 
 
 def _check_reachable(
-    entry: Any, nodes: dict[str, Any], edges: list[tuple[int, dict[str, Any]]], problems: Problems
+    entry: Any, nodes: dict[str, Value], edges: list[tuple[int, dict[str, Value]]], problems: Problems
 ) -> None:
     if not isinstance(entry, str) or entry not in nodes:
         return
@@ -167,7 +167,9 @@ def _check_reachable(
         )
 
 
-def _check_cycles(nodes: dict[str, Any], edges: list[tuple[int, dict[str, Any]]], problems: Problems) -> None:
+def _check_cycles(
+    nodes: dict[str, Value], edges: list[tuple[int, dict[str, Value]]], problems: Problems
+) -> None:
     """Bounded edges and self-loops removed, what is left must have no cycle."""
     out: dict[str, list[tuple[str, int]]] = {}
     for index, edge in edges:
@@ -203,9 +205,9 @@ def _check_cycles(nodes: dict[str, Any], edges: list[tuple[int, dict[str, Any]]]
 
 
 def _check_ambiguous(
-    value: dict[str, Any],
-    nodes: dict[str, Any],
-    edges: list[tuple[int, dict[str, Any]]],
+    value: dict[str, Value],
+    nodes: dict[str, Value],
+    edges: list[tuple[int, dict[str, Value]]],
     problems: Problems,
 ) -> None:
     for node in nodes:
@@ -233,7 +235,7 @@ def _check_ambiguous(
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
+def _check_node(id: str, node: dict[str, Value], problems: Problems) -> None:
     at: Where = ("nodes", id)
     if id in RESERVED:
         problems.error(
@@ -272,7 +274,7 @@ def _check_node(id: str, node: dict[str, Any], problems: Problems) -> None:
         _check_source(node.get(field), (*at, field), problems)
 
 
-def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
+def _check_names(node: dict[str, Value], at: Where, problems: Problems) -> None:
     evals = node.get("eval")
     names = [item.get("name") for item in evals if isinstance(item, dict)] if isinstance(evals, list) else []
     for index, name in enumerate(names):
@@ -285,7 +287,7 @@ def _check_names(node: dict[str, Any], at: Where, problems: Problems) -> None:
             )
 
 
-def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None:
+def _check_schema(schema: dict[str, Value], at: Where, problems: Problems) -> None:
     if found := schema_problem(schema):
         place, message = found
         problems.error(
@@ -296,7 +298,7 @@ def _check_schema(schema: dict[str, Any], at: Where, problems: Problems) -> None
         )
 
 
-def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> None:
+def _check_evaluator(item: dict[str, Value], at: Where, problems: Problems) -> None:
     if isinstance(item.get("rule"), dict):
         _check_rule(item["rule"], (*at, "rule"), problems)
         _check_kind(item.get("kind"), item["rule"], (*at, "rule"), problems)
@@ -310,7 +312,7 @@ def _check_evaluator(item: dict[str, Any], at: Where, problems: Problems) -> Non
         )
 
 
-def _check_kind(kind: Any, rule: dict[str, Any], at: Where, problems: Problems) -> None:
+def _check_kind(kind: Any, rule: dict[str, Value], at: Where, problems: Problems) -> None:
     """The format's schema takes every rule in both kinds, and every rule is checked; but a reader
     expects `value` to look at the data and `function` at the calls."""
     for name in rule:
@@ -324,7 +326,7 @@ def _check_kind(kind: Any, rule: dict[str, Any], at: Where, problems: Problems) 
             )
 
 
-def _check_rule(rule: dict[str, Any], at: Where, problems: Problems) -> None:
+def _check_rule(rule: dict[str, Value], at: Where, problems: Problems) -> None:
     required = rule.get("output_required")
     for index, text in enumerate(required if isinstance(required, list) else ()):
         _check_path(text, (*at, "output_required", index), problems)
@@ -399,7 +401,7 @@ def _check_url(url: str, at: Where, problems: Problems, *, strict: bool) -> None
 # --- skills and judges --------------------------------------------------------------------------
 
 
-def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Problems, finds: Finds) -> None:
+def _check_skills(value: dict[str, Value], nodes: dict[str, Value], problems: Problems, finds: Finds) -> None:
     inline = value.get("skills")
     known = inline if isinstance(inline, dict) else {}
     for id, skill in known.items():
@@ -436,7 +438,7 @@ def _check_skills(value: dict[str, Any], nodes: dict[str, Any], problems: Proble
                 )
 
 
-def _check_judges(value: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+def _check_judges(value: dict[str, Value], nodes: dict[str, Value], problems: Problems) -> None:
     budget = value.get("judge_budget", 50)
     judges = 0
     for node in nodes.values():

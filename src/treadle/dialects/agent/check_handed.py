@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from treadle.kernel.values import Value
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
@@ -29,7 +30,7 @@ _PATH: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*(\.[a-zA-Z_][a-zA-Z0-9_-]*)*"
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?|[\w.-]+")
 
 
-def check_handed(id: str, node: dict[str, Any], nodes: dict[str, Any], problems: Problems) -> None:
+def check_handed(id: str, node: dict[str, Value], nodes: dict[str, Value], problems: Problems) -> None:
     run, at, names = node.get("run"), ("nodes", id), {*RESERVED, *nodes}
     if isinstance(run, dict) and "input" in run:
         for place, why in doubts(run["input"], names, (*at, "run", "input")):
@@ -46,7 +47,7 @@ def check_handed(id: str, node: dict[str, Any], nodes: dict[str, Any], problems:
         _check_approve(approve, names, (*at, "approve"), problems)
 
 
-def _function_problems(node: dict[str, Any], at: Where) -> Iterator[tuple[Where, str, str]]:
+def _function_problems(node: dict[str, Value], at: Where) -> Iterator[tuple[Where, str, str]]:
     run, retry = node.get("run"), node.get("retry")
     if not isinstance(run, str):
         if "timeout" in node:
@@ -75,7 +76,7 @@ def _function_problems(node: dict[str, Any], at: Where) -> Iterator[tuple[Where,
         )
 
 
-def _check_approve(approve: dict[str, Any], names: set[str], at: Where, problems: Problems) -> None:
+def _check_approve(approve: dict[str, Value], names: set[str], at: Where, problems: Problems) -> None:
     shown = approve.get("show")
     for index, path in enumerate(shown if isinstance(shown, list) else ()):
         if not isinstance(path, str) or not path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import is_reference
@@ -32,7 +32,7 @@ class Condition:
     holds: Callable[[Scope], bool]
 
     @staticmethod
-    def of(written: Mapping[str, Any]) -> Condition:
+    def of(written: Mapping[str, Value]) -> Condition:
         text = written["$"]
         return Condition(text, compile_condition({"$": parse(text)}))
 

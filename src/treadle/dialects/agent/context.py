@@ -32,16 +32,16 @@ def wants_chunk(own: list[Item]) -> bool:
     return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > ITEMS_INLINE_BYTES_MAX
 
 
-def item_of(node: str, result: Mapping[str, Any]) -> Item:
+def item_of(node: str, result: Mapping[str, Value]) -> Item:
     """What is kept of a visit's result for later nodes."""
     return [node, result["data"], *([result["evals"]] if result.get("evals") else ())]
 
 
-def evals_of(item: Item) -> list[dict[str, Any]] | None:
+def evals_of(item: Item) -> list[dict[str, Value]] | None:
     return item[2] if len(item) > 2 else None
 
 
-def entry(data: Value, evals: list[dict[str, Any]] | None) -> Value:
+def entry(data: Value, evals: list[dict[str, Value]] | None) -> Value:
     """What later nodes see of a node: its data, and under `evals` the verdicts by name."""
     if not evals:
         return data

@@ -66,10 +66,10 @@ class AgentDialect(Dialect):
     def needs_model(self, definition: Workflow) -> bool:
         return definition.needs_model
 
-    def check_input(self, definition: Workflow, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, definition: Workflow, input: Value, options: dict[str, Value]) -> Value:
         return inputs.apply(definition.inputs, input, dry_run=bool(options.get("dry_run")))
 
-    def graph(self, definition: Workflow, view: dict[str, Any] | None = None) -> Graph:
+    def graph(self, definition: Workflow, view: dict[str, Value] | None = None) -> Graph:
         return draw(definition, view)
 
 

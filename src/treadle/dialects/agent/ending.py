@@ -7,7 +7,6 @@ a performer in slices, which stores them as one payload; the run's result is its
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import TreadleError
@@ -19,13 +18,13 @@ from .limits import RESULT_INLINE_BYTES_MAX, SEAL_SLICE_BYTES_MAX, TRACE_STEP_BY
 from .states import Branch, State
 
 
-def finish(flow: Flow, error: dict[str, Any] | None = None) -> None:
+def finish(flow: Flow, error: dict[str, Value] | None = None) -> None:
     """The run ends after this step, whatever else is open."""
     flow.ending = error or {}
     flow.ready.clear()
 
 
-def run_error(flow: Flow) -> dict[str, Any] | None:
+def run_error(flow: Flow) -> dict[str, Value] | None:
     """A run has failed if a node's final result is failed; the first such node is named."""
     results = flow.state["results"]
     for step in flow.state["steps"]:
@@ -39,7 +38,7 @@ def run_error(flow: Flow) -> dict[str, Any] | None:
     return None
 
 
-def trace(state: State) -> dict[str, Any]:
+def trace(state: State) -> dict[str, Value]:
     return {
         "steps": state["steps"],
         "edges": state["edges"],
@@ -48,7 +47,7 @@ def trace(state: State) -> dict[str, Any]:
     }
 
 
-def end(flow: Flow, error: dict[str, Any] | None) -> None:
+def end(flow: Flow, error: dict[str, Value] | None) -> None:
     """Ends the run now, or begins to seal what is too large for one record."""
     state = flow.state
     error = error or run_error(flow)
@@ -77,7 +76,7 @@ def fits(state: State) -> bool:
     return size <= RESULT_INLINE_BYTES_MAX
 
 
-def _close(flow: Flow, error: dict[str, Any] | None, results: Value, result: Value) -> None:
+def _close(flow: Flow, error: dict[str, Value] | None, results: Value, result: Value) -> None:
     flow.intents.clear()
     flow.emit("workflow:end", results=results)
     flow.state["ended"] = "failed" if error else "completed"
@@ -104,7 +103,7 @@ def _units(state: State) -> Iterator[tuple[str, str, Value]]:
 
 def _seal(flow: Flow) -> None:
     seal = flow.state["seal"]
-    parts: dict[str, Any] = {"results": {}, "steps": [], "edges": []}
+    parts: dict[str, Value] = {"results": {}, "steps": [], "edges": []}
     size, taken, last = 0, seal["done"], True
     for position, (part, key, value) in enumerate(_units(flow.state)):
         if position < seal["done"]:

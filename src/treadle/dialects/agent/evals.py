@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.json_schema import why_not_applied
@@ -31,13 +31,13 @@ _REASONING: Final = re.compile(r"\A\W*(?:reasoning|reason)\W*:\s*|\A[\s.,:;!*_-]
 _MARKS: Final = "*_`\"'.,:;!?()[]{}<>#-–—"
 
 
-def verdict(name: str, kind: str, passed: bool, reasoning: str) -> dict[str, Any]:
+def verdict(name: str, kind: str, passed: bool, reasoning: str) -> dict[str, Value]:
     if len(reasoning) > REASONING_CHARS_MAX:
         reasoning = reasoning[: REASONING_CHARS_MAX - 1] + "…"
     return {"name": name, "kind": kind, "pass": passed, "reasoning": reasoning}
 
 
-def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Any] | None:
+def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Value] | None:
     """Declared output is checked in full; falling short is an eval failure, so it can be retried.
     `old`: in the words of runs that 0.1.0 began, and by its count of work."""
     if node.validator is None:
@@ -55,8 +55,8 @@ def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Any
 
 
 def decided(
-    evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Any]], *, tells: bool = True
-) -> dict[str, Any]:
+    evaluator: Evaluator, data: Value, calls: Sequence[Mapping[str, Value]], *, tells: bool = True
+) -> dict[str, Value]:
     """A value or function evaluator's verdict. `tells` why calls failed; runs of 0.1.0 did not, and
     counted the work of patterns otherwise."""
     rule = evaluator.rule
@@ -80,8 +80,8 @@ def decided(
 
 
 def with_aliases(
-    calls: Sequence[Mapping[str, Any]], aliases: Mapping[str, Sequence[str]]
-) -> list[Mapping[str, Any]]:
+    calls: Sequence[Mapping[str, Value]], aliases: Mapping[str, Sequence[str]]
+) -> list[Mapping[str, Value]]:
     """Calls as a function evaluator counts them: an MCP alias stands for its canonical tool too."""
     canonical = {alias: name for name, names in aliases.items() for alias in names}
     if not canonical:
@@ -102,7 +102,7 @@ def judge_question(evaluator: Evaluator, data: Value, calls: Value) -> str:
     )
 
 
-def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Any] | None:
+def read_verdict(evaluator: Evaluator, reply: str) -> dict[str, Value] | None:
     """The judge's verdict, or None if the reply cannot be read."""
     text, expected = reply.strip(), evaluator.pass_when.lower()
     word, reasoning = _from_json(text, expected)
@@ -145,13 +145,13 @@ def _from_json(text: str, expected: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def failures(evals: Sequence[Mapping[str, Any]]) -> str:
+def failures(evals: Sequence[Mapping[str, Value]]) -> str:
     """`name (kind): reasoning` of every evaluator that failed."""
     return "; ".join(f"{e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
 
 
 def preamble(
-    retry: Retry, evals: Sequence[Mapping[str, Any]], reflection: str | None, *, end: str = FIX
+    retry: Retry, evals: Sequence[Mapping[str, Value]], reflection: str | None, *, end: str = FIX
 ) -> str:
     """What a new attempt is told about the last one. `end` closes the plain list of failures."""
     listed = "\n".join(f"- {e['name']} ({e['kind']}): {e['reasoning']}" for e in evals if not e["pass"])
@@ -160,7 +160,9 @@ def preamble(
     return f"{lead}\n\n{failed}" if lead else f"{failed}\n\n{end}"
 
 
-def reflect_question(retry: Retry, instruction: str, data: Value, evals: Sequence[Mapping[str, Any]]) -> str:
+def reflect_question(
+    retry: Retry, instruction: str, data: Value, evals: Sequence[Mapping[str, Value]]
+) -> str:
     """What the model is asked when a retry wants a reflection first."""
     lead = retry.reflect or (
         "An attempt at the task below did not pass evaluation. Say in a few sentences what went wrong "

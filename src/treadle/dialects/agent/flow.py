@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from treadle.kernel.model import Context, Decision, Intent, is_reference
 from treadle.kernel.values import Value
@@ -23,13 +22,13 @@ class Flow:
     workflow: Workflow
     state: State
     ctx: Context
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Value]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
     # What goes on in this step, or in the next one.
     ready: list[Ready] = field(default_factory=list)
     # Set when the run ends: the error that ends it, or an empty mapping.
-    ending: dict[str, Any] | None = None
+    ending: dict[str, Value] | None = None
     decision: Decision | None = None
     bytes: int = 0
 
@@ -40,7 +39,7 @@ class Flow:
         self,
         kind: str,
         ref: str,
-        params: dict[str, Any],
+        params: dict[str, Value],
         *,
         due_ns: int | None = None,
         key: str | None = None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from treadle.kernel.values import Value
 from treadle.lang import graph as picture
 
 from .model import Edge, Workflow
@@ -15,7 +16,7 @@ _STATUS: Final[dict[str, picture.NodeStatus]] = {
 }
 
 
-def draw(workflow: Workflow, view: dict[str, Any] | None = None) -> picture.Graph:
+def draw(workflow: Workflow, view: dict[str, Value] | None = None) -> picture.Graph:
     state = (view or {}).get("state") or {}
     results = state.get("results") or {}
     trace = state.get("trace") or {"steps": [], "edges": []}
@@ -51,7 +52,7 @@ def _shape(workflow: Workflow, node: str) -> picture.NodeShape:
     return "step" if workflow.out[node] else "end"
 
 
-def _taken(edges: list[dict[str, Any]], edge: Edge) -> int:
+def _taken(edges: list[dict[str, Value]], edge: Edge) -> int:
     return sum(
         1 for e in edges if e["from"] == edge.source and e["to"] == edge.target and e["reason"] == edge.reason
     )

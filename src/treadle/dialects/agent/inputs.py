@@ -76,7 +76,7 @@ def check_declarations(declared: Any, problems: Problems) -> None:
                 )
 
 
-def apply(declared: dict[str, Any], given: Value, *, dry_run: bool = False) -> dict[str, Any]:
+def apply(declared: dict[str, Value], given: Value, *, dry_run: bool = False) -> dict[str, Value]:
     """The input a run starts with. Raises InputInvalid with every error."""
     if given is None:
         given = {}
@@ -100,7 +100,7 @@ def apply(declared: dict[str, Any], given: Value, *, dry_run: bool = False) -> d
     return value
 
 
-def _problem(value: Value, spec: dict[str, Any]) -> str | None:
+def _problem(value: Value, spec: dict[str, Value]) -> str | None:
     kind = spec["type"]
     if not fits(value, kind):
         if kind == "number" and isinstance(value, int | float) and not isinstance(value, bool):

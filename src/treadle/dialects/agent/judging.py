@@ -6,8 +6,6 @@ again. `visiting` begins the next attempt; it asks this module, never the other 
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value
@@ -74,7 +72,7 @@ def ask_judge(flow: Flow, branch: Branch) -> None:
     _ask(flow, branch, {"op": "judge", "evaluator": visit["at"], "model": model, "nth": flow.state["asks"]})
 
 
-def _ask(flow: Flow, branch: Branch, more: dict[str, Any]) -> None:
+def _ask(flow: Flow, branch: Branch, more: dict[str, Value]) -> None:
     visit, asks = visit_of(branch), flow.state["node_asks"]
     asks[visit["node"]] = asks.get(visit["node"], 0) + 1
     params = {
@@ -107,7 +105,12 @@ def _stopped(flow: Flow, branch: Branch) -> bool:
 
 
 def _failed(
-    flow: Flow, branch: Branch, message: str, *, stop: str | None = None, error: dict[str, Any] | None = None
+    flow: Flow,
+    branch: Branch,
+    message: str,
+    *,
+    stop: str | None = None,
+    error: dict[str, Value] | None = None,
 ) -> None:
     data = visit_of(branch)["data"]
     leave(flow, branch, "failed", data, extra={"error": message}, stop=stop, error=error)

@@ -8,7 +8,7 @@ goes on at the join with everything its branches left, in edge order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.model import Receipt, is_reference
@@ -50,7 +50,7 @@ def leave(
     *,
     extra: Mapping[str, Value] | None = None,
     stop: str | None = None,
-    error: dict[str, Any] | None = None,
+    error: dict[str, Value] | None = None,
 ) -> None:
     """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
     ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
@@ -132,7 +132,7 @@ def _unpaid(
     return "failed", {**extra, "error": over}
 
 
-def _merge(flow: Flow, branch: Branch, data: Value, leaving: dict[str, Any]) -> None:
+def _merge(flow: Flow, branch: Branch, data: Value, leaving: dict[str, Value]) -> None:
     """Large data is not at hand here: a performer puts the extra onto it, then the node is left."""
     visit = visit_of(branch)
     visit["stage"], visit["leaving"] = "merge", leaving
@@ -198,7 +198,7 @@ def _go_unasked(flow: Flow, branch: Branch, asked: Sequence[Edge], why_not: str)
         follow(flow, branch, default, DEFAULT_PATH, ONLY_PATH)
 
 
-def stop_run(flow: Flow, why: str, error: dict[str, Any] | None, *, at: list[Any] | None = None) -> None:
+def stop_run(flow: Flow, why: str, error: dict[str, Value] | None, *, at: list[Value] | None = None) -> None:
     """The run ends although other branches may be inside a node: each of these nodes fails here, its
     work so far kept, so that every node that was entered is left and nothing follows the run's end.
     Where each branch was (`at`: the one that stops the run) is kept for a retry."""
@@ -236,7 +236,7 @@ def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
             flow.emit(type, node=visit["node"], **payload)
 
 
-def interrupted(flow: Flow, branch: Branch) -> list[list[Any]]:
+def interrupted(flow: Flow, branch: Branch) -> list[list[Value]]:
     """How a branch goes on that was inside a visit: at its route, or in the middle of the node, so that
     nothing that was answered is asked again; or with the node once more, where it had only begun."""
     visit = branch["visit"]
@@ -254,11 +254,11 @@ def interrupted(flow: Flow, branch: Branch) -> list[list[Any]]:
     return [[branch["id"], "visit", visit["node"]]]
 
 
-def _object(value: Value) -> dict[str, Any]:
+def _object(value: Value) -> dict[str, Value]:
     return value if isinstance(value, dict) else {}
 
 
-def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Any]) -> None:
+def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Value]) -> None:
     state = flow.state
     state["results"][node] = result
     size = len(encode(result))
@@ -314,7 +314,7 @@ def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> 
     go(flow, branch, edge.target)
 
 
-def set_out(flow: Flow, branch: Branch, how: list[Any]) -> None:
+def set_out(flow: Flow, branch: Branch, how: list[Value]) -> None:
     """A new branch takes the edge it was forked for; a run that is sent on, the one that was chosen."""
     index, reason, traced = how
     follow(flow, branch, flow.workflow.edges[index], reason, traced)
@@ -380,7 +380,7 @@ def on_route(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
     """Nobody says where to go: the run ends here, failed, over a node if one has failed too."""
     node, fatal = visit_of(branch)["node"], code in FATAL
-    error: dict[str, Any] | None = TreadleError(
+    error: dict[str, Value] | None = TreadleError(
         f"routing after {node} failed: {message}",
         cls="user" if fatal else "transport",
         code=code if fatal else "ROUTE_FAILED",

@@ -6,7 +6,7 @@ lot (a long chain of skipped nodes, a very large result) the rest follows in the
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.machine import Machine
@@ -91,7 +91,7 @@ class AgentMachine(Machine):
             return "the run is between two nodes; fork at another record"
         return None
 
-    def view(self, definition: Workflow, state: State) -> dict[str, Any]:
+    def view(self, definition: Workflow, state: State) -> dict[str, Value]:
         return {
             "state": {"results": state["results"], "trace": ending.trace(state)},
             "stats": {"usage": state["usage"], "steps": len(state["steps"]), "retries": state["retries"]},
@@ -123,7 +123,7 @@ def _decided(flow: Flow) -> Decision:
                 visiting.take_up(flow, branch)
             case _:
                 visiting.enter(flow, branch, what)
-    more: dict[str, Any] | None = None
+    more: dict[str, Value] | None = None
     if flow.ending is not None:
         if flow.full:
             more = {"ending": flow.ending}
@@ -238,7 +238,7 @@ def _retry(flow: Flow, event: Retry) -> None:
     state["ended"], state["seal"], state["visits"], state["resume"] = None, None, 0, []
 
 
-def _by_hand(flow: Flow, at: list[Any], how: dict[str, Any], by: str | None) -> list[Any]:
+def _by_hand(flow: Flow, at: list[Value], how: dict[str, Value], by: str | None) -> list[Value]:
     """Where a retry goes on, with the result that a person gives the node, if they do."""
     if not how.keys() & {"skip", "fail"}:
         return at

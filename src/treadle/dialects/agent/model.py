@@ -111,7 +111,7 @@ class Node:
     id: str
     name: str
     skills: tuple[str, ...] = ()
-    output: dict[str, Any] | None = None
+    output: dict[str, Value] | None = None
     max_turns: int = MAX_TURNS
     model: str | None = None
     judge_model: str | None = None
@@ -128,7 +128,7 @@ class Node:
     retry: Retry | None = None
     budget: Budget | None = None
     approve: Approve | None = None
-    child: dict[str, Any] | None = None
+    child: dict[str, Value] | None = None
     # `module:function`, or the name of a registered one.
     function: str | None = None
     timeout_ns: int | None = None
@@ -157,13 +157,13 @@ class Workflow:
     entry: str
     nodes: dict[str, Node]
     edges: tuple[Edge, ...]
-    body: dict[str, Any]
+    body: dict[str, Value]
     model: str | None = None
     judge_model: str | None = None
     budget: Budget | None = None
     halt_on_failure: bool = False
     max_steps: int = MAX_STEPS
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Value] = field(default_factory=dict)
 
     @cached_property
     def out(self) -> dict[str, tuple[Edge, ...]]:
@@ -224,7 +224,7 @@ def load(body: Value) -> Workflow:
     )
 
 
-def _node(id: str, spec: dict[str, Any]) -> Node:
+def _node(id: str, spec: dict[str, Value]) -> Node:
     tools = spec.get("tools") or {}
     rules, rules_only = _cascade(spec.get("rules"))
     context, context_only = _cascade(spec.get("context"))
@@ -274,7 +274,7 @@ def _ordered(schema: Any) -> Any:
     return found
 
 
-def _cascade(value: Any) -> tuple[list[Any], bool]:
+def _cascade(value: Any) -> tuple[list[Value], bool]:
     if isinstance(value, dict):
         return value["sources"], bool(value.get("only"))
     return value or [], False
@@ -288,7 +288,7 @@ def _paths(items: Any) -> tuple[Path, ...]:
     return tuple(Path.parse(item) for item in items or ())
 
 
-def _evaluator(spec: dict[str, Any]) -> Evaluator:
+def _evaluator(spec: dict[str, Value]) -> Evaluator:
     rule = spec.get("rule") or {}
     return Evaluator(
         name=spec["name"],
@@ -306,7 +306,7 @@ def _evaluator(spec: dict[str, Any]) -> Evaluator:
     )
 
 
-def _requires(spec: dict[str, Any] | None) -> Requires | None:
+def _requires(spec: dict[str, Value] | None) -> Requires | None:
     if spec is None:
         return None
     return Requires(
@@ -316,7 +316,7 @@ def _requires(spec: dict[str, Any] | None) -> Requires | None:
     )
 
 
-def _retry(spec: dict[str, Any] | None) -> Retry | None:
+def _retry(spec: dict[str, Value] | None) -> Retry | None:
     if spec is None:
         return None
     if "delay" in spec:
@@ -332,11 +332,11 @@ def _retry(spec: dict[str, Any] | None) -> Retry | None:
             return Retry(spec["max"])
 
 
-def _budget(spec: dict[str, Any] | None) -> Budget | None:
+def _budget(spec: dict[str, Value] | None) -> Budget | None:
     return None if spec is None else Budget(spec.get("usd"), spec.get("tokens"))
 
 
-def _approve(spec: dict[str, Any] | None) -> Approve | None:
+def _approve(spec: dict[str, Value] | None) -> Approve | None:
     if spec is None:
         return None
     return Approve(

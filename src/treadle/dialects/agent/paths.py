@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.patterns import Pattern, PatternBudget, TooMuchWork, compile_pattern
@@ -83,7 +83,7 @@ class Match:
     pattern: Pattern | None = None
 
     @staticmethod
-    def of(spec: dict[str, Any]) -> Match:
+    def of(spec: dict[str, Value]) -> Match:
         op = next(name for name in ("equals", "in", "matches") if name in spec)
         pattern = compile_pattern(spec["matches"]) if op == "matches" else None
         return Match(Path.parse(spec["path"]), op, spec[op], pattern)

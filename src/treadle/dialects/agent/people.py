@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.ids import intent_id
 from treadle.kernel.model import Intent
@@ -26,7 +26,7 @@ DECISION_SCHEMA: Final = {
 }
 
 
-def open_task(flow: Flow, branch: Branch, params: dict[str, Any], due_ns: int | None = None) -> None:
+def open_task(flow: Flow, branch: Branch, params: dict[str, Value], due_ns: int | None = None) -> None:
     intent = Intent(kind="task", params=params, ref=branch["id"], due_ns=due_ns)
     ctx = flow.ctx
     identity = encode([ctx.run, ctx.definition, ctx.key])

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treadle.kernel.values import Value
+
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-TEXT: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
-TEXTS: Final[dict[str, Any]] = {"type": "array", "items": TEXT}
-TEXTS_1: Final[dict[str, Any]] = {**TEXTS, "minItems": 1}
-COUNT_1: Final[dict[str, Any]] = {"type": "integer", "minimum": 1}
+TEXT: Final[dict[str, Value]] = {"type": "string", "minLength": 1}
+TEXTS: Final[dict[str, Value]] = {"type": "array", "items": TEXT}
+TEXTS_1: Final[dict[str, Value]] = {**TEXTS, "minItems": 1}
+COUNT_1: Final[dict[str, Value]] = {"type": "integer", "minimum": 1}
 
 
-def _closed(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+def _closed(properties: dict[str, Value], *required: str, **more: Any) -> dict[str, Value]:
     return {
         "type": "object",
         "properties": properties,
@@ -27,11 +29,11 @@ def _closed(properties: dict[str, Any], *required: str, **more: Any) -> dict[str
     }
 
 
-def _one_of_required(*names: str) -> dict[str, Any]:
+def _one_of_required(*names: str) -> dict[str, Value]:
     return {"anyOf": [{"required": [name]} for name in names]}
 
 
-SOURCE: Final[dict[str, Any]] = {
+SOURCE: Final[dict[str, Value]] = {
     "oneOf": [
         TEXT,
         _closed({"inline": {"type": "string"}}, "inline"),
@@ -84,7 +86,7 @@ _RULE: Final = _closed(
 )
 
 
-def _evaluator(kind: str, properties: dict[str, Any], *required: str) -> dict[str, Any]:
+def _evaluator(kind: str, properties: dict[str, Value], *required: str) -> dict[str, Value]:
     return _closed({"name": TEXT, "kind": {"const": kind}, **properties}, "name", "kind", *required)
 
 
@@ -197,7 +199,7 @@ _INPUT: Final = _closed(
     "type",
 )
 
-WORKFLOW: Final[dict[str, Any]] = {
+WORKFLOW: Final[dict[str, Value]] = {
     "$schema": DRAFT,
     "title": "Agent workflow",
     "type": "object",
@@ -247,7 +249,7 @@ WORKFLOW: Final[dict[str, Any]] = {
 
 SKILL_ID: Final = r"^(?!.*--)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$"
 
-SKILL: Final[dict[str, Any]] = {
+SKILL: Final[dict[str, Value]] = {
     "$schema": DRAFT,
     "title": "Skill",
     **_closed(

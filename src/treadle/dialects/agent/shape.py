@@ -14,6 +14,7 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from treadle.kernel.values import Value
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
@@ -36,7 +37,7 @@ LEGACY: Final = (
 )
 
 
-def check_shape(value: dict[str, Any], problems: Problems) -> None:
+def check_shape(value: dict[str, Value], problems: Problems) -> None:
     """Adds everything in which a document is not shaped like a workflow."""
     for error in _SHAPE.iter_errors(value):
         where: Where = tuple(error.absolute_path)
@@ -121,7 +122,7 @@ def _choice(error: ValidationError, given: str) -> tuple[str, str]:
     return f"{given} cannot stand here", f"Write {forms}."
 
 
-def _form(option: dict[str, Any]) -> str:
+def _form(option: dict[str, Value]) -> str:
     if "properties" not in option:
         return _TERMS.get(str(option.get("type")), "a Source")
     parts = [

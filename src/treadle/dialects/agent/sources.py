@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from treadle.kernel.values import Value, digest
@@ -22,7 +22,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+\Z")
 
 # ResolvedSources by field path.
-Resolved = Mapping[str, Mapping[str, Any]]
+Resolved = Mapping[str, Mapping[str, Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _without_dots(path: str) -> str:
     return "/".join(kept)
 
 
-def fields(body: dict[str, Any], input: Value, templates: Mapping[str, Any]) -> dict[str, Value]:
+def fields(body: dict[str, Value], input: Value, templates: Mapping[str, Value]) -> dict[str, Value]:
     """Every Source of a run, by field path."""
     found: dict[str, Value] = {}
     for field in ("rules", "context"):
@@ -161,7 +161,7 @@ def _layered(resolved: Resolved, field: str, node: Node) -> list[str]:
 def assemble(
     node: Node,
     resolved: Resolved,
-    skills: Mapping[str, Mapping[str, Any]],
+    skills: Mapping[str, Mapping[str, Value]],
     preamble: str | None = None,
 ) -> str:
     """N3: preamble, rules, background, skills, then the node's own instruction, never altered."""

@@ -6,7 +6,7 @@ node costs at most the one answer in flight, and a tool that has returned is nev
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt
@@ -95,7 +95,7 @@ def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
     needed = node.requires
     if needed is None:
         return True
-    root: dict[str, Any] = {}
+    root: dict[str, Value] = {}
     for path in (*needed.required, *(match.path for match in needed.matches)):
         name = path.segments[0][0]
         value = flow.load(flow.state["input"] if name == "input" else flow.lookup(branch, name))
@@ -190,7 +190,7 @@ def fail(
     *,
     data: Value = None,
     stop: str | None = None,
-    error: dict[str, Any] | None = None,
+    error: dict[str, Value] | None = None,
 ) -> None:
     """The agent failed; its work so far is kept. With `fail_soft` the node succeeds all the same. No
     message: the data says why."""
@@ -323,7 +323,7 @@ def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         visit = visit_of(branch)
         flow.warn(visit["node"], [f"the model called {visit['pending'][0]['tool']!r}, which is not there"])
     if receipt.status != "ok":
-        outcome: dict[str, Any] = {"error": message_of(receipt)}
+        outcome: dict[str, Value] = {"error": message_of(receipt)}
     elif isinstance(value, dict) and "error" in value:
         outcome = {"error": str(value["error"])}
     else:
@@ -332,7 +332,7 @@ def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
         next_call(flow, branch)
 
 
-def _returned(flow: Flow, branch: Branch, outcome: dict[str, Any]) -> bool:
+def _returned(flow: Flow, branch: Branch, outcome: dict[str, Value]) -> bool:
     """Records one call; an error goes to the model like any other result. False if that was one
     too many, and the node has failed over it."""
     visit = visit_of(branch)

@@ -7,7 +7,6 @@ multiply without bound); what depends on guards, on input or on patches from out
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
@@ -27,7 +26,7 @@ _ARC_NAMES = frozenset({"_prev", "_task", "_attempt", "outcome"})
 _TASK_NAMES = frozenset({"event"})
 
 
-def analyse(reader: Reader, body: dict[str, Any]) -> None:
+def analyse(reader: Reader, body: dict[str, Value]) -> None:
     net = Net(body)
     _unreachable(reader, net)
     _arcs(reader, net)
@@ -369,7 +368,7 @@ def _check_names(
             )
 
 
-def _check_workload(reader: Reader, text: str, path: Path, workload: dict[str, Any]) -> None:
+def _check_workload(reader: Reader, text: str, path: Path, workload: dict[str, Value]) -> None:
     for root, key in dict.fromkeys(expression(text).uses):
         if (
             root == "workload"

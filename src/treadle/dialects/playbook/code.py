@@ -13,8 +13,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import Reader
@@ -25,7 +26,7 @@ _TEMPLATE: Final = re.compile(
 )
 
 
-def read_code(reader: Reader, task: dict[str, Any], path: Path, steps: Iterable[str]) -> dict[str, Any]:
+def read_code(reader: Reader, task: dict[str, Value], path: Path, steps: Iterable[str]) -> dict[str, Value]:
     """Checks a python task's inline code; gives the task, with `context` where its code asks for it."""
     if task["kind"] != "python" or (text := _text(task)) is None:
         return task
@@ -48,7 +49,7 @@ def read_code(reader: Reader, task: dict[str, Any], path: Path, steps: Iterable[
     return _with_context(task, tree, [name for name in steps if name.isidentifier()])
 
 
-def _text(task: dict[str, Any]) -> str | None:
+def _text(task: dict[str, Value]) -> str | None:
     if isinstance(code := task.get("code"), str):
         return code
     if isinstance(encoded := task.get("code_b64"), str) and "{{" not in encoded:
@@ -83,14 +84,14 @@ def _unrendered(tree: ast.Module) -> str | None:
     return None
 
 
-def _with_context(task: dict[str, Any], tree: ast.Module, steps: list[str]) -> dict[str, Any]:
+def _with_context(task: dict[str, Value], tree: ast.Module, steps: list[str]) -> dict[str, Value]:
     args = task.get("args")
     if "context" in task or (isinstance(args, dict) and "context" in args):
         return task
     wanted: dict[str, None] = {}
     for key in _keys_of_context(tree):
         wanted.update(dict.fromkeys((*_SCOPES, "steps") if key is None else (key,)))
-    context: dict[str, Any] = {scope: f"{{{{ {scope} }}}}" for scope in _SCOPES if scope in wanted}
+    context: dict[str, Value] = {scope: f"{{{{ {scope} }}}}" for scope in _SCOPES if scope in wanted}
     named = steps if "steps" in wanted else [name for name in steps if name in wanted]
     if named or "steps" in wanted:
         context["steps"] = {name: f"{{{{ {name} }}}}" for name in named}

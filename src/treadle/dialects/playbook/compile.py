@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
@@ -67,7 +68,7 @@ def _stem(file: str | None) -> str | None:
     return base.rsplit(".", 1)[0] or None
 
 
-def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
+def _read_root(reader: Reader, root: dict[str, Value]) -> dict[str, Value]:
     for key in root:
         if key == "vars":
             reader.error(
@@ -84,7 +85,7 @@ def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
         reader.error(
             "kind_unknown", ("kind",), f"kind is {kind!r}", hint="kind: Playbook", rule="PLAYBOOK §5.31"
         )
-    body: dict[str, Any] = {
+    body: dict[str, Value] = {
         "metadata": reader.mapping(root.get("metadata"), "metadata_invalid", ("metadata",), "metadata") or {},
         "workload": reader.mapping(root.get("workload"), "workload_invalid", ("workload",), "workload") or {},
     }
@@ -109,7 +110,7 @@ def _read_root(reader: Reader, root: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _read_workflow(reader: Reader, value: Any) -> list[dict[str, Any]]:
+def _read_workflow(reader: Reader, value: Value) -> list[dict[str, Value]]:
     if not isinstance(value, list):
         reader.error(
             "workflow_missing",
@@ -124,7 +125,7 @@ def _read_workflow(reader: Reader, value: Any) -> list[dict[str, Any]]:
     steps = frozenset(
         step["step"] for step in value if isinstance(step, dict) and isinstance(step.get("step"), str)
     )
-    out: list[dict[str, Any]] = []
+    out: list[dict[str, Value]] = []
     seen: dict[str, None] = {}
     for index, item in enumerate(value):
         path: Path = ("workflow", index)
@@ -142,7 +143,7 @@ def _read_workflow(reader: Reader, value: Any) -> list[dict[str, Any]]:
     return out
 
 
-def _read_keychain(reader: Reader, value: Any) -> list[dict[str, Any]]:
+def _read_keychain(reader: Reader, value: Value) -> list[dict[str, Value]]:
     if value is None:
         return []
     if not isinstance(value, list):
@@ -154,7 +155,7 @@ def _read_keychain(reader: Reader, value: Any) -> list[dict[str, Any]]:
             rule="004 §2.1",
         )
         return []
-    out: list[dict[str, Any]] = []
+    out: list[dict[str, Value]] = []
     seen: dict[str, None] = {}
     for index, entry in enumerate(value):
         path: Path = ("keychain", index)
@@ -195,7 +196,7 @@ def _fields_text(wanted: Any) -> str:
     return f" with the fields {', '.join(wanted)}"
 
 
-def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:
+def _read_workbook(reader: Reader, value: Value) -> dict[str, Value]:
     """`{tasks: {name: task}}`, `{name: task}` or a list of `{name, tool: task}`."""
     if value is None:
         return {}
@@ -214,7 +215,7 @@ def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:
             "workbook_invalid", ("workbook",), f"workbook must be a mapping or a list, not {kind_of(value)}"
         )
         return {}
-    out: dict[str, Any] = {}
+    out: dict[str, Value] = {}
     for name, item, path in entries:
         task = item
         if isinstance(item, dict) and isinstance(item.get("tool"), dict):
@@ -235,7 +236,7 @@ def _read_workbook(reader: Reader, value: Any) -> dict[str, Any]:
     return out
 
 
-def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, Any]:
+def _read_executor(reader: Reader, value: Value, names: list[str]) -> dict[str, Value]:
     executor = reader.mapping(value, "executor_invalid", ("executor",), "executor") or {}
     spec = reader.mapping(executor.get("spec"), "spec_invalid", ("executor", "spec"), "executor.spec") or {}
     reader.slips(spec, ("executor", "spec"), _EXECUTOR_KEYS, "executor.spec")
@@ -270,7 +271,7 @@ def _read_executor(reader: Reader, value: Any, names: list[str]) -> dict[str, An
     return executor
 
 
-def _check_workbook_calls(reader: Reader, body: dict[str, Any]) -> None:
+def _check_workbook_calls(reader: Reader, body: dict[str, Value]) -> None:
     entries = body.get("workbook", {})
     places = [(task, path) for task, path in each_task(body)]
     places += [(task, ("workbook", name)) for name, task in entries.items()]
@@ -291,7 +292,7 @@ def _check_workbook_calls(reader: Reader, body: dict[str, Any]) -> None:
             )
 
 
-def _check_join_sources(reader: Reader, body: dict[str, Any], names: list[str]) -> None:
+def _check_join_sources(reader: Reader, body: dict[str, Value], names: list[str]) -> None:
     for index, step in enumerate(body["workflow"]):
         join = ((step.get("spec") or {}).get("policy") or {}).get("admit", {}).get("join")
         if isinstance(join, dict):
@@ -301,13 +302,13 @@ def _check_join_sources(reader: Reader, body: dict[str, Any], names: list[str]) 
                     reader.error("join_step_unknown", path, f"join waits for {source!r}, which is no step")
 
 
-def each_task(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
+def each_task(body: dict[str, Value]) -> Iterator[tuple[dict[str, Value], Path]]:
     for index, step in enumerate(body["workflow"]):
         for position, task in enumerate(step.get("tool") or ()):
             yield task, ("workflow", index, "tool", position)
 
 
-def _check_templates(reader: Reader, body: dict[str, Any]) -> None:
+def _check_templates(reader: Reader, body: dict[str, Value]) -> None:
     """Every template compiles; where the engine itself evaluates, no secret may be read."""
     for part in ("workload", "executor"):
         for path, text in _texts(body.get(part), (part,)):
@@ -352,7 +353,7 @@ def _check_template(reader: Reader, text: str, path: Path, *, control: bool) -> 
                 reader.spelled_b(path, f"{{{{ {written} }}}}", canonical)
 
 
-def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _texts(value: Value, path: Path) -> Iterator[tuple[Path, str]]:
     if is_template(value):
         yield path, value
     elif isinstance(value, dict):

@@ -54,7 +54,7 @@ class PlaybookDialect(Dialect):
             return None, problems
         return replace(definition, warnings=tuple(problems)), problems
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Value]:
         """For editors: what a file of this dialect may hold, with the tools that are known here."""
         return json_schema(self._surroundings.callables(), self._surroundings.declared)
 
@@ -68,7 +68,7 @@ class PlaybookDialect(Dialect):
     def about(self, body: Any) -> tuple[str | None, Value]:
         return (body.get("metadata") or {}).get("description"), body.get("workload")
 
-    def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, definition: Any, input: Value, options: dict[str, Value]) -> Value:
         if input is None:
             input = {}
         if not isinstance(input, dict):
@@ -77,7 +77,7 @@ class PlaybookDialect(Dialect):
         inputs.check_input(definition, input)
         return input
 
-    def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
+    def graph(self, definition: Any, view: dict[str, Value] | None = None) -> Graph:
         return picture(definition, view)
 
 

@@ -8,7 +8,9 @@ step cannot fail, the failure takes another way, or the target is plainly meant 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
+
+from treadle.kernel.values import Value
 
 from .net import Net, always
 from .reading import Reader
@@ -43,7 +45,7 @@ def arcs_on_failure(reader: Reader, net: Net) -> None:
             caught = caught or (not net.inclusive(name) and (always(arc) or _takes_failure(arc)))
 
 
-def _may_fail(net: Net, step: dict[str, Any]) -> bool:
+def _may_fail(net: Net, step: dict[str, Value]) -> bool:
     """Whether a failure of this step reaches its arcs."""
     policy = (step.get("spec") or {}).get("policy") or {}
     own = None if "loop" in step else (policy.get("failure") or {}).get("mode")
@@ -53,7 +55,7 @@ def _may_fail(net: Net, step: dict[str, Any]) -> bool:
     return any(task["kind"] not in _CANNOT_FAIL for task in step.get("tool") or ())
 
 
-def _takes_failure(arc: dict[str, Any]) -> bool:
+def _takes_failure(arc: dict[str, Value]) -> bool:
     when = arc.get("when")
     return isinstance(when, str) and _ON_FAILURE.search(when) is not None
 

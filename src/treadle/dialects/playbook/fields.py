@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from treadle.kernel.values import Value
 from treadle.lang.fields import Declared, Field, Fields
 from treadle.lang.sql import wrong_with
 from treadle.lang.text import Path
@@ -23,7 +24,7 @@ _RULE: Final = "PLAYBOOK §6.51"
 _NEAR: Final = 0.8
 
 
-def check_fields(reader: Reader, body: dict[str, Any], declared: Declared) -> None:
+def check_fields(reader: Reader, body: dict[str, Value], declared: Declared) -> None:
     """Every task of the steps and of the workbook."""
     workbook = body.get("workbook") or {}
     for index, step in enumerate(body["workflow"]):
@@ -41,7 +42,7 @@ def check_fields(reader: Reader, body: dict[str, Any], declared: Declared) -> No
 
 
 def _check_call(
-    reader: Reader, task: dict[str, Any], entry: dict[str, Any], path: Path, declared: Declared
+    reader: Reader, task: dict[str, Value], entry: dict[str, Value], path: Path, declared: Declared
 ) -> None:
     kind = entry.get("kind", "")
     if (fields := OWN.get(kind) or declared(kind)) is not None:
@@ -50,7 +51,7 @@ def _check_call(
         _check_missing(reader, {**merge(entry, own), "kind": kind}, fields, path)
 
 
-def _check_task(reader: Reader, task: dict[str, Any], fields: Fields, path: Path) -> None:
+def _check_task(reader: Reader, task: dict[str, Value], fields: Fields, path: Path) -> None:
     kind = task["kind"]
     for key, value in task.items():
         if (field := fields.find(key) or COMMON.find(key)) is not None:
@@ -79,7 +80,7 @@ def _check_task(reader: Reader, task: dict[str, Any], fields: Fields, path: Path
             _check_sql(reader, task[key], (*path, key))
 
 
-def _check_type(reader: Reader, field: Field, key: str, value: Any, path: Path, what: str) -> None:
+def _check_type(reader: Reader, field: Field, key: str, value: Value, path: Path, what: str) -> None:
     if is_template(value) or field.takes(value):
         return
     shown = f"{value!r:.60}" if isinstance(value, str | int | float | bool) else kind_of(value)
@@ -93,7 +94,7 @@ def _check_type(reader: Reader, field: Field, key: str, value: Any, path: Path, 
 
 
 def _unknown(
-    reader: Reader, key: str, present: dict[str, Any], known: list[str], path: Path, what: str
+    reader: Reader, key: str, present: dict[str, Value], known: list[str], path: Path, what: str
 ) -> None:
     if key in ("retry", "retries", "max_retries", "retry_policy"):
         reader.warning(
@@ -132,7 +133,7 @@ def _retry_hint(given: Any) -> str:
     )
 
 
-def _check_missing(reader: Reader, task: dict[str, Any], fields: Fields, path: Path) -> None:
+def _check_missing(reader: Reader, task: dict[str, Value], fields: Fields, path: Path) -> None:
     kind, args, spec = task["kind"], task.get("args"), task.get("spec")
     places = [task, args] if fields.in_args and isinstance(args, dict) else [task]
     if fields.in_args and is_template(args):
@@ -161,7 +162,7 @@ def _spellings(fields: Fields, name: str) -> Iterator[str]:
         yield from field.also
 
 
-def _check_sql(reader: Reader, value: Any, path: Path) -> None:
+def _check_sql(reader: Reader, value: Value, path: Path) -> None:
     for index, item in enumerate(value if isinstance(value, list) else [value]):
         text = item.get("sql") if isinstance(item, dict) else item
         if not isinstance(text, str) or is_template(text) or (wrong := wrong_with(text)) is None:

@@ -8,10 +8,11 @@ Unset failure mode: `failed`, other branches run to their end. `fail_fast`: ever
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import ExpressionError
+from treadle.kernel.model import Status
 from treadle.kernel.values import Value
 
 from . import loops
@@ -41,9 +42,9 @@ _CLASSES: Final = {
 }
 
 
-def after(turn: Turn, step: Step, token: Token, event: dict[str, Any], boundary: Boundary) -> None:
+def after(turn: Turn, step: Step, token: Token, event: dict[str, Value], boundary: Boundary) -> None:
     """Routes an ended step-run and counts its failure if nobody handled it."""
-    error: dict[str, Any] | None = event.get("error")
+    error: dict[str, Value] | None = event.get("error")
     special = token.get("special")
     if special is not None:
         # final_step, on_failure and on_cancel end the run; their next is not followed.
@@ -89,7 +90,7 @@ def _set_only(boundary: Boundary) -> None:
         _count(boundary.turn, boundary.step, boundary.token, template_failure(problem), hard=True)
 
 
-def _count(turn: Turn, step: Step, token: Token, error: dict[str, Any], *, hard: bool) -> None:
+def _count(turn: Turn, step: Step, token: Token, error: dict[str, Value], *, hard: bool) -> None:
     failures = turn.state["failures"]
     turn.state["hard"] = bool(turn.state.get("hard")) or hard
     if len(failures) < FAILURES_KEPT_MAX:
@@ -157,13 +158,13 @@ def conclude(turn: Turn) -> None:
     _end(turn, _status(state))
 
 
-def special(turn: Turn, step: str, what: str, event: dict[str, Any]) -> None:
+def special(turn: Turn, step: str, what: str, event: dict[str, Value]) -> None:
     """Places the token of a step that closes the run, with the summary as its arguments."""
     name = turn.place(step, summary(turn), event, None)
     turn.state["tokens"][name]["special"] = what
 
 
-def summary(turn: Turn) -> dict[str, Any]:
+def summary(turn: Turn) -> dict[str, Value]:
     """What final_step is told: counts, references and failures, never payloads."""
     state = turn.state
     done, failed = state["done"], state["failed"]
@@ -189,7 +190,7 @@ def _reference(turn: Turn, name: str, entry: StepEntry) -> Value:
     return {"kind": "step_ref", "ref": f"treadle://execution/{turn.ctx.run}/step/{name}", "step": name}
 
 
-def _status(state: State) -> Any:
+def _status(state: State) -> Status:
     if state.get("hard"):
         return "failed"
     if state["failures"]:
@@ -197,7 +198,7 @@ def _status(state: State) -> Any:
     return "completed"
 
 
-def _end(turn: Turn, status: Any) -> None:
+def _end(turn: Turn, status: Status) -> None:
     state = turn.state
     state["phase"] = "over"
     turn.status = status
@@ -224,7 +225,7 @@ def run_result(turn: Turn) -> Value:
     return entry.get("result") if entry is not None else None
 
 
-def run_error(step: str, error: dict[str, Any], failures: list[Failed]) -> dict[str, Any]:
+def run_error(step: str, error: dict[str, Value], failures: list[Failed]) -> dict[str, Value]:
     kind = str(error.get("kind") or "unknown")
     others = [{"step": item["step"], "error": item["error"]} for item in failures[:FAILURES_SHOWN_MAX]]
     return {

@@ -18,7 +18,7 @@ from .reading import Reader
 from .templates import Tree
 
 
-def check_schema(reader: Reader, metadata: dict[str, Any]) -> None:
+def check_schema(reader: Reader, metadata: dict[str, Value]) -> None:
     """That it is a JSON Schema at all, at deploy time."""
     if (schema := metadata.get("input_schema")) is None:
         return
@@ -57,7 +57,7 @@ def check_input(playbook: Playbook, given: dict[str, Value]) -> None:
         raise InputInvalid(f"the input does not fit the playbook: {first}{more}", details={"errors": errors})
 
 
-def _without(schema: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+def _without(schema: dict[str, Value], keys: list[str]) -> dict[str, Value]:
     if not keys:
         return schema
     out = dict(schema)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import Reader
@@ -22,7 +22,7 @@ Kinds = Callable[[], Collection[str]]
 _OWN = SUSPENDING | {"workbook", "noop", "python", "shell", "http", "postgres", "duckdb", "artifact"}
 
 
-def unknown_kinds(reader: Reader, body: dict[str, Any], kinds: Kinds) -> None:
+def unknown_kinds(reader: Reader, body: dict[str, Value], kinds: Kinds) -> None:
     """Warns of each task whose kind nobody here knows."""
     strange = [(path, kind) for path, kind in _used(body) if kind not in _OWN]
     known = kinds() if strange else ()
@@ -39,7 +39,7 @@ def unknown_kinds(reader: Reader, body: dict[str, Any], kinds: Kinds) -> None:
             )
 
 
-def _used(body: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+def _used(body: dict[str, Value]) -> Iterator[tuple[Path, str]]:
     for index, step in enumerate(body["workflow"]):
         for place, task in enumerate(step.get("tool") or ()):
             yield ("workflow", index, "tool", place, "kind"), task["kind"]

@@ -6,7 +6,7 @@ schedules (`entry_step`, a loop's `mode`) is no knob of a task either.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 
@@ -40,21 +40,23 @@ def copied(value: Value) -> Value:
     return [copied(item) for item in value] if type(value) is list else value
 
 
-def knobs(spec: dict[str, Any] | None) -> dict[str, Any]:
+def knobs(spec: dict[str, Value] | None) -> dict[str, Value]:
     return {key: value for key, value in (spec or {}).items() if key not in _ROUTING}
 
 
-def defaults_for(kind: str, executor_policy: dict[str, Any]) -> dict[str, Any]:
+def defaults_for(kind: str, executor_policy: dict[str, Value]) -> dict[str, Value]:
     """`executor.spec.policy.defaults`: for all tasks, or under a kind's name for that kind only."""
     defaults = executor_policy.get("defaults") or {}
     shared = {key: value for key, value in defaults.items() if key != "kinds"}
-    own: dict[str, Any] = merge(shared, (defaults.get("kinds") or {}).get(kind) or {})
+    own: dict[str, Value] = merge(shared, (defaults.get("kinds") or {}).get(kind) or {})
     return own
 
 
-def effective_spec(kind: str, executor: dict[str, Any], *inner: dict[str, Any] | None) -> dict[str, Any]:
+def effective_spec(
+    kind: str, executor: dict[str, Value], *inner: dict[str, Value] | None
+) -> dict[str, Value]:
     """merge(kind defaults, executor.spec, step.spec, loop.spec, task.spec) without any policy."""
-    spec: dict[str, Any] = defaults_for(kind, executor.get("policy") or {})
+    spec: dict[str, Value] = defaults_for(kind, executor.get("policy") or {})
     for layer in (executor, *inner):
         spec = merge(spec, knobs(layer))
     return spec

@@ -8,7 +8,7 @@ Without a TTL a payload of scope `step` may go once its run has ended, one of sc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.machine import FOREVER_NS
 from treadle.kernel.values import Value
@@ -19,7 +19,7 @@ from .handles import is_stored
 SCOPES: Final = ("step", "execution", "workflow", "permanent")
 
 
-def lifetime_ns(reference: Mapping[str, Any]) -> int | None:
+def lifetime_ns(reference: Mapping[str, Value]) -> int | None:
     """Nanoseconds after the run's end; None: as long as the run; FOREVER_NS: for ever."""
     scope, ttl = reference.get("scope"), reference.get("ttl")
     if scope == "permanent":

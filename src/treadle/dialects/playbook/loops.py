@@ -12,7 +12,7 @@ one worker, which reports how each of them ended and gives back those it did not
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.limits import INT_MAX, INT_MIN
@@ -42,7 +42,7 @@ LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
 
 
-def start(turn: Turn, step: Step, token: Token) -> dict[str, Any] | None:
+def start(turn: Turn, step: Step, token: Token) -> dict[str, Value] | None:
     """Sets a loop up in its token. The error of a collection that is none, else None."""
     loop = step.loop
     assert loop is not None
@@ -86,7 +86,7 @@ def start(turn: Turn, step: Step, token: Token) -> dict[str, Any] | None:
     return None
 
 
-def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]) -> None:
+def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Value]) -> None:
     """Opens iterations while the loop's limit and the turn's room allow."""
     tracker, loop = token["loop"], step.loop
     assert loop is not None
@@ -116,7 +116,7 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]
         turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index))))
 
 
-def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Any]) -> None:
+def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Value]) -> None:
     """Hands the next iterations to one worker, unless one has some already."""
     tracker, loop = token["loop"], step.loop
     assert loop is not None
@@ -157,7 +157,14 @@ def take_lease(tracker: Tracker) -> list[int]:
 
 
 def settle(
-    turn: Turn, step: Step, token: Token, index: int, *, result: Value, error: Value, writes: list[list[Any]]
+    turn: Turn,
+    step: Step,
+    token: Token,
+    index: int,
+    *,
+    result: Value,
+    error: Value,
+    writes: list[list[Value]],
 ) -> None:
     """Counts one finished iteration."""
     tracker = token["loop"]
@@ -270,11 +277,11 @@ def _keep(turn: Turn, name: str, tracker: Tracker, chunk: Value, level: int, *, 
     tracker["keeping"] += 1
 
 
-def _manifest(parts: list[Value]) -> dict[str, Any]:
+def _manifest(parts: list[Value]) -> dict[str, Value]:
     return {"kind": "manifest", "strategy": "concat", "parts": parts}
 
 
-def result_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
+def result_of(turn: Turn, step: Step, token: Token) -> dict[str, Value]:
     tracker = token["loop"]
     results: Value = tracker["chunk"]
     if tracker["parts"]:
@@ -282,7 +289,7 @@ def result_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
         rest = [tracker["chunk"]] if tracker["chunk"] else []
         results = {**_manifest(parts + rest), "count": tracker["low"]}
     stats = {"total": tracker["total"], "success": tracker["success"], "failed": tracker["failed"]}
-    out: dict[str, Any] = {"results": results, "stats": stats}
+    out: dict[str, Value] = {"results": results, "stats": stats}
     reduce = step.loop.reduce if step.loop is not None else None
     if reduce == "collect":
         out["reduced"] = [r for r in results if r is not None] if isinstance(results, list) else results
@@ -316,13 +323,13 @@ def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
             tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), own))
 
 
-def conflict(step: Step, tracker: Written, writes: list[list[Any]]) -> dict[str, Any] | None:
+def conflict(step: Step, tracker: Written, writes: list[list[Value]]) -> dict[str, Value] | None:
     """Two parallel iterations that write different values to one key contradict each other."""
     loop = step.loop
     assert loop is not None
     if loop.mode != "parallel" or loop.conflicts != "reject":
         return None
-    known: dict[str, Any] = tracker["writes"]
+    known: dict[str, Value] = tracker["writes"]
     for path, value in writes:
         if _contradicts(known, tracker.get("above") or {}, path, value):
             message = f"step {step.name!r}: iterations write different values to ctx.{path}"
@@ -335,7 +342,7 @@ def conflict(step: Step, tracker: Written, writes: list[list[Any]]) -> dict[str,
     return None
 
 
-def _contradicts(known: dict[str, Any], above: dict[str, Any], path: str, value: Value) -> bool:
+def _contradicts(known: dict[str, Value], above: dict[str, Value], path: str, value: Value) -> bool:
     """Whether an earlier iteration wrote something else to this key, to one above or one below it."""
     if path in known:
         return bool(known[path] != value)
@@ -347,7 +354,7 @@ def _parents(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def patches(step: Step, tracker: Written, index: int, writes: list[list[Any]]) -> list[list[Any]]:
+def patches(step: Step, tracker: Written, index: int, writes: list[list[Value]]) -> list[list[Value]]:
     """What an iteration's writes make of ctx, under the loop's policy; remembers them for the next."""
     loop = step.loop
     assert loop is not None

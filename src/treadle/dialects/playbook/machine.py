@@ -67,7 +67,7 @@ class PlaybookMachine(Machine):
     def has_lifetimes(self, definition: Playbook) -> bool:
         return definition.has_lifetimes
 
-    def lifetime_ns(self, reference: Mapping[str, Any]) -> int | None:
+    def lifetime_ns(self, reference: Mapping[str, Value]) -> int | None:
         return lifetime_ns(reference)
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
@@ -101,7 +101,7 @@ class PlaybookMachine(Machine):
     def _cancel(self, turn: Turn, event: Cancel) -> Decision:
         definition, state = turn.playbook, turn.state
         reason = event.reason or "cancelled"
-        error: dict[str, Any] = {
+        error: dict[str, Value] = {
             "class": "user",
             "code": "CANCELLED",
             "message": reason,
@@ -124,7 +124,7 @@ class PlaybookMachine(Machine):
         finish.special(turn, definition.on_cancel, "on_cancel", {"name": "execution.cancelled"})
         return self._drive(turn)
 
-    def view(self, definition: Playbook, state: State) -> dict[str, Any]:
+    def view(self, definition: Playbook, state: State) -> dict[str, Value]:
         steps = {name: _step_view(entry) for name, entry in state["steps"].items()}
         for token in state["tokens"].values():
             if token["status"] == "pending" and token["step"] not in steps:
@@ -135,7 +135,7 @@ class PlaybookMachine(Machine):
         ]
         gates = [state["tokens"][name]["step"] for name in state["parked"]] + joins.incomplete(state)
         waiting = [{"kind": "gate", "id": f"gate:{step}", "name": step} for step in dict.fromkeys(gates)]
-        view: dict[str, Any] = {"state": {"ctx": state["ctx"], "steps": steps, "tokens": tokens}}
+        view: dict[str, Value] = {"state": {"ctx": state["ctx"], "steps": steps, "tokens": tokens}}
         if waiting and state["phase"] == "flow":
             view["waiting_for"] = waiting
         return {**view, "stats": {"steps": state["done"] + state["failed"]}}
@@ -146,7 +146,7 @@ class PlaybookMachine(Machine):
         """Before the first token every keychain entry must resolve; no value comes back."""
         playbook = turn.playbook
         turn.state["phase"] = "keychain"
-        params: dict[str, Any] = {
+        params: dict[str, Value] = {
             "name": "keychain",
             "step": playbook.entry,
             "prove": list(playbook.keychain),
@@ -308,12 +308,12 @@ def _is_report(ref: Ref, receipt: Receipt) -> bool:
     return is_reference(receipt.value) and ref.mark in ("", "args", "lease")
 
 
-def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Any]:
+def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Value]:
     """Defaults under the request, deeply merged; defaults may be templates over the merged whole."""
     given = (ctx.blob(input) if is_reference(input) else input) or {}
     defaults = definition.workload.value_if_constant
     merged = merge(defaults, given)
-    workload: dict[str, Any] = canonical(merged)
+    workload: dict[str, Value] = canonical(merged)
     if not definition.workload.constant:
         names = {
             "workload": merged,
@@ -357,7 +357,7 @@ def _locked(turn: Turn, receipt: Receipt) -> Decision:
     return turn.decision()
 
 
-def _step_view(entry: StepEntry) -> dict[str, Any]:
+def _step_view(entry: StepEntry) -> dict[str, Value]:
     status = "running" if entry["active"] else entry["status"]
     view = {"status": status, "runs": entry["runs"], "result": entry.get("result")}
     return {**view, "error": entry["error"]} if "error" in entry else view

@@ -38,7 +38,7 @@ SPARE_BYTES_MAX: Final = 2048
 TOKENS_MAX: Final = 100_000
 
 
-def new_state(workload: dict[str, Any]) -> State:
+def new_state(workload: dict[str, Value]) -> State:
     return {
         "workload": workload,
         "ctx": {},
@@ -66,7 +66,7 @@ class Turn:
         self.playbook, self.state, self.ctx = playbook, state, ctx
         # What an earlier record had no room for happened before anything of this one.
         backlog = state["backlog"]
-        self.events: list[dict[str, Any]] = backlog[:EVENTS_MAX]
+        self.events: list[dict[str, Value]] = backlog[:EVENTS_MAX]
         if backlog:
             state["backlog"] = backlog[EVENTS_MAX:]
         self.intents: list[Intent] = []
@@ -77,7 +77,7 @@ class Turn:
         self.again = False
         self.status: Status | None = None
         self.result: Value = None
-        self.error: dict[str, Any] | None = None
+        self.error: dict[str, Value] | None = None
 
     @property
     def room(self) -> bool:
@@ -88,7 +88,7 @@ class Turn:
             and self.stored < STORED_BYTES_MAX
         )
 
-    def emit(self, type: str, **data: Any) -> None:
+    def emit(self, type: str, **data: Value) -> None:
         event = {"type": type, **data}
         if self.state["backlog"] or len(self.events) >= EVENTS_HARD_MAX:
             self.state["backlog"].append(event)
@@ -128,7 +128,7 @@ class Turn:
 
     # --- what is too large for the journal ------------------------------------------------------
 
-    def store(self, value: Value, schema_hint: str | None = None) -> dict[str, Any]:
+    def store(self, value: Value, schema_hint: str | None = None) -> dict[str, Value]:
         """Puts a value away, whatever its size."""
         reference = self.ctx.store(value, schema_hint=schema_hint)
         self.stored += reference["size"]
@@ -162,7 +162,7 @@ class Turn:
             left += len(encode(out[name])) - sizes[name]
         return out
 
-    def light_params(self, params: dict[str, Any]) -> dict[str, Any]:
+    def light_params(self, params: dict[str, Value]) -> dict[str, Value]:
         """What a worker is told, small enough for a record, however many names a step's templates have."""
         if is_first():
             return params
@@ -189,7 +189,9 @@ class Turn:
 
     # --- ctx and names -------------------------------------------------------------------------
 
-    def patch(self, writes: list[list[Any]], shown: list[list[Any]] | None = None, /, **about: Any) -> None:
+    def patch(
+        self, writes: list[list[Value]], shown: list[list[Value]] | None = None, /, **about: Value
+    ) -> None:
         """Applies writes to ctx, records them (or what is `shown` for them), and has parked tokens
         looked at again."""
         if not writes:
@@ -203,7 +205,7 @@ class Turn:
         self.emit("ctx.patched", **about, data=dict(writes if shown is None else shown))
 
     def scope(
-        self, args: Mapping[str, Any], *, iteration: Mapping[str, Any] | None = None, **names: Any
+        self, args: Mapping[str, Value], *, iteration: Mapping[str, Value] | None = None, **names: Any
     ) -> Scope:
         """The names that guards, admission and arguments see."""
         state, run = self.state, self.ctx.run
@@ -222,7 +224,7 @@ class Turn:
         layers = (args, ctx, iteration, workload, StepResults(state["steps"]))
         return Scope(fixed, layers, self.playbook.steps)
 
-    def own_iter(self) -> dict[str, Any]:
+    def own_iter(self) -> dict[str, Value]:
         """The scratchpad a step-run starts with: empty, or its caller's iteration as the parent."""
         parent = self.ctx.options.get("iter")
         return {"parent": parent} if parent else {}
@@ -233,7 +235,7 @@ class Turn:
         self,
         step: str,
         args: dict[str, Value],
-        event: Mapping[str, Any],
+        event: Mapping[str, Value],
         source: str | None,
         *,
         ready: bool = True,

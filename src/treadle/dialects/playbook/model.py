@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value, decode_trusted, encode
 
@@ -42,7 +42,7 @@ class Rule:
 
     when: Field | bool | None
     do: str
-    then: dict[str, Any]
+    then: dict[str, Value]
     to: str | None = None
     set_iter: Tree | None = None
     set_ctx: Tree | None = None
@@ -70,8 +70,8 @@ class Task:
     kind: str
     index: int
     config: Tree
-    verbatim: dict[str, Any]
-    spec: dict[str, Any]
+    verbatim: dict[str, Value]
+    spec: dict[str, Value]
     rules: tuple[Rule, ...] | None
     set_ctx: Tree | None
     set_iter: Tree | None
@@ -83,7 +83,7 @@ class Task:
     called_with: Tree | None = None
 
     @property
-    def view(self) -> dict[str, Any]:
+    def view(self) -> dict[str, Value]:
         return {"name": self.name, "kind": self.kind, "index": self.index}
 
     def fields(self, scope: Scope, *, load: bool) -> Value:
@@ -140,9 +140,9 @@ class Step:
 
 @dataclass(slots=True)
 class Playbook:
-    metadata: dict[str, Any]
+    metadata: dict[str, Value]
     workload: Tree
-    keychain: dict[str, dict[str, Any]]
+    keychain: dict[str, dict[str, Value]]
     # What the entries' own templates read of the workload; None: all of it.
     keychain_workload: list[str] | None
     # Which fields of which entries the tasks read; the proof before the first token asks for them.
@@ -203,10 +203,10 @@ def _both(one: list[str] | None, other: list[str] | None) -> list[str] | None:
 
 
 class _Loader:
-    def __init__(self, executor: dict[str, Any], workbook: dict[str, Any], steps: frozenset[str]) -> None:
+    def __init__(self, executor: dict[str, Value], workbook: dict[str, Value], steps: frozenset[str]) -> None:
         self.executor, self.workbook, self.steps = executor, workbook, steps
 
-    def step(self, body: dict[str, Any], index: int) -> Step:
+    def step(self, body: dict[str, Value], index: int) -> Step:
         name, spec = body["step"], body.get("spec") or {}
         policy = spec.get("policy") or {}
         admit = policy.get("admit") or {}
@@ -265,7 +265,7 @@ class _Loader:
         )
 
     def task(
-        self, body: dict[str, Any], index: int, where: str, outer: tuple[dict[str, Any] | None, ...]
+        self, body: dict[str, Value], index: int, where: str, outer: tuple[dict[str, Value] | None, ...]
     ) -> Task:
         spec = body.get("spec") or {}
         called = body["kind"] == "workbook"
@@ -342,7 +342,7 @@ def _condition(value: Value, where: str) -> Field | bool:
     return Field(value, where) if is_template(value) else bool(value)
 
 
-def _rule(body: dict[str, Any], where: str) -> Rule:
+def _rule(body: dict[str, Value], where: str) -> Rule:
     otherwise = "else" in body
     then = body["else"]["then"] if otherwise else body["then"]
     return Rule(
@@ -358,7 +358,7 @@ def _rule(body: dict[str, Any], where: str) -> Rule:
     )
 
 
-def _arc(body: dict[str, Any], where: str) -> Arc:
+def _arc(body: dict[str, Value], where: str) -> Arc:
     return Arc(
         step=body["step"],
         when=_condition(body["when"], f"{where}.when") if "when" in body else None,
@@ -367,7 +367,7 @@ def _arc(body: dict[str, Any], where: str) -> Arc:
     )
 
 
-def _loop(body: dict[str, Any], where: str) -> Loop:
+def _loop(body: dict[str, Value], where: str) -> Loop:
     spec = body.get("spec") or {}
     policy = spec.get("policy") or {}
     source = body["in"]
@@ -385,7 +385,7 @@ def _loop(body: dict[str, Any], where: str) -> Loop:
     )
 
 
-def _join(body: dict[str, Any], where: str) -> Join:
+def _join(body: dict[str, Value], where: str) -> Join:
     return Join(
         sources=tuple(body.get("from") or ()),
         mode=body.get("mode") or "all",

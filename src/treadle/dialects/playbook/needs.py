@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 
@@ -90,13 +90,13 @@ def _add(known: dict[str, None] | None, key: str | None) -> dict[str, None] | No
     return known
 
 
-def pick(source: Mapping[str, Any], keys: list[str] | None) -> dict[str, Any]:
+def pick(source: Mapping[str, Value], keys: list[str] | None) -> dict[str, Value]:
     if keys is None:
         return dict(source)
     return {key: source[key] for key in keys if key in source}
 
 
-def gather(needs: Needs, state: Mapping[str, Any]) -> dict[str, Value]:
+def gather(needs: Needs, state: Mapping[str, Value]) -> dict[str, Value]:
     """The parts of a run's state that a step's templates name."""
     out: dict[str, Value] = {}
     if workload := pick(state["workload"], needs.workload):

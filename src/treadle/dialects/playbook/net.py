@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 
 class Net:
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, body: dict[str, Value]) -> None:
         self.body = body
-        self.steps: dict[str, dict[str, Any]] = {step["step"]: step for step in body["workflow"]}
+        self.steps: dict[str, dict[str, Value]] = {step["step"]: step for step in body["workflow"]}
         self.index = {name: position for position, name in enumerate(self.steps)}
         self.executor = (body.get("executor") or {}).get("spec") or {}
         self.entry = self.executor.get("entry_step") or next(iter(self.steps))
@@ -20,7 +20,7 @@ class Net:
             *(self.executor[k] for k in ("final_step", "on_failure", "on_cancel") if self.executor.get(k)),
         ]
 
-    def arcs(self, name: str) -> list[dict[str, Any]]:
+    def arcs(self, name: str) -> list[dict[str, Value]]:
         return (self.steps[name].get("next") or {}).get("arcs") or []
 
     def inclusive(self, name: str) -> bool:
@@ -83,6 +83,6 @@ class Net:
         work.append((node, iter([arc["step"] for arc in self.arcs(node)])))
 
 
-def always(arc: dict[str, Any]) -> bool:
+def always(arc: dict[str, Value]) -> bool:
     """Whether an arc matches whatever the data are."""
     return arc.get("when", True) is True

@@ -11,7 +11,7 @@ from .edition import is_first
 from .handles import Handle
 
 
-def loop_view(index: int, total: int) -> dict[str, Any]:
+def loop_view(index: int, total: int) -> dict[str, Value]:
     return {
         "index": index + 1,
         "index0": index,
@@ -21,7 +21,7 @@ def loop_view(index: int, total: int) -> dict[str, Any]:
     }
 
 
-def output_view(kind: str, outcome: Mapping[str, Any]) -> Any:
+def output_view(kind: str, outcome: Mapping[str, Value]) -> Any:
     """Spelling B's `output`: a handle of the result, like a task's name. `.data` is the body for http and
     the whole result otherwise; what the result has no key for is read from the outcome."""
     result = outcome.get("result")

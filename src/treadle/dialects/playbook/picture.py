@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.graph import Edge, Graph, Node, NodeStatus
 
 from .model import Playbook, Step
@@ -17,7 +18,7 @@ _STATUS: dict[str, NodeStatus] = {
 }
 
 
-def picture(playbook: Playbook, view: dict[str, Any] | None = None) -> Graph:
+def picture(playbook: Playbook, view: dict[str, Value] | None = None) -> Graph:
     state = (view or {}).get("state") or {}
     steps, tokens = state.get("steps") or {}, state.get("tokens") or []
     title = str(playbook.metadata.get("name") or "playbook")
@@ -43,7 +44,7 @@ def picture(playbook: Playbook, view: dict[str, Any] | None = None) -> Graph:
     return graph
 
 
-def _node(step: Step, entry: dict[str, Any] | None, waiting: int, playbook: Playbook) -> Node:
+def _node(step: Step, entry: dict[str, Value] | None, waiting: int, playbook: Playbook) -> Node:
     kinds = ", ".join(dict.fromkeys(task.kind for task in step.tasks))
     label = f"{step.name}\n{kinds}" if kinds else step.name
     shape: Any = "step" if step.tasks else "choice"

@@ -56,13 +56,13 @@ class Sleep:
 class Ended:
     status: str
     result: Value
-    error: dict[str, Any] | None
+    error: dict[str, Value] | None
 
 
 Action = Perform | Sleep | Ended
 
 
-def new_frame(iteration: dict[str, Any]) -> dict[str, Any]:
+def new_frame(iteration: dict[str, Value]) -> dict[str, Value]:
     return {"pc": 0, "attempt": 1, "iter": iteration, "prev": None, "entries": {}, "ctx": [], "tasks": {}}
 
 
@@ -72,7 +72,7 @@ def task_key(first_intent: str, task: str, entry: int, item: int | None = None) 
     return digest(parts if item is None else [*parts, item])
 
 
-def failure(kind: str, message: str, *, code: str | None = None, **more: Any) -> dict[str, Any]:
+def failure(kind: str, message: str, *, code: str | None = None, **more: Any) -> dict[str, Value]:
     return {"kind": kind, "retryable": False, "code": code, "message": message, "details": {}, **more}
 
 
@@ -80,27 +80,27 @@ class Pipeline:
     def __init__(
         self,
         step: Step,
-        inputs: Mapping[str, Any],
-        frame: dict[str, Any],
+        inputs: Mapping[str, Value],
+        frame: dict[str, Value],
         *,
         run: str,
-        keychain: Mapping[str, Any] | None = None,
+        keychain: Mapping[str, Value] | None = None,
     ) -> None:
         self.step, self.frame = step, frame
-        self.events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Value]] = []
         self.retries = 0
         self.idle = 0
         self._ended: Ended | None = None
-        self._outcome: dict[str, Any] = {}
+        self._outcome: dict[str, Value] = {}
         self._entered = False
-        self.stamp: dict[str, Any] = {"step": step.name}
+        self.stamp: dict[str, Value] = {"step": step.name}
         if (iteration := inputs.get("iteration")) is not None:
             self.stamp["iteration"] = iteration
         ctx = dict(inputs.get("ctx") or {})
         for path, value in frame["ctx"]:
             write(ctx, path, value)
         args, workload = inputs.get("args") or {}, inputs.get("workload") or {}
-        names: dict[str, Any] = {
+        names: dict[str, Value] = {
             "workload": workload,
             "ctx": ctx,
             "args": args,
@@ -150,18 +150,18 @@ class Pipeline:
         self.frame["args"] = args
         self._use_args(args)
 
-    def _use_args(self, args: dict[str, Any]) -> None:
+    def _use_args(self, args: dict[str, Value]) -> None:
         names = self.scope.names
         names["args"] = names["input"] = args
         self.scope.layers = (args, *self.scope.layers[1:])
 
-    def _given(self) -> dict[str, Any]:
+    def _given(self) -> dict[str, Value]:
         """What the step itself hands to its tasks' code."""
         args = self.scope.names["args"]
         own = self.step.args.value_if_constant if self.step.args is not None else {}
         return {key: args[key] for key in own if key in args}
 
-    def frame_again(self) -> dict[str, Any] | None:
+    def frame_again(self) -> dict[str, Value] | None:
         """Where a retry of the failed step goes on: at the task that failed, entered anew. None: from the
         beginning, because nothing was finished before it. What it wrote into ctx is in ctx by then."""
         if sum(self.frame["entries"].values()) < 2 or self.frame["pc"] >= len(self.step.tasks):
@@ -172,7 +172,7 @@ class Pipeline:
     def woke(self) -> None:
         self.frame.pop("sleep", None)
 
-    def config(self, task: Task, *, load: bool = True) -> dict[str, Any]:
+    def config(self, task: Task, *, load: bool = True) -> dict[str, Value]:
         """The task's fields rendered for its tool."""
         scope, more = self.scope, task.verbatim
         if task.called_with is not None:
@@ -180,7 +180,7 @@ class Pipeline:
             scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
             more = {**more, "args": given}
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        config: dict[str, Any] = copied(task.fields(scope, load=load))
+        config: dict[str, Value] = copied(task.fields(scope, load=load))
         if task.kind in _TAKE_ARGS and (given := self._given()):
             own = config.get("args")
             config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
@@ -198,12 +198,12 @@ class Pipeline:
         self._entered = True
         return int(entries[task.name])
 
-    def emit(self, type: str, **data: Any) -> None:
+    def emit(self, type: str, **data: Value) -> None:
         self.events.append({"type": type, **self.stamp, **data})
 
     # --- what came of it -----------------------------------------------------------------------
 
-    def settle(self, outcome: dict[str, Any]) -> None:
+    def settle(self, outcome: dict[str, Value]) -> None:
         """Takes the outcome of the current task and applies the task's policy to it."""
         task = self.step.tasks[self.frame["pc"]]
         if task.loop is not None and "sub" in self.frame:
@@ -251,7 +251,7 @@ class Pipeline:
         return None, None
 
     def _act(
-        self, task: Task, rule: Rule | None, index: int | None, outcome: dict[str, Any], delay: float | None
+        self, task: Task, rule: Rule | None, index: int | None, outcome: dict[str, Value], delay: float | None
     ) -> None:
         ok = outcome["status"] == "ok"
         # No policy: an error fails. A policy without a match: continue, whatever the outcome.
@@ -292,7 +292,7 @@ class Pipeline:
         self.frame.pop("entered", None)
         self._entered = False
 
-    def _delay(self, task: Task, rule: Rule, outcome: dict[str, Any]) -> float | None:
+    def _delay(self, task: Task, rule: Rule, outcome: dict[str, Value]) -> float | None:
         """Seconds until the next attempt; None when there is none left."""
         attempt = self.frame["attempt"]
         if attempt >= self._number(rule.attempts, ATTEMPTS):
@@ -314,7 +314,7 @@ class Pipeline:
             delay *= 0.5 + int(digest(seed)[-4:], 16) / 0x1FFFE
         return min(float(delay), WAIT_S_MAX)
 
-    def _retry(self, task: Task, outcome: dict[str, Any], delay: float) -> None:
+    def _retry(self, task: Task, outcome: dict[str, Value], delay: float) -> None:
         attempt = self.frame["attempt"]
         failed = {"task": task.name, "attempt": attempt, "data": {"delay": delay}}
         self.emit("task.attempt.failed", **failed, error=outcome.get("error"))
@@ -335,11 +335,13 @@ class Pipeline:
             raise ExpressionError(f"step {self.step.name!r}: {value!r:.200} is not a number")
         return number
 
-    def _render(self, set_iter: Tree | None, set_ctx: Tree | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _render(
+        self, set_iter: Tree | None, set_ctx: Tree | None
+    ) -> tuple[dict[str, Value], dict[str, Value]]:
         iter_writes = set_iter.render(self.scope) if set_iter is not None else {}
         return iter_writes, set_ctx.render(self.scope) if set_ctx is not None else {}
 
-    def _write(self, iter_writes: dict[str, Any], ctx_writes: dict[str, Any]) -> None:
+    def _write(self, iter_writes: dict[str, Value], ctx_writes: dict[str, Value]) -> None:
         # Values in canonical order of keys, as a frame brings them back.
         for path, value in iter_writes.items():
             write(self.frame["iter"], path, canonical(value))
@@ -349,19 +351,19 @@ class Pipeline:
             kept = [pair for pair in self.frame["ctx"] if pair[0] != path]
             self.frame["ctx"] = [*kept, [path, value]]
 
-    def _remember(self, task: Task, outcome: dict[str, Any]) -> None:
+    def _remember(self, task: Task, outcome: dict[str, Value]) -> None:
         if outcome["status"] == "ok":
             self.frame["prev"] = self.scope.names["_prev"] = outcome.get("result")
             # Which task gave it, and at which attempt: its spec says how the result is kept.
             self.frame["by"] = [self.frame["pc"], self.frame["attempt"]]
         if task.name in self.step.needs.tasks and task.name not in RESERVED:
-            entry: dict[str, Any] = {
+            entry: dict[str, Value] = {
                 key: outcome[key] for key in ("status", "result", "error", "http", "meta") if key in outcome
             }
             self.frame["tasks"][task.name] = entry
             self._name_result(task.name, entry)
 
-    def _name_result(self, name: str, entry: dict[str, Any]) -> None:
+    def _name_result(self, name: str, entry: dict[str, Value]) -> None:
         result = entry.get("result")
         config = self.step.tasks[self.step.labels[name]].spec.get("result") or {}
         self.scope.names[name] = Handle(
@@ -373,8 +375,8 @@ class Pipeline:
             extracted=extracted(config, result) if config.get("select") else None,
         )
 
-    def _report(self, task: Task, outcome: dict[str, Any], policy: dict[str, Any] | None) -> None:
-        data: dict[str, Any] = {"task": task.name, "attempt": self.frame["attempt"]}
+    def _report(self, task: Task, outcome: dict[str, Value], policy: dict[str, Value] | None) -> None:
+        data: dict[str, Value] = {"task": task.name, "attempt": self.frame["attempt"]}
         if policy is not None:
             data["data"] = policy
         if outcome["status"] == "ok":
@@ -382,7 +384,7 @@ class Pipeline:
         else:
             self.emit("task.failed", **data, error=outcome.get("error"))
 
-    def _end(self, status: str, error: dict[str, Any] | None = None) -> Ended:
+    def _end(self, status: str, error: dict[str, Value] | None = None) -> Ended:
         result = self.frame["prev"]
         self._ended = Ended(status, result, error)
         return self._ended
@@ -421,7 +423,7 @@ class Pipeline:
         self.scope.names["loop"] = loop_view(sub["at"], len(sub["items"]))
         return int(sub["at"])
 
-    def _loop_settle(self, loop: Loop, outcome: dict[str, Any]) -> dict[str, Any] | None:
+    def _loop_settle(self, loop: Loop, outcome: dict[str, Value]) -> dict[str, Value] | None:
         """Counts one item; gives the outcome of the whole loop once it is over."""
         sub = self.frame["sub"]
         total, over = len(sub["items"]), sub["at"] >= len(sub["items"])
@@ -440,7 +442,7 @@ class Pipeline:
         failed = outcome["status"] == "error" and not loop.best_effort
         return {**outcome, "status": "error" if failed else "ok", "result": result}
 
-    def _use_iter(self, iteration: dict[str, Any]) -> None:
+    def _use_iter(self, iteration: dict[str, Value]) -> None:
         args, ctx, _, workload, steps = self.scope.layers
         self.frame["iter"] = self.scope.names["iter"] = iteration
         self.scope.layers = (args, ctx, iteration, workload, steps)
@@ -465,7 +467,7 @@ def loop_where(task: Task) -> str:
     return f"{task.where}, loop.in"
 
 
-def write(target: dict[str, Any], path: str, value: Value) -> None:
+def write(target: dict[str, Value], path: str, value: Value) -> None:
     """Sets a dotted path, making mappings on the way; siblings are kept, shared parents are copied."""
     head, _, rest = path.partition(".")
     if not rest:
@@ -481,7 +483,7 @@ def canonical(value: Value) -> Value:
     return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
 
 
-def worker_failure(status: str, error: Mapping[str, Any]) -> dict[str, Any]:
+def worker_failure(status: str, error: Mapping[str, Value]) -> dict[str, Value]:
     """The error of a pipeline whose worker failed outside any task."""
     kind = {"timeout": "timeout", "cancelled": "cancelled"}.get(status, "unknown")
     if error.get("class") == "authorization":
@@ -490,5 +492,5 @@ def worker_failure(status: str, error: Mapping[str, Any]) -> dict[str, Any]:
     return failure(kind, message, code=error.get("code"), details=error.get("details") or {})
 
 
-def template_failure(error: ExpressionError) -> dict[str, Any]:
+def template_failure(error: ExpressionError) -> dict[str, Value]:
     return failure("template", error.message, code=error.code, details=error.details)

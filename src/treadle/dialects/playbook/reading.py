@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError
+from treadle.kernel.values import Value
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path
 
@@ -69,7 +70,7 @@ class Reader:
                 message = f"{what} does nothing with {key!r}"
                 self.warning("key_slip", (*path, key), message, hint=f"did you mean {near[0]!r}?")
 
-    def mapping(self, value: Any, code: str, path: Path, what: str) -> dict[str, Any] | None:
+    def mapping(self, value: Value, code: str, path: Path, what: str) -> dict[str, Value] | None:
         """The value as a mapping; null is an empty one; anything else is reported."""
         if value is None:
             return {}
@@ -78,11 +79,11 @@ class Reader:
             return None
         return value
 
-    def choice(self, value: Any, allowed: tuple[str, ...], code: str, path: Path, what: str) -> None:
+    def choice(self, value: Value, allowed: tuple[str, ...], code: str, path: Path, what: str) -> None:
         if value not in allowed:
             self.error(code, path, f"{what} is {value!r}", hint=f"write one of: {', '.join(allowed)}")
 
-    def template(self, value: Any, path: Path) -> Expression | None:
+    def template(self, value: Value, path: Path) -> Expression | None:
         """Compiles one text; a broken template is reported with its line."""
         if not is_template(value):
             return None
@@ -100,7 +101,7 @@ class Reader:
             )
             return None
 
-    def condition(self, value: Any, path: Path) -> Any:
+    def condition(self, value: Value, path: Path) -> Any:
         """A `when`: one expression, or plain true/false."""
         if isinstance(value, bool):
             return value
@@ -147,7 +148,7 @@ def kind_of(value: Any) -> str:
             return "a mapping"
 
 
-def reject_conditions(reader: Reader, value: dict[str, Any], path: Path, what: str, hint: str) -> None:
+def reject_conditions(reader: Reader, value: dict[str, Value], path: Path, what: str, hint: str) -> None:
     """`when` is the only conditional keyword (004 §4); a guard under another name would be dropped."""
     for key in CONDITIONS:
         if key in value:
@@ -160,7 +161,7 @@ def reject_conditions(reader: Reader, value: dict[str, Any], path: Path, what: s
             )
 
 
-def reject_legacy(reader: Reader, value: dict[str, Any], path: Path, what: str) -> None:
+def reject_legacy(reader: Reader, value: dict[str, Value], path: Path, what: str) -> None:
     """The migration checklist of seed 004 §13, wherever the old keywords stand."""
     for key, (code, replacement) in LEGACY.items():
         if key in value:

@@ -52,8 +52,8 @@ class Boundary:
         turn: Turn,
         step: Step,
         token: Token,
-        event: dict[str, Any],
-        iteration: dict[str, Any] | None,
+        event: dict[str, Value],
+        iteration: dict[str, Value] | None,
     ) -> None:
         self.turn, self.step, self.token, self.event = turn, step, token, event
         outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
@@ -108,7 +108,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name, mark="args"))))
 
 
-def argument_scope(step: Step, arc: Arc, params: Mapping[str, Any], run: str) -> Scope:
+def argument_scope(step: Step, arc: Arc, params: Mapping[str, Value], run: str) -> Scope:
     """The names that an arc's arguments see, rebuilt at the worker."""
     args, iteration, event = params["args"], params["iter"], params["event"]
     ctx, workload = params.get("ctx") or {}, params.get("workload") or {}
@@ -135,8 +135,8 @@ def apply_step_set(boundary: Boundary) -> None:
 
 
 def boundary_event(
-    name: str, step: Step, *, result: Value, error: dict[str, Any] | None, attempt: int, **more: Any
-) -> dict[str, Any]:
+    name: str, step: Step, *, result: Value, error: dict[str, Value] | None, attempt: int, **more: Any
+) -> dict[str, Value]:
     status = "error" if name == "step.failed" else "ok"
     return {
         "name": name,

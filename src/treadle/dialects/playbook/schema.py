@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from treadle.kernel.values import Value
 from treadle.lang.fields import Declared, Field, Fields
 
 from .own_fields import COMMON, OWN, SPEC
@@ -14,10 +15,10 @@ from .tasks import ACTIONS, BACKOFFS
 _TEMPLATE: Final = {"type": "string", "pattern": r"\{[{%]"}
 _WHEN: Final = {"description": "a condition", "anyOf": [{"type": "boolean"}, _TEMPLATE]}
 _OBJECT: Final = {"type": "object"}
-_NOTES: Final[dict[str, Any]] = {"^x-": {}}
+_NOTES: Final[dict[str, Value]] = {"^x-": {}}
 
 
-def json_schema(kinds: Iterable[str], declared: Declared) -> dict[str, Any]:
+def json_schema(kinds: Iterable[str], declared: Declared) -> dict[str, Value]:
     tools = {kind: OWN.get(kind) or declared(kind) for kind in sorted({*kinds, *OWN, "workbook"})}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -38,7 +39,7 @@ def json_schema(kinds: Iterable[str], declared: Declared) -> dict[str, Any]:
     }
 
 
-def _roots() -> dict[str, Any]:
+def _roots() -> dict[str, Value]:
     entry = {
         "type": "object",
         "required": ["name"],
@@ -66,7 +67,7 @@ def _roots() -> dict[str, Any]:
     }
 
 
-def _step() -> dict[str, Any]:
+def _step() -> dict[str, Value]:
     failure = {"type": "object", "properties": {"mode": {"enum": list(FAILURE_MODES)}}}
     policy = {"type": "object", "properties": {"admit": _OBJECT, "lifecycle": _OBJECT, "failure": failure}}
     task = {"$ref": "#/$defs/task"}
@@ -92,7 +93,7 @@ def _step() -> dict[str, Any]:
     }
 
 
-def _arc() -> dict[str, Any]:
+def _arc() -> dict[str, Value]:
     properties = {
         "step": {"type": "string"},
         "when": _WHEN,
@@ -103,7 +104,7 @@ def _arc() -> dict[str, Any]:
     return {"type": "object", "required": ["step"], "properties": properties}
 
 
-def _loop() -> dict[str, Any]:
+def _loop() -> dict[str, Value]:
     spec = {
         "type": "object",
         "properties": {
@@ -116,7 +117,7 @@ def _loop() -> dict[str, Any]:
     return {"type": "object", "required": ["in", "iterator"], "properties": properties}
 
 
-def _task(tools: dict[str, Fields | None]) -> dict[str, Any]:
+def _task(tools: dict[str, Fields | None]) -> dict[str, Value]:
     """Which kinds there are is a suggestion: another may be registered where the run is driven."""
     return {
         "type": "object",
@@ -129,11 +130,11 @@ def _task(tools: dict[str, Fields | None]) -> dict[str, Any]:
     }
 
 
-def _of_kind(kind: str) -> dict[str, Any]:
+def _of_kind(kind: str) -> dict[str, Value]:
     return {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
 
 
-def _fields(kind: str, declared: Fields) -> dict[str, Any]:
+def _fields(kind: str, declared: Fields) -> dict[str, Value]:
     properties = {name: field.schema() for field in COMMON.fields for name in _names(field)}
     properties |= {name: field.schema() for field in declared.fields for name in _names(field)}
     knobs = {field.name: field.schema() for field in (*SPEC, *declared.spec)}
@@ -160,7 +161,7 @@ def _spellings(declared: Fields, name: str) -> list[str]:
     return [name] if field is None else _names(field)
 
 
-def _policy() -> dict[str, Any]:
+def _policy() -> dict[str, Value]:
     then = {
         "type": "object",
         "required": ["do"],

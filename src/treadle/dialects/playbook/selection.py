@@ -16,7 +16,7 @@ _PATH = re.compile(r"\$?(\.?[A-Za-z_][\w-]*|\[\d+\]|\[['\"][^'\"]+['\"]\])+")
 _PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
 
 
-def extracted(config: Mapping[str, Any], result: Value) -> dict[str, Value]:
+def extracted(config: Mapping[str, Value], result: Value) -> dict[str, Value]:
     """What `select` of a task's result configuration picks, by the names it gives."""
     return {name: select(result, path) for name, path in picks(config.get("select"))}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import Reader, kind_of
@@ -28,7 +29,9 @@ def canonical_event_names(reader: Reader, text: Any, path: Path) -> Any:
     )
 
 
-def rename(reader: Reader, value: dict[str, Any], path: Path, written: str, canonical: str) -> dict[str, Any]:
+def rename(
+    reader: Reader, value: dict[str, Value], path: Path, written: str, canonical: str
+) -> dict[str, Value]:
     """Moves one B key to its A name, unless A stands there too."""
     if written not in value:
         return value
@@ -50,8 +53,8 @@ def rename(reader: Reader, value: dict[str, Any], path: Path, written: str, cano
 
 
 def split_set(
-    reader: Reader, value: dict[str, Any], path: Path, *, scopes: tuple[str, ...]
-) -> dict[str, Any]:
+    reader: Reader, value: dict[str, Value], path: Path, *, scopes: tuple[str, ...]
+) -> dict[str, Value]:
     """`set: {ctx.x: …, iter.y: …}` (or `{ctx: {x: …}}`) becomes set_ctx and set_iter."""
     if "set" not in value:
         return value
@@ -91,7 +94,7 @@ def split_set(
     return out
 
 
-def output_as_result(reader: Reader, value: dict[str, Any], path: Path) -> dict[str, Any]:
+def output_as_result(reader: Reader, value: dict[str, Value], path: Path) -> dict[str, Value]:
     """`output: {store, output_select, inline_max_bytes}` of a task or step is `spec.result`."""
     if "output" not in value:
         return value

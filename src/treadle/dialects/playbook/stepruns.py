@@ -6,8 +6,6 @@ each suspension); with a loop it is one intent per iteration in flight, or per l
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
 from treadle.kernel.values import Value, encode
@@ -36,7 +34,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
     entry["active"] += 1
     if step.once:
         entry["latched"] = True
-    error: dict[str, Any] | None = None
+    error: dict[str, Value] | None = None
     if step.args is not None and not _per_item(turn, step):
         try:
             defaults = step.args.arguments(turn.scope(token["args"], event=token.get("event") or {}))
@@ -66,7 +64,7 @@ def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
         turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name))))
 
 
-def _mergeable(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _mergeable(defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
     """What a token brings, with the mappings at hand that are to be merged into mappings."""
     if is_first():
         return given
@@ -99,11 +97,11 @@ def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
     return True
 
 
-def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Any]:
+def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Value]:
     """What the worker needs: only what the step's templates name."""
     per_item = _per_item(turn, step)
     needs = step.item_needs if per_item else step.needs
-    params: dict[str, Any] = {"name": step.name, "step": step.name, **gather(needs, turn.state)}
+    params: dict[str, Value] = {"name": step.name, "step": step.name, **gather(needs, turn.state)}
     if token["args"] and (needs.args or (step.args is not None and turn.ctx.machine > 1)):
         params["args"] = token["args"]
     if per_item:
@@ -135,14 +133,14 @@ def receive(turn: Turn, ref: Ref, receipt: Receipt, value: Value) -> None:
         _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
 
 
-def _suspend(turn: Turn, token: Token, ref: Ref, value: dict[str, Any]) -> None:
+def _suspend(turn: Turn, token: Token, ref: Ref, value: dict[str, Value]) -> None:
     on = _handed(turn, value["on"])
     hold: Hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
     token.setdefault("holds", {})[str(ref)] = hold
     turn.open(intent_for(on, str(ref.marked("on")), turn.ctx.now_ns))
 
 
-def _handed(turn: Turn, on: dict[str, Any]) -> dict[str, Any]:
+def _handed(turn: Turn, on: dict[str, Value]) -> dict[str, Value]:
     """What a pipeline waits for, with what is large in it by reference. People and children get to see
     the values that these stand for."""
     if is_first():
@@ -163,7 +161,7 @@ def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Recei
     began = loops.take_lease(tracker)
     if receipt.status != "ok" or not isinstance(value, dict) or "iterations" not in value:
         # The worker itself failed, before it could tell one iteration from another.
-        reports: list[Any] = [[index, _report(receipt, None)] for index in began]
+        reports: list[Value] = [[index, _report(receipt, None)] for index in began]
     else:
         reports = value["iterations"]
         tracker["next"] = value["next"]
@@ -185,7 +183,7 @@ def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: V
     refuse(turn, name, turn.playbook.steps[token["step"]], token, _report(receipt, value)["error"])
 
 
-def refuse(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any]) -> None:
+def refuse(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Value]) -> None:
     """A step-run fails before it starts: its admission or its arguments could not be evaluated."""
     entry = turn.entry(step)
     entry["runs"] += 1
@@ -193,7 +191,7 @@ def refuse(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any
     end(turn, name, step, token, error=error)
 
 
-def _report(receipt: Receipt, value: Value) -> dict[str, Any]:
+def _report(receipt: Receipt, value: Value) -> dict[str, Value]:
     """What a pipeline reported; a receipt that is no report is an error of the worker."""
     if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
         return canonical(value)  # type: ignore[no-any-return]
@@ -205,7 +203,7 @@ def _resume(turn: Turn, step: Step, token: Token, base: Ref, receipt: Receipt, v
     hold = token["holds"].pop(str(base))
     if not token["holds"]:
         del token["holds"]
-    resume: dict[str, Any] = {"frame": hold["frame"]}
+    resume: dict[str, Value] = {"frame": hold["frame"]}
     if not hold["on"].get("retry"):
         resume["outcome"] = outcome = canonical(answer(hold["on"], receipt, value))
         if "result" in outcome:
@@ -218,7 +216,7 @@ def _resume(turn: Turn, step: Step, token: Token, base: Ref, receipt: Receipt, v
 
 
 def _pipeline_ended(
-    turn: Turn, name: str, step: Step, token: Token, ref: Ref, report: dict[str, Any]
+    turn: Turn, name: str, step: Step, token: Token, ref: Ref, report: dict[str, Value]
 ) -> None:
     if ref.iteration is None:
         turn.patch(report.get("ctx") or [], step=step.name)
@@ -239,7 +237,7 @@ def _pipeline_ended(
     advance_loop(turn, name, step, token)
 
 
-def _settle(turn: Turn, step: Step, token: Token, index: int, report: dict[str, Any]) -> None:
+def _settle(turn: Turn, step: Step, token: Token, index: int, report: dict[str, Value]) -> None:
     result, writes = report.get("result"), report.get("ctx") or []
     loops.settle(turn, step, token, index, result=result, error=report.get("error"), writes=writes)
 
@@ -255,7 +253,9 @@ def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
         _loop_ended(turn, name, step, token, tracker.get("wrong"))
 
 
-def _loop_ended(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Any] | None = None) -> None:
+def _loop_ended(
+    turn: Turn, name: str, step: Step, token: Token, error: dict[str, Value] | None = None
+) -> None:
     result = loops.result_of(turn, step, token)
     if error is None and loops.must_stop(step, token):
         error = token["loop"]["error"]
@@ -306,9 +306,9 @@ def end(
     token: Token,
     *,
     result: Value = None,
-    error: dict[str, Any] | None = None,
-    iteration: dict[str, Any] | None = None,
-    stats: dict[str, Any] | None = None,
+    error: dict[str, Value] | None = None,
+    iteration: dict[str, Value] | None = None,
+    stats: dict[str, Value] | None = None,
     attempt: int = 1,
 ) -> None:
     """A step-run has reached its terminal outcome: record it, route it, count it."""
@@ -334,7 +334,7 @@ def end(
     counts = (
         {"total": stats["total"], "success": stats["success"], "failed": stats["failed"]} if stats else {}
     )
-    shown: dict[str, Any] = {"step": step.name}
+    shown: dict[str, Value] = {"step": step.name}
     if error is not None:
         shown["error"] = error
     if counts or is_stored(result):

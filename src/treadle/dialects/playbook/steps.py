@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import CONDITIONS, LEGACY, Reader, kind_of, reject_conditions, reject_legacy
@@ -34,7 +35,7 @@ _SECONDS_MAX: Final = 10**15
 _CONTROL: Final = ("do", "retry", "jump", "break", "continue", "fail")
 
 
-def read_step(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> dict[str, Any] | None:
+def read_step(reader: Reader, value: Value, path: Path, steps: frozenset[str]) -> dict[str, Value] | None:
     if not isinstance(value, dict):
         reader.error(
             "step_invalid", path, f"a step must be a mapping, not {kind_of(value)}", hint="- step: <name>"
@@ -74,9 +75,9 @@ def read_step(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
 
 
 def _canonical_step(
-    reader: Reader, name: str, step: dict[str, Any], path: Path, steps: frozenset[str]
-) -> dict[str, Any]:
-    out: dict[str, Any] = {"step": name}
+    reader: Reader, name: str, step: dict[str, Value], path: Path, steps: frozenset[str]
+) -> dict[str, Value]:
+    out: dict[str, Value] = {"step": name}
     for key in (*_NOTES, "set_ctx"):
         if key in step:
             out[key] = step[key]
@@ -108,7 +109,7 @@ def _canonical_step(
     return out
 
 
-def reject_control(reader: Reader, value: Any, path: Path, scope: str) -> None:
+def reject_control(reader: Reader, value: Value, path: Path, scope: str) -> None:
     """Control actions belong to task policies only (004 §5.2.2)."""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -127,7 +128,7 @@ def reject_control(reader: Reader, value: Any, path: Path, scope: str) -> None:
             reject_control(reader, item, (*path, index), scope)
 
 
-def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def _read_spec(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     spec = dict(reader.mapping(value, "spec_invalid", path, "spec") or {})
     reader.slips(spec, path, ("policy", "timeout", "result", "loop_mode"), "a step's spec")
     if "policy" not in spec:
@@ -177,7 +178,7 @@ def _read_spec(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return {**spec, "policy": policy}
 
 
-def check_failure(reader: Reader, policy: dict[str, Any], path: Path) -> None:
+def check_failure(reader: Reader, policy: dict[str, Value], path: Path) -> None:
     failure = reader.mapping(policy.get("failure"), "failure_invalid", (*path, "failure"), "failure") or {}
     if "mode" in failure:
         reader.choice(
@@ -185,7 +186,7 @@ def check_failure(reader: Reader, policy: dict[str, Any], path: Path) -> None:
         )
 
 
-def _read_admit(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def _read_admit(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     admit = reader.mapping(value, "admit_invalid", path, "admit")
     if admit is None:
         return {}
@@ -211,7 +212,7 @@ def _read_admit(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return out
 
 
-def _read_allow(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def _read_allow(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     if not isinstance(value, dict) or not isinstance(value.get("allow"), bool):
         if not (isinstance(value, dict) and "do" in value):
             reader.error(
@@ -224,7 +225,7 @@ def _read_allow(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_join(reader: Reader, value: Any, path: Path) -> None:
+def _check_join(reader: Reader, value: Value, path: Path) -> None:
     join = reader.mapping(value, "join_invalid", path, "join")
     if join is None:
         return
@@ -238,7 +239,7 @@ def _check_join(reader: Reader, value: Any, path: Path) -> None:
         reader.error("join_invalid", (*path, "from"), "join.from must be a list of step names")
 
 
-def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def read_loop(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     loop = reader.mapping(value, "loop_invalid", path, "loop")
     if loop is None:
         return {"in": [], "iterator": "item"}
@@ -288,7 +289,7 @@ def read_loop(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return {**out, "spec": spec} if spec else out
 
 
-def _read_iteration(reader: Reader, loop: dict[str, Any], path: Path) -> str:
+def _read_iteration(reader: Reader, loop: dict[str, Value], path: Path) -> str:
     """Checks what a loop goes over; gives the name of its item."""
     if "cursor" in loop:
         reader.error(
@@ -319,12 +320,12 @@ def _read_iteration(reader: Reader, loop: dict[str, Any], path: Path) -> str:
     return iterator
 
 
-def _check_in_flight(reader: Reader, value: Any, path: Path) -> None:
+def _check_in_flight(reader: Reader, value: Value, path: Path) -> None:
     if not is_template(value) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         reader.error("max_in_flight_invalid", path, f"max_in_flight is {value!r}", hint="1 or more")
 
 
-def _read_next(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> dict[str, Any]:
+def _read_next(reader: Reader, value: Value, path: Path, steps: frozenset[str]) -> dict[str, Value]:
     if isinstance(value, list | str):
         code = "next_list" if isinstance(value, list) else "next_text"
         reader.error(
@@ -358,11 +359,11 @@ def _read_next(reader: Reader, value: Any, path: Path, steps: frozenset[str]) ->
         )
         arcs = []
     read = [_read_arc(reader, arc, (*path, "arcs", index), steps) for index, arc in enumerate(arcs)]
-    out: dict[str, Any] = {"arcs": [arc for arc in read if arc is not None]}
+    out: dict[str, Value] = {"arcs": [arc for arc in read if arc is not None]}
     return {"spec": spec, **out} if spec else out
 
 
-def _read_arc(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> dict[str, Any] | None:
+def _read_arc(reader: Reader, value: Value, path: Path, steps: frozenset[str]) -> dict[str, Value] | None:
     if not isinstance(value, dict):
         reader.error(
             "arc_invalid", path, f"an arc must be a mapping, not {kind_of(value)}", hint="- step: <name>"
@@ -396,7 +397,7 @@ def _read_arc(reader: Reader, value: Any, path: Path, steps: frozenset[str]) -> 
     for key in arc:
         if key not in (*_ARC_KEYS, *CONDITIONS, *LEGACY, "do", "then"):
             reader.unknown_key("arc_unknown_key", path, key, _ARC_KEYS, "an arc")
-    out: dict[str, Any] = {"step": target}
+    out: dict[str, Value] = {"step": target}
     if "when" in arc:
         named = canonical_event_names(reader, arc["when"], (*path, "when"))
         out["when"] = reader.condition(named, (*path, "when"))

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from treadle.kernel.values import Value
 
 from .model import PREVIEW_BYTES_MAX
 
 
-def by_reference(run: str, value: Value, stored: Mapping[str, Any]) -> dict[str, Any]:
+def by_reference(run: str, value: Value, stored: Mapping[str, Value]) -> dict[str, Value]:
     """The reference to a value that no task gave as its result: a key of ctx or workload, an argument."""
     return {
         "kind": "result_ref",
@@ -27,7 +26,7 @@ def by_reference(run: str, value: Value, stored: Mapping[str, Any]) -> dict[str,
     }
 
 
-def preview(value: Value, limit: int) -> dict[str, Any]:
+def preview(value: Value, limit: int) -> dict[str, Value]:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     cut = text.encode()[:limit].decode(errors="ignore")
     return {"truncated": len(cut) < len(text), "bytes": len(text.encode()), "sample": cut}

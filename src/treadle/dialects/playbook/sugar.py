@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import Reader, kind_of
 
 WORDS = ("choose", "while", "until")
-Placed = tuple[dict[str, Any], Path]
+Placed = tuple[dict[str, Value], Path]
 
 
 def is_sugar(task: Any) -> bool:
     return isinstance(task, dict) and any(word in task for word in WORDS) and "kind" not in task
 
 
-def expand(reader: Reader, tasks: list[Any], path: Path, within: str = "") -> list[Placed]:
+def expand(reader: Reader, tasks: list[Value], path: Path, within: str = "") -> list[Placed]:
     """The tasks of a list with all sugar written out, each with the path it came from. Generated
     names begin with those they stand `within`, so that each is made once."""
     out: list[Placed] = []
@@ -48,15 +49,15 @@ def expand(reader: Reader, tasks: list[Any], path: Path, within: str = "") -> li
     return out
 
 
-def _noop(name: str, *rules: dict[str, Any]) -> dict[str, Any]:
+def _noop(name: str, *rules: dict[str, Value]) -> dict[str, Value]:
     return {"name": name, "kind": "noop", "result": "{{ _prev }}", "spec": {"policy": {"rules": list(rules)}}}
 
 
-def _jump(to: str) -> dict[str, Any]:
+def _jump(to: str) -> dict[str, Value]:
     return {"do": "jump", "to": to}
 
 
-def _otherwise(then: dict[str, Any]) -> dict[str, Any]:
+def _otherwise(then: dict[str, Value]) -> dict[str, Value]:
     return {"else": {"then": then}}
 
 
@@ -65,7 +66,7 @@ def _choose(reader: Reader, name: str, branches: Any, path: Path) -> list[Placed
     if not isinstance(branches, list) or not branches:
         reader.error("choose_invalid", path, "choose must be a list of {when, then} and a last else")
         return []
-    rules: list[dict[str, Any]] = []
+    rules: list[dict[str, Value]] = []
     bodies: list[Placed] = []
     fallback = end
     for index, branch in enumerate(branches):
@@ -94,7 +95,7 @@ def _choose(reader: Reader, name: str, branches: Any, path: Path) -> list[Placed
     return [(head, path), *bodies, (_noop(end, _otherwise({"do": "continue"})), path)]
 
 
-def _while(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
+def _while(reader: Reader, name: str, value: Value, path: Path) -> list[Placed]:
     if (parts := _loop_parts(reader, "while", name, value, path)) is None:
         return []
     condition, body = parts
@@ -103,7 +104,7 @@ def _while(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
     return [(head, path), *body, (again, path), (_noop(f"{name}.end", _otherwise({"do": "continue"})), path)]
 
 
-def _until(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
+def _until(reader: Reader, name: str, value: Value, path: Path) -> list[Placed]:
     if (parts := _loop_parts(reader, "until", name, value, path)) is None:
         return []
     condition, body = parts
@@ -113,7 +114,7 @@ def _until(reader: Reader, name: str, value: Any, path: Path) -> list[Placed]:
 
 
 def _loop_parts(
-    reader: Reader, word: str, name: str, value: Any, path: Path
+    reader: Reader, word: str, name: str, value: Value, path: Path
 ) -> tuple[Any, list[Placed]] | None:
     if not isinstance(value, dict) or "when" not in value or not ({"do", "tool"} & set(value)):
         reader.error(f"{word}_invalid", path, f"{word} is {{when: …, do: [tasks]}}, not {kind_of(value)}")
@@ -123,7 +124,7 @@ def _loop_parts(
     return condition, _body(reader, value[key], (*path, key), f"{name}.")
 
 
-def _body(reader: Reader, value: Any, path: Path, within: str) -> list[Placed]:
+def _body(reader: Reader, value: Value, path: Path, within: str) -> list[Placed]:
     if isinstance(value, dict):
         return expand_one(reader, value, path, within)
     if not isinstance(value, list):
@@ -132,5 +133,5 @@ def _body(reader: Reader, value: Any, path: Path, within: str) -> list[Placed]:
     return expand(reader, value, path, within)
 
 
-def expand_one(reader: Reader, task: dict[str, Any], path: Path, within: str = "") -> list[Placed]:
+def expand_one(reader: Reader, task: dict[str, Value], path: Path, within: str = "") -> list[Placed]:
     return expand(reader, [task], path[:-1], within) if is_sugar(task) else [(task, path)]

@@ -7,7 +7,7 @@ outcome (`answer`) for the pipeline that goes on. KERNEL §9.7.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.model import Intent, Receipt
@@ -19,7 +19,7 @@ from .pipeline import failure
 KINDS: Final = frozenset({"wait", "await", "ask", "playbook", "workflow"})
 
 
-def request(kind: str, config: dict[str, Any], iteration: dict[str, Any]) -> dict[str, Any]:
+def request(kind: str, config: dict[str, Value], iteration: dict[str, Value]) -> dict[str, Value]:
     """What the pipeline waits for, as a value. Raises DefinitionError for a field that is wrong."""
     if kind == "wait":
         return _timer(config)
@@ -30,7 +30,7 @@ def request(kind: str, config: dict[str, Any], iteration: dict[str, Any]) -> dic
     return _child(config, iteration)
 
 
-def _timer(config: dict[str, Any]) -> dict[str, Any]:
+def _timer(config: dict[str, Value]) -> dict[str, Value]:
     if (until := config.get("until")) is not None:
         return {"kind": "timer", "at_ns": parse_instant(until)}
     for key in ("seconds", "duration", "for", "delay"):
@@ -39,14 +39,14 @@ def _timer(config: dict[str, Any]) -> dict[str, Any]:
     raise DefinitionError("a wait task needs seconds, duration or until", code="BAD_CONFIG")
 
 
-def _timeout(config: dict[str, Any]) -> dict[str, Any]:
+def _timeout(config: dict[str, Value]) -> dict[str, Value]:
     for key in ("timeout", "timeout_s"):
         if config.get(key) is not None:
             return {"timeout_ns": parse_duration(config[key])}
     return {}
 
 
-def _human_task(config: dict[str, Any]) -> dict[str, Any]:
+def _human_task(config: dict[str, Value]) -> dict[str, Value]:
     roles = config.get("roles") or config.get("role") or []
     out = {
         "kind": "task",
@@ -64,7 +64,7 @@ def _human_task(config: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _child(config: dict[str, Any], iteration: dict[str, Any]) -> dict[str, Any]:
+def _child(config: dict[str, Value], iteration: dict[str, Value]) -> dict[str, Value]:
     workflow = _text(config, "path", "workflow", "name")
     if config.get("version") is not None:
         workflow = f"{workflow}@{config['version']}"
@@ -80,14 +80,14 @@ def _child(config: dict[str, Any], iteration: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(config: dict[str, Any], *keys: str) -> str:
+def _text(config: dict[str, Value], *keys: str) -> str:
     for key in keys:
         if isinstance(config.get(key), str):
             return str(config[key])
     raise DefinitionError(f"the field {keys[0]!r} is needed here", code="BAD_CONFIG")
 
 
-def intent_for(on: dict[str, Any], ref: str, now_ns: int) -> Intent:
+def intent_for(on: dict[str, Value], ref: str, now_ns: int) -> Intent:
     """The engine-owned intent behind a request."""
     kind = on["kind"]
     due = now_ns + on["timeout_ns"] if "timeout_ns" in on else None
@@ -104,7 +104,7 @@ def intent_for(on: dict[str, Any], ref: str, now_ns: int) -> Intent:
     return Intent(kind=kind, params=params, ref=ref, due_ns=due)
 
 
-def answer(on: dict[str, Any], receipt: Receipt, value: Value) -> dict[str, Any]:
+def answer(on: dict[str, Value], receipt: Receipt, value: Value) -> dict[str, Value]:
     """The outcome of the task, from the receipt of what it waited for."""
     kind = on["kind"]
     if receipt.status == "ok":
@@ -114,7 +114,7 @@ def answer(on: dict[str, Any], receipt: Receipt, value: Value) -> dict[str, Any]
             run = value.get("run") if isinstance(value, dict) else None
             result = value.get("result") if isinstance(value, dict) else value
             return {"status": "ok", "result": result, "meta": {"run": run}}
-        out: dict[str, Any] = {"status": "ok", "result": value}
+        out: dict[str, Value] = {"status": "ok", "result": value}
         return {**out, "meta": {"by": receipt.by}} if receipt.by else out
     error = receipt.error or {}
     message = str(error.get("message") or f"{kind} ended with {receipt.status}")
@@ -127,7 +127,7 @@ def answer(on: dict[str, Any], receipt: Receipt, value: Value) -> dict[str, Any]
     return {"status": "error", "error": failure("cancelled", message, code=error.get("code"))}
 
 
-def _in_short(details: dict[str, Any]) -> dict[str, Any]:
+def _in_short(details: dict[str, Value]) -> dict[str, Value]:
     """The child's error without its own details, which the child's run has: a run shows an error in
     two places, so errors in errors would double with each generation."""
     inner = details.get("error")

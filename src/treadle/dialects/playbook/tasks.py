@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
 from .reading import CONDITIONS, LEGACY, Reader, kind_of, reject_conditions, reject_legacy
@@ -30,8 +31,8 @@ _THEN_KEYS: Final = (
 
 
 def read_tool(
-    reader: Reader, step: str, value: Any, path: Path, steps: frozenset[str]
-) -> list[dict[str, Any]]:
+    reader: Reader, step: str, value: Value, path: Path, steps: frozenset[str]
+) -> list[dict[str, Value]]:
     """Any of the accepted shapes as the canonical list of named tasks."""
     if isinstance(value, dict):
         if is_sugar(value):
@@ -63,8 +64,8 @@ def read_tool(
 
 def _read_list(
     reader: Reader, placed: list[Placed], path: Path, steps: frozenset[str]
-) -> list[dict[str, Any]]:
-    tasks: list[dict[str, Any]] = []
+) -> list[dict[str, Value]]:
+    tasks: list[dict[str, Value]] = []
     seen: dict[str, None] = {}
     for index, (value, place) in enumerate(placed):
         reader.moved[(*path, index)] = place
@@ -86,14 +87,14 @@ def _read_list(
     return tasks
 
 
-def _label_sugar(value: dict[str, Any]) -> bool:
+def _label_sugar(value: dict[str, Value]) -> bool:
     if "kind" in value or "tool" in value or len(value) != 1:
         return False
     (inner,) = value.values()
     return isinstance(inner, dict) and "kind" in inner
 
 
-def _reject_label(reader: Reader, value: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+def _reject_label(reader: Reader, value: dict[str, Value], path: Path) -> list[dict[str, Value]]:
     (label,) = value
     reader.error(
         "task_label_sugar",
@@ -105,7 +106,7 @@ def _reject_label(reader: Reader, value: dict[str, Any], path: Path) -> list[dic
     return []
 
 
-def _read_task(reader: Reader, value: Any, path: Path, index: int) -> dict[str, Any] | None:
+def _read_task(reader: Reader, value: Value, path: Path, index: int) -> dict[str, Value] | None:
     if not isinstance(value, dict):
         reader.error("task_invalid", path, f"a task must be a mapping, not {kind_of(value)}", rule="004 §7")
         return None
@@ -128,8 +129,8 @@ def _read_task(reader: Reader, value: Any, path: Path, index: int) -> dict[str, 
 
 
 def read_task_body(
-    reader: Reader, task: dict[str, Any], path: Path, *, default_name: str
-) -> dict[str, Any] | None:
+    reader: Reader, task: dict[str, Value], path: Path, *, default_name: str
+) -> dict[str, Value] | None:
     kind = task.get("kind")
     if not isinstance(kind, str) or not kind:
         reader.error(
@@ -174,7 +175,7 @@ def read_task_body(
     return out
 
 
-def _read_policy(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def _read_policy(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     if not isinstance(value, dict):
         reader.error(
             "policy_shape",
@@ -210,12 +211,12 @@ def _read_policy(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return {**value, "rules": read_rules(reader, value["rules"], (*path, "rules"), _read_then)}
 
 
-def read_rules(reader: Reader, value: Any, path: Path, read_then: Any) -> list[dict[str, Any]]:
+def read_rules(reader: Reader, value: Value, path: Path, read_then: Any) -> list[dict[str, Value]]:
     """Ordered rules with an optional last else; used by task policies and by admission."""
     if not isinstance(value, list):
         reader.error("rules_invalid", path, f"rules must be a list, not {kind_of(value)}", rule="004 §5.4")
         return []
-    rules: list[dict[str, Any]] = []
+    rules: list[dict[str, Value]] = []
     for index, rule in enumerate(value):
         place = (*path, index)
         if not isinstance(rule, dict):
@@ -252,7 +253,7 @@ def read_rules(reader: Reader, value: Any, path: Path, read_then: Any) -> list[d
     return rules
 
 
-def _read_then(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
+def _read_then(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     if not isinstance(value, dict):
         reader.error(
             "then_invalid", path, f"then must be a mapping, not {kind_of(value)}", hint="then: {do: continue}"
@@ -284,7 +285,7 @@ def _read_then(reader: Reader, value: Any, path: Path) -> dict[str, Any]:
     return then
 
 
-def _check_retry(reader: Reader, then: dict[str, Any], path: Path) -> None:
+def _check_retry(reader: Reader, then: dict[str, Value], path: Path) -> None:
     attempts = then.get("attempts", 1)
     if not is_template(attempts) and (
         isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1
@@ -306,7 +307,7 @@ def _check_retry(reader: Reader, then: dict[str, Any], path: Path) -> None:
 
 
 def _check_jumps(
-    reader: Reader, task: dict[str, Any], path: Path, labels: dict[str, None], steps: frozenset[str]
+    reader: Reader, task: dict[str, Value], path: Path, labels: dict[str, None], steps: frozenset[str]
 ) -> None:
     policy = (task.get("spec") or {}).get("policy") or {}
     for index, rule in enumerate(policy.get("rules") or ()):

@@ -67,7 +67,7 @@ class ProcessDialect(Dialect):
                 )
         problems.raise_errors()
 
-    def check_input(self, definition: Program, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, definition: Program, input: Value, options: dict[str, Value]) -> Value:
         input = {} if input is None else input  # started without a payload: an empty one
         if definition.schema is None:
             return input
@@ -79,7 +79,7 @@ class ProcessDialect(Dialect):
             )
         return input
 
-    def graph(self, definition: Program, view: dict[str, Any] | None = None) -> Graph:
+    def graph(self, definition: Program, view: dict[str, Value] | None = None) -> Graph:
         return draw(definition, view)
 
     def export(self, definition: Definition, format: str, *, canonical: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from treadle.kernel.values import Value
 from treadle.lang.expressions.syntax import unparse
 from treadle.lang.graph import Edge, Graph, Node, NodeShape, NodeStatus
 
@@ -32,11 +33,11 @@ class _Run:
     """What a run adds to the picture."""
 
     seen: dict[str, int] = field(default_factory=dict)
-    waits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    ended: dict[str, Any] | None = None
+    waits: dict[str, dict[str, Value]] = field(default_factory=dict)
+    ended: dict[str, Value] | None = None
 
 
-def draw(program: Program, view: dict[str, Any] | None = None) -> Graph:
+def draw(program: Program, view: dict[str, Value] | None = None) -> Graph:
     run = _Run()
     if view is not None:
         engine = view.get("engine", {})
@@ -177,7 +178,7 @@ def _short(due: str) -> str:
     return f"{due[5:10]} {due[11:16]} UTC"
 
 
-def _callee(call: dict[str, Any]) -> str:
+def _callee(call: dict[str, Value]) -> str:
     """What a call without a name of its own calls: its function, address or subject, else its transport."""
     for key in ("callable", "url", "subject"):
         if isinstance(call.get(key), str):

@@ -6,7 +6,6 @@ Everything is sorted or in a fixed order, so that a definition from the store ex
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
@@ -22,7 +21,7 @@ from .program import kind_of
 _TOP = ("dialect", "name", "version", "title", "description", "start", "retention", "tasks", "steps")
 
 
-def export(body: dict[str, Any], format: str, *, canonical: bool = False) -> str:
+def export(body: dict[str, Value], format: str, *, canonical: bool = False) -> str:
     """The text of a definition in one of `FORMATS`; canonical keeps trees and defaults as they are."""
     value = _sorted({"dialect": "process", **body}) if canonical else readable(body)
     match format:
@@ -37,7 +36,7 @@ def export(body: dict[str, Any], format: str, *, canonical: bool = False) -> str
     raise Unsupported(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
 
 
-def readable(body: dict[str, Any]) -> dict[str, Value]:
+def readable(body: dict[str, Value]) -> dict[str, Value]:
     """The document a person would have written for this body."""
     value: dict[str, Value] = {"dialect": "process", **body}
     if value["retention"] == RETENTION_DEFAULT:
@@ -52,11 +51,11 @@ def readable(body: dict[str, Any]) -> dict[str, Value]:
     return {key: value[key] for key in _TOP if key in value}
 
 
-def _block(steps: list[dict[str, Any]]) -> list[Value]:
+def _block(steps: list[dict[str, Value]]) -> list[Value]:
     return [_step(step) for step in steps]
 
 
-def _step(step: dict[str, Any]) -> dict[str, Value]:
+def _step(step: dict[str, Value]) -> dict[str, Value]:
     """A step; its id first, its undo last."""
     named = {"id": step["id"]} if "id" in step else {}
     kind = kind_of(step)
@@ -64,7 +63,7 @@ def _step(step: dict[str, Any]) -> dict[str, Value]:
     return {**named, **(_core(kind, step) if kind != "compensate" else {}), **undo}
 
 
-def _core(kind: str, step: dict[str, Any]) -> dict[str, Value]:
+def _core(kind: str, step: dict[str, Value]) -> dict[str, Value]:
     if kind == "if":
         out = {"if": _template(step["if"]), "then": _block(step["then"])}
         return {**out, "else": _block(step["else"])} if step["else"] else out
@@ -81,7 +80,7 @@ def _core(kind: str, step: dict[str, Any]) -> dict[str, Value]:
 _FIRST = ("transport", "workflow", "signal", "each", "in", "while", "until", "max", "roles")
 
 
-def _step_fields(value: dict[str, Any]) -> dict[str, Value]:
+def _step_fields(value: dict[str, Value]) -> dict[str, Value]:
     """The fields of a step: what it is first, what it leads to last."""
     last = sorted(key for key in value if key.startswith("on_") or key == "do")
     middle = sorted(key for key in value if key not in _FIRST and key not in last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.expressions.closures import is_expression
@@ -44,7 +44,7 @@ _BUILDER_NAMES: Final = frozenset(
 _LINE_CHARS_MAX: Final = 100
 
 
-def python_source(body: dict[str, Any]) -> str:
+def python_source(body: dict[str, Value]) -> str:
     return _Writer(body).source()
 
 
@@ -70,7 +70,7 @@ def _keywords(arguments: dict[str, str]) -> list[str]:
 
 
 class _Writer:
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, body: dict[str, Value]) -> None:
         self.body = body
         self.lines: list[str] = []
         self.indent = 0
@@ -136,7 +136,7 @@ class _Writer:
 
     # --- steps ---
 
-    def block(self, steps: list[dict[str, Any]]) -> None:
+    def block(self, steps: list[dict[str, Value]]) -> None:
         self.indent += 1
         if not steps:
             self.write("...")
@@ -156,7 +156,7 @@ class _Writer:
         self.indent -= 1
         self.write(f"){tail}")
 
-    def functions(self, value: dict[str, Any], kinds: tuple[str, ...]) -> list[str]:
+    def functions(self, value: dict[str, Value], kinds: tuple[str, ...]) -> list[str]:
         """Writes each branch as a function; gives the arguments that pass them."""
         arguments = []
         for kind in kinds:
@@ -164,7 +164,7 @@ class _Writer:
                 arguments.append(f"{kind}={self.function(kind, value[kind])}")
         return arguments
 
-    def function(self, what: str, steps: list[dict[str, Any]]) -> str:
+    def function(self, what: str, steps: list[dict[str, Value]]) -> str:
         self.helpers += 1
         name = f"{what}_{self.helpers}"
         self.write(f"def {name}(p):")
@@ -172,7 +172,7 @@ class _Writer:
         self.write("")
         return name
 
-    def step(self, step: dict[str, Any]) -> None:
+    def step(self, step: dict[str, Value]) -> None:
         kind = kind_of(step)
         value = step[kind]
         p = f"p.named({step['id']!r})" if "id" in step else "p"
@@ -211,7 +211,7 @@ class _Writer:
             case _:
                 self.statement(f"{p}.{kind}", [self.template(value)])
 
-    def assign(self, p: str, targets: dict[str, Any]) -> None:
+    def assign(self, p: str, targets: dict[str, Value]) -> None:
         pairs = sorted(targets.items())
         if len(pairs) == 1:
             self.statement(f"{p}.set", [repr(pairs[0][0]), self.template(pairs[0][1])])
@@ -219,7 +219,7 @@ class _Writer:
             inner = ", ".join(f"{target!r}: {self.template(value)}" for target, value in pairs)
             self.statement(f"{p}.set", ["{" + inner + "}"])
 
-    def repeat(self, p: str, value: dict[str, Any]) -> None:
+    def repeat(self, p: str, value: dict[str, Value]) -> None:
         most = [f"max={value['max']}"] if "max" in value else []
         if "each" in value:
             self.statement(
@@ -231,7 +231,7 @@ class _Writer:
             self.statement(f"with {p}.{name}", [self.template(value[kind]), *most], ":")
         self.block(value["do"])
 
-    def fields(self, p: str, kind: str, value: dict[str, Any], undo: list[dict[str, Any]] | None) -> None:
+    def fields(self, p: str, kind: str, value: dict[str, Value], undo: list[dict[str, Value]] | None) -> None:
         method, first = {
             "call": ("call", "transport"),
             "await": ("await_signal", "signal"),

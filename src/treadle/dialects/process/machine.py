@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from treadle.kernel.errors import ExpressionError, Unsupported
 from treadle.kernel.machine import Machine
@@ -70,7 +70,7 @@ class ProcessMachine(Machine):
         return self._decided(turn, event)
 
     def _decided(self, turn: Turn, event: Event) -> Decision:
-        last: dict[str, Any] = {"seq": turn.ctx.seq, "kind": event.kind}
+        last: dict[str, Value] = {"seq": turn.ctx.seq, "kind": event.kind}
         if turn.ctx.intent is not None:
             last["intent"] = turn.ctx.intent.id
             last["of"] = turn.ctx.intent.kind
@@ -101,7 +101,7 @@ class ProcessMachine(Machine):
     def kinds(self, definition: Program) -> frozenset[str]:
         return frozenset({"call"})
 
-    def view(self, definition: Program, state: Value) -> dict[str, Any]:
+    def view(self, definition: Program, state: Value) -> dict[str, Value]:
         return view(definition, state)
 
 

@@ -10,7 +10,7 @@ says what to look for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode
@@ -91,7 +91,7 @@ def _metadata(reader: Reader, top: dict[str, Value], body: dict[str, Value]) -> 
     body["retention"] = reader.duration(retention, ("retention",))
 
 
-def _declared(reader: Reader, top: dict[str, Value]) -> Mapping[str, Any]:
+def _declared(reader: Reader, top: dict[str, Value]) -> Mapping[str, Value]:
     tasks = top.get("tasks")
     if tasks is None:
         return {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration, parse_instant
@@ -159,7 +158,7 @@ class Fail(Op):
 class Program:
     """What `Machine.load` makes of a body."""
 
-    body: dict[str, Any]
+    body: dict[str, Value]
     name: str = ""
     version: str | None = None
     retention_ns: int = 0
@@ -167,11 +166,11 @@ class Program:
     blocks: dict[str, list[Op]] = field(default_factory=dict)
     ops: dict[str, Op] = field(default_factory=dict)
     # The canonical step behind each operation, for pictures.
-    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sources: dict[str, dict[str, Value]] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
 
 
-def load(body: dict[str, Any]) -> Program:
+def load(body: dict[str, Value]) -> Program:
     program = Program(
         body,
         name=body["name"],
@@ -188,7 +187,7 @@ def load(body: dict[str, Any]) -> Program:
     return program
 
 
-def _task(name: str, value: dict[str, Any]) -> Task:
+def _task(name: str, value: dict[str, Value]) -> Task:
     fixed: dict[str, Value] = {
         key: value[key] for key in ("title", "description", "type", "schema") if key in value
     }
@@ -203,7 +202,7 @@ def _task(name: str, value: dict[str, Any]) -> Task:
     )
 
 
-def _block(program: Program, path: str, steps: list[dict[str, Any]]) -> str:
+def _block(program: Program, path: str, steps: list[dict[str, Value]]) -> str:
     ops = program.blocks[path] = []
     for index, step in enumerate(steps):
         kind = kind_of(step)
@@ -217,20 +216,20 @@ def _block(program: Program, path: str, steps: list[dict[str, Any]]) -> str:
     return path
 
 
-def kind_of(step: dict[str, Any]) -> str:
+def kind_of(step: dict[str, Value]) -> str:
     """What a canonical step is. `compensate` may also stand beside what it undoes."""
     return next((key for key in step if key in _MAKERS and key != "compensate"), "compensate")
 
 
-def _closure(value: dict[str, Any], key: str) -> Closure | None:
+def _closure(value: dict[str, Value], key: str) -> Closure | None:
     return compile_template(value[key]) if key in value else None
 
 
-def _ns(value: dict[str, Any], key: str) -> int | None:
+def _ns(value: dict[str, Value], key: str) -> int | None:
     return parse_duration(value[key]) if key in value else None
 
 
-def _handlers(program: Program, path: str, value: dict[str, Any]) -> dict[str, str]:
+def _handlers(program: Program, path: str, value: dict[str, Value]) -> dict[str, str]:
     return {
         key: _block(program, f"{path}.{key}", value[key])
         for key in ("on_success", "on_failure", "on_timeout")
@@ -238,7 +237,7 @@ def _handlers(program: Program, path: str, value: dict[str, Any]) -> dict[str, s
     }
 
 
-def _assign(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _assign(program: Program, path: str, step: dict[str, Value]) -> Op:
     targets = step["set"]
     return Assign(
         path=path,
@@ -248,11 +247,11 @@ def _assign(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-def _refer(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _refer(program: Program, path: str, step: dict[str, Value]) -> Op:
     return Refer(path=path, kind="reference", label="reference", value=compile_template(step["reference"]))
 
 
-def _ask(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _ask(program: Program, path: str, step: dict[str, Value]) -> Op:
     return Ask(
         path=path, kind="task", label=step["task"], named=step["task"], task=program.tasks[step["task"]]
     )
@@ -261,7 +260,7 @@ def _ask(program: Program, path: str, step: dict[str, Any]) -> Op:
 _NOT_ADDRESS = ("transport", "payload", "into", "timeout", "deadline", "retry", "on_success", "on_failure", "on_timeout")  # fmt: skip
 
 
-def _call(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _call(program: Program, path: str, step: dict[str, Value]) -> Op:
     value = step["call"]
     policy = value.get("retry")
     return Call(
@@ -288,7 +287,7 @@ def _call(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-def _choice(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _choice(program: Program, path: str, step: dict[str, Value]) -> Op:
     return Choice(
         path=path,
         kind="if",
@@ -299,7 +298,7 @@ def _choice(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-def _repeat(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _repeat(program: Program, path: str, step: dict[str, Value]) -> Op:
     value = step["repeat"]
     kind = next(key for key in ("each", "while", "until") if key in value)
     op = Repeat(
@@ -316,7 +315,7 @@ def _repeat(program: Program, path: str, step: dict[str, Any]) -> Op:
     return op
 
 
-def _fork(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _fork(program: Program, path: str, step: dict[str, Value]) -> Op:
     branches = [
         (branch["branch"], _block(program, f"{path}.fork.{branch['branch']}", branch["do"]))
         for branch in step["fork"]
@@ -324,7 +323,7 @@ def _fork(program: Program, path: str, step: dict[str, Any]) -> Op:
     return Fork(path=path, kind="fork", label="fork", branches=branches)
 
 
-def _wait(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _wait(program: Program, path: str, step: dict[str, Value]) -> Op:
     value = step["wait"]
     until = isinstance(value, dict) and "until" in value
     given = value["until"] if until else value
@@ -337,7 +336,7 @@ def _wait(program: Program, path: str, step: dict[str, Any]) -> Op:
     return Wait(path=path, kind="wait", label=label, until=until, constant_ns=constant, value=None)
 
 
-def _await(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _await(program: Program, path: str, step: dict[str, Value]) -> Op:
     value = step["await"]
     return Await(
         path=path,
@@ -351,7 +350,7 @@ def _await(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-def _start(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _start(program: Program, path: str, step: dict[str, Value]) -> Op:
     kind = "child" if "child" in step else "continue_with"
     value = step[kind]
     return Start(
@@ -366,16 +365,16 @@ def _start(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-def _compensate(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _compensate(program: Program, path: str, step: dict[str, Value]) -> Op:
     block = _block(program, f"{path}.compensate", step["compensate"])
     return Compensate(path=path, kind="compensate", label="compensate", block=block)
 
 
-def _complete(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _complete(program: Program, path: str, step: dict[str, Value]) -> Op:
     return Complete(path=path, kind="complete", label="complete", result=compile_template(step["complete"]))
 
 
-def _fail(program: Program, path: str, step: dict[str, Any]) -> Op:
+def _fail(program: Program, path: str, step: dict[str, Value]) -> Op:
     value = step["fail"]
     if not isinstance(value, dict) or is_expression(value):
         value = {"message": value}
@@ -389,7 +388,7 @@ def _fail(program: Program, path: str, step: dict[str, Any]) -> Op:
     )
 
 
-_MAKERS: dict[str, Callable[[Program, str, dict[str, Any]], Op]] = {
+_MAKERS: dict[str, Callable[[Program, str, dict[str, Value]], Op]] = {
     "set": _assign,
     "reference": _refer,
     "task": _ask,

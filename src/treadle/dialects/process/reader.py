@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
@@ -65,7 +65,7 @@ class Reader:
         self.requires = Requires()
         # The loop names at each place that asks for a task.
         self.asked: dict[str, list[Names]] = {}
-        self.tasks: Mapping[str, Any] = {}
+        self.tasks: Mapping[str, Value] = {}
         # Where each other workflow is started first.
         self.started_at: dict[str, Path] = {}
         self.ids: dict[str, Path] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Context, addressed, is_reference
@@ -13,7 +13,7 @@ from treadle.lang.expressions.references import is_large, part_of
 
 from .program import Program
 
-Thread = dict[str, Any]
+Thread = dict[str, Value]
 # Since this version of the machine what a process builds may have any size: it is stored if it is large.
 STORES: Final = 2
 # What one value may take when it is put together in memory.
@@ -42,7 +42,7 @@ class RunScope:
     def __init__(
         self,
         program: Program,
-        data: dict[str, Any],
+        data: dict[str, Value],
         ctx: Context,
         thread: Thread,
         reference: str | None,
@@ -113,9 +113,9 @@ class RunScope:
             return found  # a small item of a large list
         return value
 
-    def frames(self) -> list[dict[str, Any]]:
+    def frames(self) -> list[dict[str, Value]]:
         """The frames around, innermost first, through forks up to the run's own."""
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, Value]] = []
         thread: Thread | None = self.thread
         while thread is not None:
             for frame in reversed(thread["frames"]):

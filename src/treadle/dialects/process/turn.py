@@ -54,7 +54,7 @@ class Again(Op):
     by: str | None
 
 
-def fresh(input: Value) -> dict[str, Any]:
+def fresh(input: Value) -> dict[str, Value]:
     """The state of a run before its first step."""
     return {
         "start": input,
@@ -74,16 +74,16 @@ def thread(id: str, block: str) -> Thread:
 class Turn:
     """What one event leads to."""
 
-    def __init__(self, program: Program, data: dict[str, Any], ctx: Context) -> None:
+    def __init__(self, program: Program, data: dict[str, Value], ctx: Context) -> None:
         self.program = program
         self.data = data
         self.ctx = ctx
         self.reference = ctx.reference
         self.queue: deque[str] = deque()
         self.intents: list[Intent] = []
-        self.events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Value]] = []
         self.cancel: list[str] = []
-        self.outcome: tuple[Status, Value, dict[str, Any] | None] | None = None
+        self.outcome: tuple[Status, Value, dict[str, Value] | None] | None = None
         self.steps = 0
         self.bytes = 0
         self.meter = Meter()
@@ -145,7 +145,7 @@ class Turn:
     def broken(self, path: str, error: ExpressionError) -> bool:
         return self.end("failed", None, self.named(error.to_value(), path), path)
 
-    def named(self, error: dict[str, Any], path: str) -> dict[str, Any]:
+    def named(self, error: dict[str, Value], path: str) -> dict[str, Value]:
         """An error with its place: the path of the step, and its label where it has one."""
         error["where"] = path
         label = self.program.ops[path].named
@@ -163,7 +163,7 @@ class Turn:
             or self.meter.turns >= SLICE_TURNS_MAX
         )
 
-    def end(self, status: Status, result: Value, error: dict[str, Any] | None, path: str | None) -> bool:
+    def end(self, status: Status, result: Value, error: dict[str, Value] | None, path: str | None) -> bool:
         """The run ends here, from wherever it is, once what it registered is undone."""
         if undo.takes_over(self, status, error, path):
             return True
@@ -177,7 +177,7 @@ class Turn:
         self.data.pop("ready", None)
         self.queue.clear()
 
-    def begin(self, block: str, *, frame: dict[str, Any], **more: Value) -> None:
+    def begin(self, block: str, *, frame: dict[str, Value], **more: Value) -> None:
         """A thread of its own for a block."""
         id = str(self.next_id())
         begun = {**thread(id, block), **more}
@@ -185,7 +185,7 @@ class Turn:
         self.threads[id] = begun
         self.queue.append(id)
 
-    def close(self, status: Status, result: Value, error: dict[str, Any] | None, path: str | None) -> bool:
+    def close(self, status: Status, result: Value, error: dict[str, Value] | None, path: str | None) -> bool:
         """The run is over; the kernel cancels what other branches wait for."""
         self.outcome = (status, result, error)
         self.intents = [intent for intent in self.intents if intent.kind == "start"]
@@ -268,7 +268,7 @@ class Turn:
 
     # --- loops ---
 
-    def _leave(self, current: Thread, frame: dict[str, Any]) -> None:
+    def _leave(self, current: Thread, frame: dict[str, Value]) -> None:
         """A block is done: another round of its loop, or back to the block around it."""
         if "loop" not in frame:
             current["frames"].pop()
@@ -289,7 +289,7 @@ class Turn:
             current["frames"].pop()
 
 
-def another_round(turn: Turn, current: Thread, op: Repeat, frame: dict[str, Any]) -> bool:
+def another_round(turn: Turn, current: Thread, op: Repeat, frame: dict[str, Value]) -> bool:
     if op.test is None:
         return bool(frame["round"] + 1 < frame["count"])
     wanted = op.test(turn.scope(current))

@@ -9,7 +9,7 @@ noted and the next one runs; the error of the run lists all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treadle.kernel.model import Status, is_reference
 from treadle.kernel.values import Value
@@ -48,7 +48,7 @@ def _loops(turn: Turn, current: Thread) -> list[dict[str, Value]]:
     return found
 
 
-def takes_over(turn: Turn, status: Status, error: dict[str, Any] | None, path: str | None) -> bool:
+def takes_over(turn: Turn, status: Status, error: dict[str, Value] | None, path: str | None) -> bool:
     """Whether the run goes on with an undo where it would have ended."""
     data = turn.data
     if (going := data.get("undoing")) is not None:
@@ -73,14 +73,14 @@ def finished(turn: Turn) -> None:
     _next(turn, going)
 
 
-def stop(turn: Turn, error: dict[str, Any]) -> None:
+def stop(turn: Turn, error: dict[str, Value]) -> None:
     """A person does not want to wait for the undos: the run ends now, and says what was left undone."""
     going = turn.data["undoing"]
     left = [going["now"], *(entry["path"] for entry in reversed(turn.data["undo"]))]
     _end(turn, {**going, "status": "cancelled"}, error, left)
 
 
-def _next(turn: Turn, going: dict[str, Any]) -> None:
+def _next(turn: Turn, going: dict[str, Value]) -> None:
     turn.abandon()
     if not turn.data["undo"]:
         _end(turn, going, going["error"], [])
@@ -92,12 +92,12 @@ def _next(turn: Turn, going: dict[str, Any]) -> None:
     turn.event("undo.running", entry["path"])
 
 
-def _undone(turn: Turn, going: dict[str, Any]) -> None:
+def _undone(turn: Turn, going: dict[str, Value]) -> None:
     going["done"].append(_place(turn, going["now"]))
     turn.event("undo.done", going["now"])
 
 
-def _failed(turn: Turn, going: dict[str, Any], error: dict[str, Any]) -> None:
+def _failed(turn: Turn, going: dict[str, Value], error: dict[str, Value]) -> None:
     brief = {key: error[key] for key in ("class", "code", "message", "where")}
     going["errors"].append({**_place(turn, going["now"]), "error": brief})
     turn.event("undo.failed", going["now"], error=brief)
@@ -107,7 +107,7 @@ def _place(turn: Turn, path: str) -> dict[str, Value]:
     return {"path": path, "step": turn.program.ops[path].label}
 
 
-def _end(turn: Turn, going: dict[str, Any], error: dict[str, Any], left: list[str]) -> None:
+def _end(turn: Turn, going: dict[str, Value], error: dict[str, Value], left: list[str]) -> None:
     undone = {
         "undone": going["done"],
         "errors": going["errors"],

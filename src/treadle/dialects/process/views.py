@@ -7,8 +7,6 @@ thread stands, where it goes on, where it has been.
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 
@@ -17,7 +15,7 @@ from .program import Program
 _ENTRY = {"call": "call", "retry": "timer", "start": "child", "join": "join", "stalled": "retry"}
 
 
-def view(program: Program, data: dict[str, Any]) -> dict[str, Value]:
+def view(program: Program, data: dict[str, Value]) -> dict[str, Value]:
     """`state`, `results`, `engine` and `stats` of the run document."""
     threads = sorted(data["threads"].values(), key=lambda thread: int(thread["id"]))
     waiting = [thread for thread in threads if thread["wait"] and thread["wait"]["kind"] != "join"]
@@ -40,7 +38,7 @@ def view(program: Program, data: dict[str, Any]) -> dict[str, Value]:
     }
 
 
-def _undo(data: dict[str, Any]) -> dict[str, Value]:
+def _undo(data: dict[str, Value]) -> dict[str, Value]:
     """What would be undone, last first, and whether that is going on; nothing where nothing is."""
     if "undo" not in data:
         return {}
@@ -49,11 +47,11 @@ def _undo(data: dict[str, Any]) -> dict[str, Value]:
     return {"undo": {"registered": registered, "running": going["now"] if going else None}}
 
 
-def _due(wait: dict[str, Any]) -> str | None:
+def _due(wait: dict[str, Value]) -> str | None:
     return None if wait.get("due") is None else instant_text(wait["due"])
 
 
-def _place(wait: dict[str, Any], pointer: dict[str, Value]) -> dict[str, Value]:
+def _place(wait: dict[str, Value], pointer: dict[str, Value]) -> dict[str, Value]:
     shown: dict[str, Value] = {
         "kind": wait["kind"],
         "path": wait["path"],
@@ -66,19 +64,19 @@ def _place(wait: dict[str, Any], pointer: dict[str, Value]) -> dict[str, Value]:
     return shown
 
 
-def _frame(thread: dict[str, Any], frame: dict[str, Any]) -> dict[str, Value]:
+def _frame(thread: dict[str, Value], frame: dict[str, Value]) -> dict[str, Value]:
     shown: dict[str, Value] = {"thread": thread["id"], "branch": frame["block"], "next": frame["next"]}
     if "loop" in frame:
         shown["loop"], shown["iteration"] = frame["loop"], frame["round"]
     return shown
 
 
-def _pointer(data: dict[str, Any], thread: dict[str, Any]) -> dict[str, Value]:
+def _pointer(data: dict[str, Value], thread: dict[str, Value]) -> dict[str, Value]:
     """Where the thread goes on when its wait is over."""
     wait = thread["wait"]
     top = thread["frames"][-1]
     iterations: list[Value] = []
-    around: dict[str, Any] | None = thread
+    around: dict[str, Value] | None = thread
     while around is not None:
         rounds = [{"loop": f["loop"], "index": f["round"]} for f in around["frames"] if "loop" in f]
         iterations = rounds + iterations

@@ -8,7 +8,7 @@ person moves it on.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import DefinitionError, NotWaiting, RunEnded, TreadleError, Unsupported
 from treadle.kernel.limits import DUE_NS_MAX
@@ -33,9 +33,9 @@ def open_intent(
     current: Thread,
     op: Op,
     kind: str,
-    params: dict[str, Any],
+    params: dict[str, Value],
     *,
-    wait: dict[str, Any] | None = None,
+    wait: dict[str, Value] | None = None,
     due_ns: int | None = None,
     key: str | None = None,
 ) -> bool:
@@ -66,7 +66,7 @@ def _due(turn: Turn, after_ns: int | None) -> int | None:
 
 def _ask(turn: Turn, current: Thread, op: Ask, *, escalated_from: str | None = None) -> bool:
     task, escalated = op.task, escalated_from is not None
-    params: dict[str, Any] = {"name": task.name, **task.fixed}
+    params: dict[str, Value] = {"name": task.name, **task.fixed}
     params["roles"] = task.escalate_to if escalated else task.roles
     override = current.pop("input", None)
     if override is not None:
@@ -87,7 +87,7 @@ def _ask(turn: Turn, current: Thread, op: Ask, *, escalated_from: str | None = N
 
 def _call(turn: Turn, current: Thread, op: Call) -> bool:
     scope = turn.scope(current)
-    params: dict[str, Any] = {
+    params: dict[str, Value] = {
         "name": op.label,
         "path": op.path,
         "transport": op.transport,
@@ -118,7 +118,7 @@ def _attempt(
     turn: Turn,
     current: Thread,
     op: Call,
-    params: dict[str, Any],
+    params: dict[str, Value],
     *,
     number: int,
     deadline: int | None,
@@ -275,13 +275,13 @@ def _failed(turn: Turn, current: Thread, op: Op, receipt: Receipt, intent: OpenI
         turn.push(current, handler, error=error)
 
 
-def _error_of(turn: Turn, op: Op, receipt: Receipt) -> dict[str, Any]:
+def _error_of(turn: Turn, op: Op, receipt: Receipt) -> dict[str, Value]:
     given = receipt.error or {}
     fallback = {
         "timeout": ("timeout", "TIMEOUT", f"{op.label} did not end in time"),
         "cancelled": ("user", "CANCELLED", f"{op.label} was cancelled"),
     }.get(receipt.status, ("transport", "FAILED", f"{op.label} failed"))
-    error: dict[str, Any] = {
+    error: dict[str, Value] = {
         "class": "timeout" if receipt.status == "timeout" else given.get("class") or fallback[0],
         "code": given.get("code") or fallback[1],
         "message": shortened(given.get("message") or fallback[2]),
@@ -326,13 +326,13 @@ def delay_ns(policy: RetryPolicy, failed: int, entropy: bytes) -> int:
 # --- stalled --------------------------------------------------------------------------------------
 
 
-def stall(turn: Turn, current: Thread, op: Op, error: dict[str, Any], intent: OpenIntent) -> None:
+def stall(turn: Turn, current: Thread, op: Op, error: dict[str, Value], intent: OpenIntent) -> None:
     """The recoverable error state: the thread keeps its place and shows its error. An undo does not
     wait for people to mend it: the others must have their turn."""
     if "undoing" in turn.data:
         turn.end("failed", None, error, op.path)
         return
-    wait: dict[str, Any] = {
+    wait: dict[str, Value] = {
         "kind": "stalled",
         "path": op.path,
         "error": error,
@@ -386,7 +386,7 @@ def _again(turn: Turn, current: Thread, mark: Again) -> bool:
 HANDLERS[Again] = _again
 
 
-def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
+def _chosen(turn: Turn, how: dict[str, Value]) -> list[Thread]:
     stalled = turn.stalled()
     if ended := turn.data.get("ended"):
         raise RunEnded(
@@ -406,7 +406,7 @@ def _chosen(turn: Turn, how: dict[str, Any]) -> list[Thread]:
     return stalled
 
 
-def _given_up(turn: Turn, op: Op, text: Value, cause: dict[str, Any]) -> None:
+def _given_up(turn: Turn, op: Op, text: Value, cause: dict[str, Value]) -> None:
     message = text if isinstance(text, str) and text else json(text) if text is not None else cause["message"]
     error = TreadleError(
         shortened(message), cls="user", code="FAILED", where=op.path, details={"cause": cause}
