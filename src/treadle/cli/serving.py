@@ -14,6 +14,10 @@ from .output import Usage
 
 commands = Commands(HOUSE)
 
+Pools = Annotated[
+    list[str] | None, typer.Option("--pool", envvar="TREADLE_POOL", help="Work of these pools only.")
+]
+
 
 @commands(
     examples=[
@@ -50,6 +54,7 @@ async def serve(
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, envvar="TREADLE_CONCURRENCY", help="Work at once.")
     ] = 256,
+    pool: Pools = None,
     deploy: Annotated[
         list[Path] | None,
         typer.Option("--deploy", metavar="PATH", help="Deploy this first.", show_default=False),
@@ -74,7 +79,7 @@ async def serve(
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
 
-    engine = await cli.prepare(app, work=not no_worker, concurrency=concurrency)
+    engine = await cli.prepare(app, work=not no_worker, concurrency=concurrency, pools=pool or ())
     for path in deploy or ():
         engine.deploy(str(path))
     options = Options(host=host, port=port, name=name, advertise=advertise, drain_s=drain_s)
