@@ -7,11 +7,13 @@ machine, so that a red build is red for everybody; `HYPOTHESIS_PROFILE=explore` 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import settings
 
@@ -34,3 +36,14 @@ def pg_uri() -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def pg_store(pg_uri: str) -> Iterator[str]:
+    """The address of a store of its own, in the server of this session."""
+    schema = f"store_{secrets.token_hex(6)}"
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    yield f"{pg_uri}&options=-csearch_path%3D{schema}"
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")

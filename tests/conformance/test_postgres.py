@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from collections.abc import Iterator
 
@@ -18,13 +17,8 @@ from treadle.testing.rows import record, run_row
 
 
 @pytest.fixture
-def url(pg_uri: str) -> Iterator[str]:
-    schema = f"place_{secrets.token_hex(6)}"
-    with psycopg.connect(pg_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")
-    yield f"{pg_uri}&options=-csearch_path%3D{schema}"
-    with psycopg.connect(pg_uri, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+def url(pg_store: str) -> str:
+    return pg_store
 
 
 class Cut(PostgresDialect):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from treadle import Engine
@@ -43,13 +41,8 @@ steps:
 
 
 @pytest.fixture
-def url(pg_uri: str) -> Iterator[str]:
-    schema = f"engine_{secrets.token_hex(6)}"
-    with psycopg.connect(pg_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")
-    yield f"{pg_uri}&options=-csearch_path%3D{schema}"
-    with psycopg.connect(pg_uri, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+def url(pg_store: str) -> str:
+    return pg_store
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from .conftest import APPROVAL, FLOW
@@ -17,17 +14,11 @@ from .test_serve import serving
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/shared.db"
-        return
-    server: str = request.getfixturevalue("pg_uri")
-    schema = f"servers_{secrets.token_hex(6)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")
-    yield f"{server}&options=-csearch_path%3D{schema}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+        return f"sqlite:///{tmp_path}/shared.db"
+    url: str = request.getfixturevalue("pg_store")
+    return url
 
 
 def held(url: str) -> int:
