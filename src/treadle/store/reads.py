@@ -433,9 +433,7 @@ class SqlReads:
         return [digest for (digest,) in rows]
 
     def origins(self) -> list[tuple[str, str]]:
-        query = """SELECT DISTINCT definitions.dialect, definitions.file FROM versions
-                   JOIN definitions ON definitions.digest = versions.digest
-                   WHERE definitions.file IS NOT NULL ORDER BY definitions.file, definitions.dialect"""
+        query = "SELECT DISTINCT dialect, file FROM definitions WHERE file IS NOT NULL ORDER BY file, dialect"
         return [(dialect, file) for dialect, file in self._all(query)]
 
     def definition(self, digest: str) -> DefinitionRow | None:

@@ -160,22 +160,3 @@ async def test_runs_that_are_evicted_after_each_event_end_the_same(tmp_path: Pat
 async def human_free(ctx: flow.Context, n: int) -> list[Any]:
     done = await do(f"n{n}")
     return [await ctx.signal("go"), done, n]
-
-
-PROCESS = """
-dialect: process
-name: small
-version: "1"
-tasks: {}
-steps:
-  - complete: {with: "input.n + 1"}
-"""
-
-PLAYBOOK = """
-apiVersion: treadle/v1
-kind: Playbook
-metadata: {name: tiny}
-workflow:
-  - step: start
-    tool: {kind: python, code: "result = {'n': 5}"}
-"""

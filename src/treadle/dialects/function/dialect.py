@@ -20,6 +20,7 @@ from .workflow import DIALECT_NAME
 class FunctionDialect(Dialect):
     name = DIALECT_NAME
     machine: FunctionMachine
+    has_code = True
 
     def __init__(self) -> None:
         self.machine = FunctionMachine()

@@ -32,12 +32,6 @@ class NotDeterministic(Undecidable):
     code = "NOT_DETERMINISTIC"
 
 
-class DecisionTooLong(Undecidable):
-    """The function computed for too long without an await. Move the work into a step."""
-
-    code = "DECISION_TOO_LONG"
-
-
 class StepFailed(Exception):
     """A step did not succeed, with all its attempts."""
 

@@ -35,6 +35,6 @@ def _named(definition: Code) -> list[tuple[str, NodeShape]]:
         return []
     return [
         (value.name, "step" if isinstance(value, Step) else "child")
-        for _, value, _, _ in code.source.named
+        for _, value, _, _ in sorted(code.source.named, key=lambda named: named[3])
         if isinstance(value, Step | Workflow)
     ]

@@ -1,0 +1,25 @@
+"""`mypy --strict` sees through steps and workflows: what is right passes, mistakes are found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mypy import api
+
+ROOT = Path(__file__).resolve().parents[3]
+WRONG = Path(__file__).with_name("wrong.py")
+EXPECTED = re.compile(r"# expect: ([\w-]+)$")
+FOUND = re.compile(r"wrong\.py:(\d+): error: .*\[([\w-]+)\]$", re.M)
+
+
+def test_types_of_durable_functions_are_seen_through() -> None:
+    lines = WRONG.read_text("utf-8").splitlines()
+    expected = [(n, match[1]) for n, line in enumerate(lines, 1) if (match := EXPECTED.search(line))]
+    assert len(expected) == 7
+    example = ROOT / "examples" / "functions" / "order.py"
+    cache = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    printed, complained, _ = api.run([*cache, str(WRONG), str(example)])
+    assert not complained
+    assert [(int(line), code) for line, code in FOUND.findall(printed)] == expected, printed
+    assert "order.py" not in printed
