@@ -13,13 +13,16 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_duration
 
 from .protocol import Outcome, ToolCall
+
+# What the result of a task may take, written out.
+RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class BadConfig(Exception):

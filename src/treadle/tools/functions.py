@@ -3,7 +3,7 @@
 A `def` never suspends, so a worker thread may drive it without an event loop; on an event loop it gets
 a thread of its own, because the loop serves everybody. With a time limit it gets one too: a thread
 cannot be killed, but whoever waits for it can go on. What a function that was given up returns in the
-end is dropped.
+end is dropped. What a function returns is brought into plain form off the event loop too, within the limit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 from treadle.work.raised import named, trace, words
 
-from .base import BadConfig, time_limit, timed_out
-from .portable import portable
+from .base import RESULT_BYTES_MAX, BadConfig, time_limit, timed_out, too_large
 from .protocol import Outcome, ToolCall
+from .results import ResultTooLarge, is_small, kept
 
 log = logging.getLogger("treadle.worker")
 
@@ -41,8 +41,16 @@ class FunctionTool:
     A parameter annotated or named `call` gets the `ToolCall`.
     """
 
-    def __init__(self, kind: str, function: Callable[..., Any], *, idempotent: bool = False) -> None:
+    def __init__(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        *,
+        idempotent: bool = False,
+        result_bytes_max: int = RESULT_BYTES_MAX,
+    ) -> None:
         self.kind = kind
+        self.result_bytes_max = result_bytes_max
         self.idempotent = idempotent
         self.function = function
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
@@ -73,7 +81,8 @@ class FunctionTool:
     async def _awaited(self, config: dict[str, Any], call: ToolCall, limit_s: float | None) -> Outcome:
         try:
             work = self.function(**self.arguments(config, call))
-            return _outcome(await (work if limit_s is None else _in_time(work, limit_s, self.kind)))
+            value = await (work if limit_s is None else _in_time(work, limit_s, self.kind))
+            return await off_the_loop(value, lambda: self._outcome(value), self.kind)
         except Exception as error:
             if isinstance(error, GivenUp):
                 raise
@@ -82,7 +91,7 @@ class FunctionTool:
     def invoke(self, config: dict[str, Any], call: ToolCall) -> Outcome:
         """A `def`, called on this very thread. Whatever it raises is an outcome."""
         try:
-            return _outcome(self.function(**self.arguments(config, call)))
+            return self._outcome(self.function(**self.arguments(config, call)))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # `sys.exit()` in a function ends its task, not the worker
@@ -102,12 +111,17 @@ class FunctionTool:
             given.setdefault(self._call_name, call)
         return given
 
+    def _outcome(self, value: Any) -> Outcome:
+        try:
+            if not isinstance(value, Outcome):
+                return Outcome(result=kept(value, self.result_bytes_max))
+            value.result = kept(value.result, self.result_bytes_max)
+            return value
+        except ResultTooLarge as error:
+            return too_large(error.size, self.result_bytes_max)
+
     async def close(self) -> None:
         """A function holds nothing."""
-
-
-def _outcome(value: Any) -> Outcome:
-    return value if isinstance(value, Outcome) else Outcome(result=portable(value))
 
 
 def exception_outcome(error: BaseException) -> Outcome:
@@ -158,6 +172,11 @@ def bounded(work: Callable[[], T], limit_s: float, name: str) -> T:
     if error is not None:
         raise error
     return value  # type: ignore[return-value] # there is a value where there is no error
+
+
+async def off_the_loop(value: Any, work: Callable[[], T], name: str) -> T:
+    """Work whose length is that of the value: on a thread, if there is a loop to hold up and the value is large."""
+    return work() if is_small(value) or not _in_a_loop() else await aside(work, None, name)
 
 
 async def aside(work: Callable[[], T], limit_s: float | None, name: str) -> T:

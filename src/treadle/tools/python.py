@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import (
+    RESULT_BYTES_MAX,
     BadConfig,
     ToolBase,
     arguments,
@@ -30,7 +31,7 @@ from .base import (
 from .functions import FunctionTool
 from .importing import imported
 from .protocol import Outcome, ToolCall
-from .python_pool import RESULT_BYTES_MAX, ForeignAnswer, ProcessDied, PythonPool, PythonRequest
+from .python_pool import ForeignAnswer, ProcessDied, PythonPool, PythonRequest
 from .registry import ToolRegistry
 
 MEMORY_MB_DEFAULT = 2048

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from .base import RESULT_BYTES_MAX
 from .pipes import ReadPipe
 from .watchdog import WATCHDOG
 
 CALLS_PER_PROCESS_MAX: Final = 2_000
-RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
 # Above this, decoding is done on a thread: it would hold up all others on the loop.
 _LARGE_BYTES: Final = 256 * 1024
 _ID_BYTES: Final = 16

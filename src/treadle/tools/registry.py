@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 from treadle.kernel.errors import TreadleError
 from treadle.lang.fields import Fields
 
+from .base import RESULT_BYTES_MAX
 from .fields import BUILT_IN
 from .functions import FunctionTool
 from .protocol import Declares, Outcome, Tool, ToolCall
@@ -91,8 +92,9 @@ def checked_tool(plugin: object) -> Tool:
 class ToolRegistry:
     """All tools one worker can use. Tools are made once and closed with the registry."""
 
-    def __init__(self, *, plugins: bool = True) -> None:
+    def __init__(self, *, plugins: bool = True, result_bytes_max: int = RESULT_BYTES_MAX) -> None:
         self._plugins = plugins
+        self.result_bytes_max = result_bytes_max
         self._tools: dict[str, Tool] = {}
         self._making = threading.Lock()
         self.callables: dict[str, FunctionTool] = {}
@@ -106,7 +108,7 @@ class ToolRegistry:
         """`@registry.tool("slack")` over a `def` or `async def` makes it the tool of that kind."""
 
         def decorate(function: F) -> F:
-            self.register(FunctionTool(kind, function, idempotent=idempotent))
+            self.register(self._function(kind, function, idempotent))
             return function
 
         return decorate
@@ -116,7 +118,7 @@ class ToolRegistry:
 
         def decorate(function: F) -> F:
             label = name or function.__name__
-            self.callables[label] = FunctionTool(f"python:{label}", function, idempotent=idempotent)
+            self.callables[label] = self._function(f"python:{label}", function, idempotent)
             return function
 
         return decorate
@@ -199,7 +201,10 @@ class ToolRegistry:
             return cast("Tool", factory(self) if factory else found())
         if hasattr(found, "run"):
             return cast("Tool", found)
-        return FunctionTool(kind, found, idempotent=bool(getattr(found, "idempotent", False)))
+        return self._function(kind, found, bool(getattr(found, "idempotent", False)))
+
+    def _function(self, kind: str, function: Callable[..., Any], idempotent: bool) -> FunctionTool:
+        return FunctionTool(kind, function, idempotent=idempotent, result_bytes_max=self.result_bytes_max)
 
     def _unknown(self, kind: str) -> UnknownTool:
         near = difflib.get_close_matches(kind, self.kinds(), n=1)

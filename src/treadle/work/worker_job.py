@@ -122,10 +122,15 @@ class WorkerJob:
         return decode_trusted(body)
 
     async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        body = encode(self._worker.vault.redact(value))
-        digest = digest_bytes(body)
+        body, digest = (
+            self._written(value) if self._threaded else await asyncio.to_thread(self._written, value)
+        )
         self._blobs[digest] = body
         return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+
+    def _written(self, value: Value) -> tuple[bytes, str]:
+        body = encode(self._worker.vault.redact(value))
+        return body, digest_bytes(body)
 
     async def load_definition(self) -> Any:
         return (await self._loaded()).definition

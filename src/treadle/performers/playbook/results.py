@@ -17,6 +17,7 @@ from treadle.dialects.playbook.selection import extracted
 from treadle.dialects.playbook.stored import by_reference, preview
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
+from treadle.tools.functions import off_the_loop
 from treadle.work.job import Job
 
 
@@ -29,7 +30,7 @@ async def externalise(
     store = config.get("store") or {}
     asked = bool(config.get("select")) or store.get("kind", "auto") not in ("auto", "inline")
     threshold = config.get("inline_max_bytes", limit)
-    if is_reference(result) or (not asked and len(encode(result)) <= threshold):
+    if is_reference(result) or (not asked and await _size(result) <= threshold):
         return result
     name = task.name if task is not None else step.name
     preview_max = int(config.get("preview_max_bytes", PREVIEW_BYTES_MAX))
@@ -48,10 +49,13 @@ async def externalise(
 
 async def store_large(job: Job, value: Value, limit: int) -> Value:
     """A ctx key above the limit is stored by reference too."""
-    body = encode(value)
-    if len(body) <= limit or is_reference(value):
+    if is_reference(value) or await _size(value) <= limit:
         return value
     return by_reference(job.run, value, await job.store_blob(value))
+
+
+async def _size(value: Value) -> int:
+    return await off_the_loop(value, lambda: len(encode(value)), "playbook")
 
 
 async def render_args(job: Job, playbook: Playbook, errand: Render) -> dict[str, Any]:

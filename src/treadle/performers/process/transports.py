@@ -24,10 +24,12 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.lang.expressions.functions import REFERENCE_LEVELS_MAX
-from treadle.tools.functions import aside
+from treadle.tools.base import too_large
+from treadle.tools.functions import aside, off_the_loop
 from treadle.tools.portable import portable
 from treadle.tools.protocol import Outcome, ToolCall
 from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
+from treadle.tools.results import ResultTooLarge, kept
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named, trace, words
 
@@ -111,8 +113,10 @@ class Transports:
     async def __call__(self, job: Job) -> Done:
         done = await self._send(job)
         # Whatever came back from outside is data, whatever it looks like.
-        done.value, done.error = disarmed(done.value), disarmed(done.error)
-        if done.status == "ok" and len(encode(done.value)) > PAYLOAD_INLINE_BYTES_MAX:
+        given = done.value
+        done.value, size = await off_the_loop(given, lambda: _as_data(given), "process")
+        done.error = disarmed(done.error)
+        if done.status == "ok" and size > PAYLOAD_INLINE_BYTES_MAX:
             # Marked as ours: people who look at the run see the value, not where it is kept.
             done.value = await job.store_blob(done.value, schema_hint="process")
         return done
@@ -121,7 +125,7 @@ class Transports:
         params: dict[str, Any] = await _Unfolding(job).of(job.intent.params)
         name = str(params["transport"])
         if function := self._functions.get(name):
-            return await _called(function, params.get("payload"), job)
+            return await self._called(function, params.get("payload"), job)
         if send := self._built_in.get(name):
             return await send(params, job)
         return await self._tool(name, params, job)
@@ -216,8 +220,8 @@ class Transports:
         if name is None:
             return await self._tool("python", params, job)
         if function := self.function(str(name)):
-            return await _called(function, params.get("payload"), job)
-        return await _called(_imported(str(name), job.options.get("base")), params.get("payload"), job)
+            return await self._called(function, params.get("payload"), job)
+        return await self._called(_imported(str(name), job.options.get("base")), params.get("payload"), job)
 
     async def _tool(self, name: str, params: dict[str, Any], job: Job) -> Done:
         config = {key: value for key, value in params.items() if key not in _NOT_FIELDS}
@@ -231,15 +235,23 @@ class Transports:
         elif payload is not None:
             config["args" if isinstance(payload, dict) else "payload"] = payload
         outcome = await tool.run(config, _tool_call(job))
-        if outcome.error is not None:
-            return _failed(outcome)
-        return Done(value=portable(outcome.result))
+        if isinstance(tool, FunctionTool):  # its results are plain and measured
+            return _failed(outcome) if outcome.error is not None else Done(value=outcome.result)
+        return await _answered(outcome, self._tools.result_bytes_max)
+
+    async def _called(self, function: Callable[..., Any], payload: Value, job: Job) -> Done:
+        return await _called(function, payload, job, self._tools.result_bytes_max)
 
     async def _run(self, kind: str, config: dict[str, Any], job: Job) -> Outcome:
         return await self._tools.get(kind, config).run(config, _tool_call(job))
 
 
 # --- values ---------------------------------------------------------------------------------------
+
+
+def _as_data(value: Value) -> tuple[Value, int]:
+    data = disarmed(value)
+    return data, len(encode(data))
 
 
 class _Unfolding:
@@ -320,7 +332,7 @@ async def _quiet(error: Exception) -> None:
 # --- functions ------------------------------------------------------------------------------------
 
 
-async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Done:
+async def _called(function: Callable[..., Any], payload: Value, job: Job, bytes_max: int) -> Done:
     """A function with the payload, and with the call if it wants one."""
     positional = [
         parameter
@@ -330,11 +342,7 @@ async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Don
     arguments = [payload, _tool_call(job)][: len(positional)]
     try:
         value = function(*arguments)
-        if inspect.isawaitable(value):
-            value = await value
-        if isinstance(value, Outcome):
-            return _failed(value) if value.error is not None else Done(value=portable(value.result))
-        return Done(value=portable(value))
+        return await _answered(await value if inspect.isawaitable(value) else value, bytes_max)
     except TreadleError:
         raise
     except TimeoutError as error:
@@ -346,6 +354,18 @@ async def _called(function: Callable[..., Any], payload: Value, job: Job) -> Don
             raise
         details = {"exception": type(error).__name__, "traceback": trace(error, hidden=_OURS)}
         raise TransportFailed(named(error), code="PYTHON_ERROR", details=details) from error
+
+
+async def _answered(value: Any, bytes_max: int) -> Done:
+    """What a function gave, as data: made and measured off the loop."""
+    if isinstance(value, Outcome):
+        if value.error is not None:
+            return _failed(value)
+        value = value.result
+    try:
+        return Done(value=await off_the_loop(value, lambda: kept(value, bytes_max), "process"))
+    except ResultTooLarge as error:
+        return _failed(too_large(error.size, bytes_max))
 
 
 def arguments_for(function: Callable[..., Any], payload: Value) -> dict[str, Any]:
