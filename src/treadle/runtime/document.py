@@ -79,7 +79,7 @@ def show(
         "dialect": state.dialect,
         "key": state.key,
         "status": state.status,
-        "input": started.get("input"),
+        "input": _input(reads, started),
         "result": state.result,
         "error": state.error,
         "reference": state.reference,
@@ -107,6 +107,18 @@ def show(
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
     return document
+
+
+def _input(reads: Reads, started: Mapping[str, Any]) -> Any:
+    """What a run was started with. A fork begins with a copied state: it has the input of its original, as long
+    as that is kept."""
+    while origin := started.get("forked_from"):
+        row = reads.run(str(origin["run"]))
+        first = None if row is None else reads.record(row.no, 1)
+        if first is None:
+            return None
+        started = first.record()["event"]
+    return started.get("input")
 
 
 def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:

@@ -188,6 +188,19 @@ async def test_an_expression_error_fails_and_a_fork_mends_it(
     assert await fork.result(timeout=5) == 2
 
 
+async def test_a_fork_shows_the_input_of_its_original(
+    engine: Engine, clock: VirtualClock, tmp_path: Path
+) -> None:
+    deploy(engine, tmp_path, "steps: [{wait: 1h}, {complete: {$: start.n}}]")
+    run = await begun(engine, clock, {"n": 5})
+    fork = await engine.fork(run.id)
+    again = await engine.fork(fork.id)
+    for each in (run, fork, again):
+        assert (await each.show())["input"] == {"n": 5}
+    await clock.advance(3600)
+    assert await again.result(timeout=5) == 5
+
+
 async def test_a_fork_to_a_definition_that_does_not_fit_is_refused(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:

@@ -16,7 +16,9 @@ from treadle.tools.results import is_small
 
 HUGE_BYTES = 65 * 1024 * 1024
 PLAYBOOK = 'metadata: {name: huge, version: "1"}\nworkflow: [{step: a, tool: {kind: reg}}]\n'
-PROCESS = "dialect: process\nname: huge\nsteps: [{call: {transport: reg}}]\n"
+PROCESS = (
+    "dialect: process\nname: huge\nsteps: [{call: {transport: reg, on_failure: [{complete: {$: error}}]}}]\n"
+)
 
 
 class Array:
@@ -61,27 +63,37 @@ async def test_a_result_above_the_limit_is_refused(way):
     assert outcome.error["message"].startswith("the result takes 100,005 bytes, more than 100,000;")
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["def", "async def"])
-@pytest.mark.parametrize(
-    ("definition", "registers"), [(PLAYBOOK, "tool"), (PROCESS, "tool"), (PROCESS, "transport")]
-)
-async def test_a_run_fails_with_the_clear_error(tmp_path, definition, registers, waits):
-    (tmp_path / "huge.yaml").write_text(definition)
+@pytest.fixture(params=["def", "async def"])
+def huge(request) -> Any:
+    def plain(payload: Any = None) -> str:
+        return "x" * HUGE_BYTES
+
+    async def awaited(payload: Any = None) -> str:
+        return "x" * HUGE_BYTES
+
+    return plain if request.param == "def" else awaited
+
+
+async def test_a_playbook_fails_with_the_clear_error(tmp_path, huge):
+    (tmp_path / "huge.yaml").write_text(PLAYBOOK)
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
-
-        def plain(payload: Any = None) -> str:
-            return "x" * HUGE_BYTES
-
-        async def awaited(payload: Any = None) -> str:
-            return "x" * HUGE_BYTES
-
-        register = engine.tool if registers == "tool" else engine.transport
-        register("reg")(awaited if waits else plain)
+        engine.tool("reg")(huge)
         engine.deploy(str(tmp_path / "huge.yaml"))
         run = await engine.start("huge")
         with pytest.raises(RunFailed, match="write it to a file, a table or an artifact"):
             await run.result(60)
         assert "RESULT_TOO_LARGE" in str((await run.show())["error"])
+        await assert_replays(run)
+
+
+@pytest.mark.parametrize("registers", ["tool", "transport"])
+async def test_a_process_gets_the_clear_error(tmp_path, huge, registers):
+    (tmp_path / "huge.yaml").write_text(PROCESS)
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        (engine.tool if registers == "tool" else engine.transport)("reg")(huge)
+        engine.deploy(str(tmp_path / "huge.yaml"))
+        run = await engine.start("huge")
+        assert (await run.result(60))["code"] == "RESULT_TOO_LARGE"
         await assert_replays(run)
 
 
