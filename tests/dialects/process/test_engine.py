@@ -560,10 +560,11 @@ async def test_a_child_whose_parent_gave_up_is_cancelled(
 async def test_a_timed_out_call_is_cancelled(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     import asyncio
 
-    gate, answered = asyncio.Event(), asyncio.Event()
+    started, gate, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @engine.transport("slow")
     async def slow(payload: Any) -> str:
+        started.set()
         try:
             await gate.wait()
         finally:
@@ -576,6 +577,7 @@ async def test_a_timed_out_call_is_cancelled(engine: Engine, clock: VirtualClock
         "steps: [{call: {transport: slow, timeout: 1s, into: r, on_timeout: [{set: {state.x: timed out}}]}}, {await: go}]",
     )
     run = await engine.start("wf")
+    await asyncio.wait_for(started.wait(), 10)
     clock._now_ns += 2 * 10**9
     await engine.write(lambda core: None)
     await asyncio.wait_for(answered.wait(), 10)
