@@ -105,7 +105,17 @@ def public_methods(cls: type) -> dict[str, Any]:
 
 
 # Of use to coroutines only: waiting for news, and handing commands to the core.
-ASYNCHRONOUS_ONLY = {"watch", "ask", "operate"}
+# Waking, and what hosts of an engine ask of it: a server, a worker.
+ASYNCHRONOUS_ONLY = {
+    "watch",
+    "ask",
+    "operate",
+    "want",
+    "hand_in",
+    "vouched",
+    "resident_row",
+    "unavailable",
+}
 
 
 @pytest.mark.parametrize("name", ["Engine", "Run"])

@@ -15,7 +15,7 @@ from treadle.kernel.values import Value, encode
 
 from .flow import Flow
 from .limits import RESULT_INLINE_BYTES_MAX, SEAL_SLICE_BYTES_MAX, TRACE_STEP_BYTES
-from .states import Branch, State
+from .states import AgentState, Branch
 
 
 def finish(flow: Flow, error: dict[str, Value] | None = None) -> None:
@@ -38,7 +38,7 @@ def run_error(flow: Flow) -> dict[str, Value] | None:
     return None
 
 
-def trace(state: State) -> dict[str, Value]:
+def trace(state: AgentState) -> dict[str, Value]:
     return {
         "steps": state["steps"],
         "edges": state["edges"],
@@ -62,7 +62,7 @@ def end(flow: Flow, error: dict[str, Value] | None) -> None:
     _seal(flow)
 
 
-def at_rest(state: State) -> Branch:
+def at_rest(state: AgentState) -> Branch:
     """The first branch stays, in case a person sends the run on."""
     root: Branch = state["branches"]["0"]
     root["visit"] = root["paused"] = None
@@ -70,7 +70,7 @@ def at_rest(state: State) -> Branch:
     return root
 
 
-def fits(state: State) -> bool:
+def fits(state: AgentState) -> bool:
     """Whether results and trace are small enough to stand in one record."""
     size: int = state["bytes"] + TRACE_STEP_BYTES * len(state["steps"])
     return size <= RESULT_INLINE_BYTES_MAX
@@ -92,7 +92,7 @@ def _close(flow: Flow, error: dict[str, Value] | None, results: Value, result: V
 # --- sealing ------------------------------------------------------------------------------------
 
 
-def _units(state: State) -> Iterator[tuple[str, str, Value]]:
+def _units(state: AgentState) -> Iterator[tuple[str, str, Value]]:
     """Everything that belongs to the result, in one fixed order: part, key, value."""
     for node in sorted(state["results"]):
         yield "results", node, state["results"][node]

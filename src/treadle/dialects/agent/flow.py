@@ -14,13 +14,13 @@ from treadle.kernel.values import Value
 from .context import entry, evals_of
 from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX, WARNINGS_MAX
 from .model import Budget, Node, Workflow
-from .states import Branch, Item, Ready, State, Usage, Visit
+from .states import AgentState, Branch, Item, Ready, UsageState, VisitState
 
 
 @dataclass(slots=True)
 class Flow:
     workflow: Workflow
-    state: State
+    state: AgentState
     ctx: Context
     events: list[dict[str, Value]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
@@ -127,11 +127,11 @@ class Flow:
             add_usage(visit_of(branch)["spent"], usage)
 
 
-def no_usage() -> Usage:
+def no_usage() -> UsageState:
     return {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
 
 
-def add_usage(total: Usage, usage: Mapping[str, Value]) -> None:
+def add_usage(total: UsageState, usage: Mapping[str, Value]) -> None:
     for name in ("input_tokens", "output_tokens"):
         amount = usage.get(name)
         if isinstance(amount, int) and amount > 0:
@@ -142,7 +142,7 @@ def add_usage(total: Usage, usage: Mapping[str, Value]) -> None:
         total["usd"] = round(total["usd"] + float(usd), 10)
 
 
-def exceeded(budget: Budget | None, usage: Usage) -> str | None:
+def exceeded(budget: Budget | None, usage: UsageState) -> str | None:
     """Why nothing more may be asked, or None."""
     if budget is None:
         return None
@@ -160,7 +160,7 @@ def _price(usd: float) -> str:
     return text if "e" not in text else f"{usd:.10f}".rstrip("0").rstrip(".")
 
 
-def visit_of(branch: Branch) -> Visit:
+def visit_of(branch: Branch) -> VisitState:
     """The visit that a branch is in."""
     visit = branch["visit"]
     assert visit is not None, "the branch is between two nodes"
@@ -171,7 +171,7 @@ def new_branch(id: str, parent: str, base: list[Item]) -> Branch:
     return {"id": id, "parent": parent, "base": base, "own": [], "data": {}, "visit": None, "paused": None}
 
 
-def new_visit(node: str, iteration: int) -> Visit:
+def new_visit(node: str, iteration: int) -> VisitState:
     return {
         "node": node,
         "iteration": iteration,
@@ -187,7 +187,7 @@ def new_visit(node: str, iteration: int) -> Visit:
     }
 
 
-def new_state(input: Value) -> State:
+def new_state(input: Value) -> AgentState:
     return {
         "input": input,
         "dry": False,

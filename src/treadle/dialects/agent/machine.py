@@ -19,7 +19,7 @@ from .context import item_of
 from .flow import Flow, new_state, visit_of
 from .model import Workflow, load
 from .sources import texts_of
-from .states import Branch, State
+from .states import AgentState, Branch
 
 KINDS = frozenset({"source", "model", "call", "route", "ask"})
 
@@ -49,7 +49,7 @@ class AgentMachine(Machine):
         flow.open("source", "setup", {"name": "sources", "op": "setup", "input": event.input})
         return _decided(flow)
 
-    def step(self, definition: Workflow, state: State, event: Event, ctx: Context) -> Decision:
+    def step(self, definition: Workflow, state: AgentState, event: Event, ctx: Context) -> Decision:
         flow = Flow(definition, state, ctx)
         match event:
             case Receipt():
@@ -64,7 +64,7 @@ class AgentMachine(Machine):
                 raise Unsupported(f"an agent workflow takes no {event.kind}")
         return _decided(flow)
 
-    def cancel(self, definition: Workflow, state: State, event: Cancel, ctx: Context) -> Decision:
+    def cancel(self, definition: Workflow, state: AgentState, event: Cancel, ctx: Context) -> Decision:
         flow = Flow(definition, state, ctx)
         leaving.stop_run(flow, event.reason or "cancelled", None)
         decision = super().cancel(definition, state, event, ctx)
@@ -76,7 +76,7 @@ class AgentMachine(Machine):
             decision.result = {"results": results, "trace": ending.trace(state)}
         return decision
 
-    def compatible(self, definition: Workflow, state: State) -> str | None:
+    def compatible(self, definition: Workflow, state: AgentState) -> str | None:
         if state["texts"] is not None and state["texts"] != texts_of(definition):
             return (
                 "its instructions, rules or context are others than those that the run resolved before its "
@@ -91,7 +91,7 @@ class AgentMachine(Machine):
             return "the run is between two nodes; fork at another record"
         return None
 
-    def view(self, definition: Workflow, state: State) -> dict[str, Value]:
+    def view(self, definition: Workflow, state: AgentState) -> dict[str, Value]:
         return {
             "state": {"results": state["results"], "trace": ending.trace(state)},
             "stats": {"usage": state["usage"], "steps": len(state["steps"]), "retries": state["retries"]},
@@ -99,7 +99,7 @@ class AgentMachine(Machine):
         }
 
 
-def _active(state: State) -> list[Branch]:
+def _active(state: AgentState) -> list[Branch]:
     return [branch for _, branch in sorted(state["branches"].items()) if branch["visit"] is not None]
 
 
@@ -254,7 +254,7 @@ def _by_hand(flow: Flow, at: list[Value], how: dict[str, Value], by: str | None)
     return [branch, "settle", [node, "skipped", value, {"skipped_reason": f"skipped{who}"}]]
 
 
-def _failed(state: State, node: str) -> bool:
+def _failed(state: AgentState, node: str) -> bool:
     return bool(state["results"][node]["status"] == "failed")
 
 

@@ -18,13 +18,13 @@ Item = Value
 Ready = list[Value]
 
 
-class Usage(TypedDict):
+class UsageState(TypedDict):
     input_tokens: int
     output_tokens: int
     usd: float
 
 
-class Visit(TypedDict):
+class VisitState(TypedDict):
     """One visit of a node: turns of its model, calls of its tools, verdicts on its result."""
 
     node: str
@@ -33,8 +33,8 @@ class Visit(TypedDict):
     turn: int
     tries: int
     stage: str
-    usage: Usage
-    spent: Usage
+    usage: UsageState
+    spent: UsageState
     calls: list[Value]
     evals: list[Mapped]
     bytes: int
@@ -68,12 +68,12 @@ class Branch(TypedDict):
     own: list[Item]
     # The item that each of its nodes left.
     data: dict[str, Item]
-    visit: Visit | None
+    visit: VisitState | None
     # The visit it was in when the run was stopped.
-    paused: Visit | None
+    paused: VisitState | None
 
 
-class Group(TypedDict):
+class GroupState(TypedDict):
     """A fork that has not joined yet; `parent` is the branch that waits for it."""
 
     parent: str
@@ -85,7 +85,7 @@ class Group(TypedDict):
     data: dict[str, dict[str, Item]]
 
 
-class State(TypedDict):
+class AgentState(TypedDict):
     # What was known before the first node. `setup` refers to what step 0 found, `texts` is the digest of the
     # Sources as they are written; `sources` and `skills` are references when they are many.
     input: Value
@@ -102,7 +102,7 @@ class State(TypedDict):
     results: dict[str, Mapped]
     steps: list[Mapped]
     edges: list[Mapped]
-    usage: Usage
+    usage: UsageState
     retries: int
     bytes: int
     missing: Mapped
@@ -117,7 +117,7 @@ class State(TypedDict):
     asks: int
     node_asks: Mapped
     branches: dict[str, Branch]
-    groups: dict[str, Group]
+    groups: dict[str, GroupState]
     forks: int
     ended: Value
     # A dry run came to a decision: nothing more is entered.

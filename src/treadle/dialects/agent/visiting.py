@@ -20,7 +20,7 @@ from .limits import NODE_CALLS_BYTES_MAX, NOTE_CHARS_MAX, TURN_CALLS_MAX
 from .model import Node
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .states import Branch, Visit
+from .states import Branch, VisitState
 
 STATUSES: Final = ("success", "skipped", "failed")
 
@@ -77,7 +77,7 @@ def take_up(flow: Flow, branch: Branch) -> None:
             turn(flow, branch)
 
 
-def _come_in(flow: Flow, branch: Branch, node: str, visit: Visit) -> None:
+def _come_in(flow: Flow, branch: Branch, node: str, visit: VisitState) -> None:
     state = flow.state
     state["visits"] += 1
     visit["iteration"] = state["iterations"][node] = state["iterations"].get(node, 0) + 1

@@ -23,7 +23,7 @@ from .marking import Turn
 from .model import Step
 from .pipeline import failure, template_failure
 from .routing import Boundary, apply_step_set, route
-from .states import Failed, State, StepEntry, Token
+from .states import Failed, PlaybookState, StepEntry, TokenState
 
 FAILURES_KEPT_MAX: Final = 1000
 # So many failures are told in full; of those beyond only the beginning is kept.
@@ -42,7 +42,7 @@ _CLASSES: Final = {
 }
 
 
-def after(turn: Turn, step: Step, token: Token, event: dict[str, Value], boundary: Boundary) -> None:
+def after(turn: Turn, step: Step, token: TokenState, event: dict[str, Value], boundary: Boundary) -> None:
     """Routes an ended step-run and counts its failure if nobody handled it."""
     error: dict[str, Value] | None = event.get("error")
     special = token.get("special")
@@ -90,7 +90,7 @@ def _set_only(boundary: Boundary) -> None:
         _count(boundary.turn, boundary.step, boundary.token, template_failure(problem), hard=True)
 
 
-def _count(turn: Turn, step: Step, token: Token, error: dict[str, Value], *, hard: bool) -> None:
+def _count(turn: Turn, step: Step, token: TokenState, error: dict[str, Value], *, hard: bool) -> None:
     failures = turn.state["failures"]
     turn.state["hard"] = bool(turn.state.get("hard")) or hard
     if len(failures) < FAILURES_KEPT_MAX:
@@ -190,7 +190,7 @@ def _reference(turn: Turn, name: str, entry: StepEntry) -> Value:
     return {"kind": "step_ref", "ref": f"treadle://execution/{turn.ctx.run}/step/{name}", "step": name}
 
 
-def _status(state: State) -> Status:
+def _status(state: PlaybookState) -> Status:
     if state.get("hard"):
         return "failed"
     if state["failures"]:

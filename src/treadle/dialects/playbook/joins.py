@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from .marking import Turn, canonical
 from .model import Join, Step
-from .states import Collected, Gathering, State, Token
+from .states import Collected, Gathering, PlaybookState, TokenState
 
 
-def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
+def absorb(turn: Turn, name: str, step: Step, token: TokenState) -> bool:
     """Takes a token into its tracker. True if the token was used up, False if it goes on itself."""
     join = step.join
     if join is None or token.get("joined") or _is_stranger(join, token):
@@ -43,7 +43,7 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
         tracker["fired"] = True
     else:
         _drop(turn, step.name, key)
-    joined: Token = {**token, "args": turn.light_args(canonical(args)), "joined": True}
+    joined: TokenState = {**token, "args": turn.light_args(canonical(args)), "joined": True}
     turn.state["n"] += 1
     fresh = str(turn.state["n"])
     turn.state["tokens"][fresh] = joined
@@ -51,7 +51,7 @@ def absorb(turn: Turn, name: str, step: Step, token: Token) -> bool:
     return True
 
 
-def _is_stranger(join: Join, token: Token) -> bool:
+def _is_stranger(join: Join, token: TokenState) -> bool:
     """A token of a step that the join does not name runs its step by itself."""
     return bool(join.sources) and token.get("from") not in join.sources
 
@@ -80,7 +80,7 @@ def _drop(turn: Turn, step: str, key: str) -> None:
         del turn.state["joins"][step]
 
 
-def incomplete(state: State) -> list[str]:
+def incomplete(state: PlaybookState) -> list[str]:
     """Steps whose join still waits for a token."""
     return [
         step

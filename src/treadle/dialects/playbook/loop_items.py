@@ -18,11 +18,11 @@ from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Turn, canonical
 from .model import Loop
 from .pipeline import collection
-from .states import Source, Token
+from .states import Source, TokenState
 from .texts import NotThere, bounded
 
 
-def describe(turn: Turn, loop: Loop, token: Token, where: str) -> Source:
+def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:
     """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
     if loop.source.constant:
         return _listed(turn, collection(loop.source.value_if_constant, where))
@@ -50,7 +50,7 @@ def _listed(turn: Turn, found: list[Value]) -> Source:
     return {"list": found} if kept is found else {"stored": kept, "path": []}
 
 
-def _lasting(turn: Turn, loop: Loop, token: Token, raw: Value) -> Source | None:
+def _lasting(turn: Turn, loop: Loop, token: TokenState, raw: Value) -> Source | None:
     assert loop.field is not None
     path = loop.field.expression.path
     if path is None:
@@ -78,7 +78,7 @@ def item_of(source: Source, value: Value, index: int, limit: int) -> Value:
     return {**address, "path": [*(stored.get("path") or ()), *source["path"], index]}
 
 
-def items(turn: Turn, source: Source, token: Token) -> Sequence[Value]:
+def items(turn: Turn, source: Source, token: TokenState) -> Sequence[Value]:
     """The items behind a description."""
     found: Sequence[Value]
     if "list" in source:

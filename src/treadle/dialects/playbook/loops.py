@@ -28,7 +28,7 @@ from .marking import Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .pipeline import NotACollection, failure, template_failure
 from .refs import Ref
-from .states import Token, Tracker, Written
+from .states import TokenState, Tracker, WrittenState
 
 AHEAD_MAX: Final = 1024
 CHUNK_ITEMS_MAX: Final = 1024
@@ -42,7 +42,7 @@ LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
 
 
-def start(turn: Turn, step: Step, token: Token) -> dict[str, Value] | None:
+def start(turn: Turn, step: Step, token: TokenState) -> dict[str, Value] | None:
     """Sets a loop up in its token. The error of a collection that is none, else None."""
     loop = step.loop
     assert loop is not None
@@ -86,7 +86,7 @@ def start(turn: Turn, step: Step, token: Token) -> dict[str, Value] | None:
     return None
 
 
-def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Value]) -> None:
+def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str, Value]) -> None:
     """Opens iterations while the loop's limit and the turn's room allow."""
     tracker, loop = token["loop"], step.loop
     assert loop is not None
@@ -116,7 +116,7 @@ def fill(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Valu
         turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index))))
 
 
-def _fill_lease(turn: Turn, name: str, step: Step, token: Token, params: dict[str, Value]) -> None:
+def _fill_lease(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str, Value]) -> None:
     """Hands the next iterations to one worker, unless one has some already."""
     tracker, loop = token["loop"], step.loop
     assert loop is not None
@@ -159,7 +159,7 @@ def take_lease(tracker: Tracker) -> list[int]:
 def settle(
     turn: Turn,
     step: Step,
-    token: Token,
+    token: TokenState,
     index: int,
     *,
     result: Value,
@@ -186,12 +186,12 @@ def settle(
     _collect(turn, tracker, index, result if error is None else None)
 
 
-def must_stop(step: Step, token: Token) -> bool:
+def must_stop(step: Step, token: TokenState) -> bool:
     assert step.loop is not None
     return bool(token["loop"]["failed"]) and not step.loop.best_effort
 
 
-def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: str) -> None:
+def stop(turn: Turn, name: str, step: Step, token: TokenState, kind: str, message: str) -> None:
     """Takes the running iterations back; each is recorded as failed."""
     tracker = token["loop"]
     tracker["stopped"] = True
@@ -208,7 +208,7 @@ def stop(turn: Turn, name: str, step: Step, token: Token, kind: str, message: st
     tracker["running"] = []
 
 
-def is_over(token: Token) -> bool:
+def is_over(token: TokenState) -> bool:
     tracker = token["loop"]
     ended = tracker["next"] >= tracker["total"] or bool(tracker.get("stopped"))
     return ended and not tracker["running"] and not tracker.get("lease")
@@ -281,7 +281,7 @@ def _manifest(parts: list[Value]) -> dict[str, Value]:
     return {"kind": "manifest", "strategy": "concat", "parts": parts}
 
 
-def result_of(turn: Turn, step: Step, token: Token) -> dict[str, Value]:
+def result_of(turn: Turn, step: Step, token: TokenState) -> dict[str, Value]:
     tracker = token["loop"]
     results: Value = tracker["chunk"]
     if tracker["parts"]:
@@ -323,7 +323,7 @@ def _reduce(step: Step, tracker: Tracker, result: Value) -> None:
             tracker["reduced"] = canonical(merge(tracker.get("reduced", {}), own))
 
 
-def conflict(step: Step, tracker: Written, writes: list[list[Value]]) -> dict[str, Value] | None:
+def conflict(step: Step, tracker: WrittenState, writes: list[list[Value]]) -> dict[str, Value] | None:
     """Two parallel iterations that write different values to one key contradict each other."""
     loop = step.loop
     assert loop is not None
@@ -354,7 +354,7 @@ def _parents(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def patches(step: Step, tracker: Written, index: int, writes: list[list[Value]]) -> list[list[Value]]:
+def patches(step: Step, tracker: WrittenState, index: int, writes: list[list[Value]]) -> list[list[Value]]:
     """What an iteration's writes make of ctx, under the loop's policy; remembers them for the next."""
     loop = step.loop
     assert loop is not None

@@ -40,7 +40,7 @@ from .needs import pick
 from .pipeline import failure, template_failure
 from .refs import KEYCHAIN, Ref
 from .routing import admitted
-from .states import Failed, Halted, State, StepEntry, Token
+from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
 from .stored import by_reference
 
 # What failed where the keychain could not be resolved.
@@ -78,7 +78,7 @@ class PlaybookMachine(Machine):
                 return self._prove(turn)
             return self._enter(turn)
 
-    def step(self, definition: Playbook, state: State, event: Event, ctx: Context) -> Decision:
+    def step(self, definition: Playbook, state: PlaybookState, event: Event, ctx: Context) -> Decision:
         with _surroundings(ctx):
             turn = Turn(definition, state, ctx)
             match event:
@@ -94,7 +94,7 @@ class PlaybookMachine(Machine):
                 case _:
                     raise Unsupported(f"a playbook takes no {event.kind} event")
 
-    def cancel(self, definition: Playbook, state: State, event: Cancel, ctx: Context) -> Decision:
+    def cancel(self, definition: Playbook, state: PlaybookState, event: Cancel, ctx: Context) -> Decision:
         with _surroundings(ctx):
             return self._cancel(Turn(definition, state, ctx), event)
 
@@ -124,7 +124,7 @@ class PlaybookMachine(Machine):
         finish.special(turn, definition.on_cancel, "on_cancel", {"name": "execution.cancelled"})
         return self._drive(turn)
 
-    def view(self, definition: Playbook, state: State) -> dict[str, Value]:
+    def view(self, definition: Playbook, state: PlaybookState) -> dict[str, Value]:
         steps = {name: _step_view(entry) for name, entry in state["steps"].items()}
         for token in state["tokens"].values():
             if token["status"] == "pending" and token["step"] not in steps:
@@ -197,7 +197,7 @@ class PlaybookMachine(Machine):
             state["failures"] = []
             return self._prove(turn)
         interrupted = [token for token in state["tokens"].values() if token["status"] != "pending"]
-        again: list[Failed | Halted | Token] = [
+        again: list[Failed | Halted | TokenState] = [
             *(item for item in state["failures"] if not item.get("special")),
             *state["halted"],
             *interrupted,

@@ -1,7 +1,7 @@
 """The marking of a run, and one turn of the machine over it.
 
-State is canonical values only. Tokens are `ready` (to be admitted), `pending` (denied, parked) or
-`running`. Token ids are counted, and canonical key order of counted ids is their order of birth, so
+PlaybookState is canonical values only. Tokens are `ready` (to be admitted), `pending` (denied, parked) or
+`running`. TokenState ids are counted, and canonical key order of counted ids is their order of birth, so
 iterating them is the same before and after a snapshot.
 
 A `Turn` collects one decision. It has room for so many intents and events; what does not fit waits
@@ -23,7 +23,7 @@ from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
 from .refs import Ref
-from .states import State, StepEntry, Token
+from .states import PlaybookState, StepEntry, TokenState
 from .stored import by_reference
 
 INTENTS_MAX: Final = 56
@@ -38,7 +38,7 @@ SPARE_BYTES_MAX: Final = 2048
 TOKENS_MAX: Final = 100_000
 
 
-def new_state(workload: dict[str, Value]) -> State:
+def new_state(workload: dict[str, Value]) -> PlaybookState:
     return {
         "workload": workload,
         "ctx": {},
@@ -62,7 +62,7 @@ def new_state(workload: dict[str, Value]) -> State:
 class Turn:
     """One decision in the making."""
 
-    def __init__(self, playbook: Playbook, state: State, ctx: Context) -> None:
+    def __init__(self, playbook: Playbook, state: PlaybookState, ctx: Context) -> None:
         self.playbook, self.state, self.ctx = playbook, state, ctx
         # What an earlier record had no room for happened before anything of this one.
         backlog = state["backlog"]
@@ -249,7 +249,7 @@ class Turn:
                 "consume; join branches (admit.join), or let mode be exclusive"
             )
         state["n"] += 1
-        token: Token = {
+        token: TokenState = {
             "step": step,
             "status": "ready" if ready else "storing",
             "args": self.light_args(args),

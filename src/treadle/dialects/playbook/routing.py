@@ -19,13 +19,13 @@ from .model import Arc, Step, holds
 from .needs import gather
 from .outcomes import output_view
 from .refs import Ref
-from .states import Token
+from .states import TokenState
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
 _ADMITTED: Final = {"allow": True}
 
 
-def admitted(turn: Turn, step: Step, token: Token) -> bool:
+def admitted(turn: Turn, step: Step, token: TokenState) -> bool:
     """Evaluates a step's admission rules, first match wins; none matches: denied. Recorded for every
     token; for a parked one again only when the answer changes."""
     if step.admit is None:
@@ -51,7 +51,7 @@ class Boundary:
         self,
         turn: Turn,
         step: Step,
-        token: Token,
+        token: TokenState,
         event: dict[str, Value],
         iteration: dict[str, Value] | None,
     ) -> None:

@@ -24,7 +24,7 @@ class Hold(TypedDict):
     first: str
 
 
-class Again(TypedDict):
+class AgainState(TypedDict):
     """Where the pipeline of a failed step-run stood, so that a retry goes on there."""
 
     frame: Value
@@ -53,7 +53,7 @@ class Source(TypedDict, total=False):
     stored: Mapped
 
 
-class Written(TypedDict):
+class WrittenState(TypedDict):
     """What the iterations of a loop have written to ctx so far. `above` has the paths above written ones."""
 
     writes: Mapped
@@ -61,7 +61,7 @@ class Written(TypedDict):
     above: NotRequired[dict[str, bool]]
 
 
-class Tracker(Written):
+class Tracker(WrittenState):
     """A loop under way: a cursor, counters, and results that wait for their turn."""
 
     source: Source
@@ -91,7 +91,7 @@ _From = TypedDict("_From", {"from": str}, total=False)
 Collected = TypedDict("Collected", {"from": str | None, "args": Mapped})
 
 
-class Token(_From):
+class TokenState(_From):
     """`ready` to be admitted, `pending` (denied, parked), `running`, or `storing` its arguments (0.1.0)."""
 
     step: str
@@ -104,7 +104,7 @@ class Token(_From):
     due: NotRequired[bool]
     loop: NotRequired[Tracker]
     holds: NotRequired[dict[str, Hold]]
-    again: NotRequired[Again]
+    again: NotRequired[AgainState]
 
 
 _Sources = TypedDict("_Sources", {"from": list[str | None]})
@@ -134,20 +134,20 @@ class Failed(TypedDict):
     hard: bool
     args: Mapped
     special: NotRequired[str]
-    again: NotRequired[Again]
+    again: NotRequired[AgainState]
 
 
 class Halted(TypedDict):
     step: str
     args: Mapped
-    again: NotRequired[Again]
+    again: NotRequired[AgainState]
 
 
-class State(TypedDict):
+class PlaybookState(TypedDict):
     workload: Mapped
     ctx: Mapped
     steps: dict[str, StepEntry]
-    tokens: dict[str, Token]
+    tokens: dict[str, TokenState]
     # Tokens by name: to be looked at, and denied ones.
     ready: list[str]
     parked: list[str]

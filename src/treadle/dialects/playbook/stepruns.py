@@ -21,11 +21,11 @@ from .needs import gather
 from .pipeline import failure, template_failure, worker_failure
 from .refs import Ref
 from .routing import Boundary, boundary_event
-from .states import Hold, Token
+from .states import Hold, TokenState
 from .suspension import answer, intent_for
 
 
-def begin(turn: Turn, name: str, step: Step, token: Token) -> None:
+def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
     """Consumes an admitted token."""
     token["status"] = "running"
     token.pop("denied", None)
@@ -79,7 +79,7 @@ def _per_item(turn: Turn, step: Step) -> bool:
     return step.loop is not None and step.args is not None and turn.ctx.machine > 1
 
 
-def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
+def _arm(turn: Turn, name: str, step: Step, token: TokenState) -> bool:
     """Opens the timer of a step-run with a lifecycle; False where its time is up already."""
     if step.timeout_ns is None and step.deadline_ns is None:
         return True
@@ -97,7 +97,7 @@ def _arm(turn: Turn, name: str, step: Step, token: Token) -> bool:
     return True
 
 
-def params_of(turn: Turn, step: Step, token: Token) -> dict[str, Value]:
+def params_of(turn: Turn, step: Step, token: TokenState) -> dict[str, Value]:
     """What the worker needs: only what the step's templates name."""
     per_item = _per_item(turn, step)
     needs = step.item_needs if per_item else step.needs
@@ -133,7 +133,7 @@ def receive(turn: Turn, ref: Ref, receipt: Receipt, value: Value) -> None:
         _pipeline_ended(turn, name, step, token, ref, _report(receipt, value))
 
 
-def _suspend(turn: Turn, token: Token, ref: Ref, value: dict[str, Value]) -> None:
+def _suspend(turn: Turn, token: TokenState, ref: Ref, value: dict[str, Value]) -> None:
     on = _handed(turn, value["on"])
     hold: Hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
     token.setdefault("holds", {})[str(ref)] = hold
@@ -154,7 +154,9 @@ def _handed(turn: Turn, on: dict[str, Value]) -> dict[str, Value]:
     return out
 
 
-def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Receipt, value: Value) -> None:
+def _lease_ended(
+    turn: Turn, name: str, step: Step, token: TokenState, receipt: Receipt, value: Value
+) -> None:
     """A worker reports on the iterations of its lease, in the order in which they ended; those that
     it did not begin are handed out again."""
     tracker = token["loop"]
@@ -174,7 +176,7 @@ def _lease_ended(turn: Turn, name: str, step: Step, token: Token, receipt: Recei
     advance_loop(turn, name, step, token)
 
 
-def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: Value) -> None:
+def _args_stored(turn: Turn, name: str, token: TokenState, receipt: Receipt, value: Value) -> None:
     """Large arguments are in the blob store: the token that carries their references is ready."""
     if receipt.status == "ok":
         token["args"], token["status"] = canonical(value), "ready"
@@ -183,7 +185,7 @@ def _args_stored(turn: Turn, name: str, token: Token, receipt: Receipt, value: V
     refuse(turn, name, turn.playbook.steps[token["step"]], token, _report(receipt, value)["error"])
 
 
-def refuse(turn: Turn, name: str, step: Step, token: Token, error: dict[str, Value]) -> None:
+def refuse(turn: Turn, name: str, step: Step, token: TokenState, error: dict[str, Value]) -> None:
     """A step-run fails before it starts: its admission or its arguments could not be evaluated."""
     entry = turn.entry(step)
     entry["runs"] += 1
@@ -198,7 +200,7 @@ def _report(receipt: Receipt, value: Value) -> dict[str, Value]:
     return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 
-def _resume(turn: Turn, step: Step, token: Token, base: Ref, receipt: Receipt, value: Value) -> None:
+def _resume(turn: Turn, step: Step, token: TokenState, base: Ref, receipt: Receipt, value: Value) -> None:
     """What a pipeline waited for has come: it goes on as a new intent, with the first one's keys."""
     hold = token["holds"].pop(str(base))
     if not token["holds"]:
@@ -216,7 +218,7 @@ def _resume(turn: Turn, step: Step, token: Token, base: Ref, receipt: Receipt, v
 
 
 def _pipeline_ended(
-    turn: Turn, name: str, step: Step, token: Token, ref: Ref, report: dict[str, Value]
+    turn: Turn, name: str, step: Step, token: TokenState, ref: Ref, report: dict[str, Value]
 ) -> None:
     if ref.iteration is None:
         turn.patch(report.get("ctx") or [], step=step.name)
@@ -237,12 +239,12 @@ def _pipeline_ended(
     advance_loop(turn, name, step, token)
 
 
-def _settle(turn: Turn, step: Step, token: Token, index: int, report: dict[str, Value]) -> None:
+def _settle(turn: Turn, step: Step, token: TokenState, index: int, report: dict[str, Value]) -> None:
     result, writes = report.get("result"), report.get("ctx") or []
     loops.settle(turn, step, token, index, result=result, error=report.get("error"), writes=writes)
 
 
-def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
+def advance_loop(turn: Turn, name: str, step: Step, token: TokenState) -> None:
     """Opens what may run next, or ends the loop."""
     tracker = token["loop"]
     if loops.must_stop(step, token) and not tracker.get("stopped"):
@@ -254,7 +256,7 @@ def advance_loop(turn: Turn, name: str, step: Step, token: Token) -> None:
 
 
 def _loop_ended(
-    turn: Turn, name: str, step: Step, token: Token, error: dict[str, Value] | None = None
+    turn: Turn, name: str, step: Step, token: TokenState, error: dict[str, Value] | None = None
 ) -> None:
     result = loops.result_of(turn, step, token)
     if error is None and loops.must_stop(step, token):
@@ -263,7 +265,7 @@ def _loop_ended(
 
 
 def _chunk_kept(
-    turn: Turn, name: str, step: Step, token: Token, part: int, receipt: Receipt, value: Value
+    turn: Turn, name: str, step: Step, token: TokenState, part: int, receipt: Receipt, value: Value
 ) -> None:
     tracker = token["loop"]
     if receipt.status != "ok" or not is_reference(value):
@@ -303,7 +305,7 @@ def end(
     turn: Turn,
     name: str,
     step: Step,
-    token: Token,
+    token: TokenState,
     *,
     result: Value = None,
     error: dict[str, Value] | None = None,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from treadle.dialects.playbook import errands, loops
 from treadle.dialects.playbook.model import Playbook, Step
 from treadle.dialects.playbook.pipeline import Pipeline, failure, worker_failure, write
-from treadle.dialects.playbook.states import Written
+from treadle.dialects.playbook.states import WrittenState
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Done, Job, StaysOpen
@@ -58,7 +58,7 @@ class Lease(Saving):
         # What earlier iterations wrote, as the machine will see it: later ones read it in ctx.
         self.ctx: dict[str, Any] = dict(self.params.get("ctx") or {})
         known = {"writes": self.lease.get("writes") or {}, "appends": self.lease.get("appends") or {}}
-        self.known: Written = decode_trusted(encode(known))
+        self.known: WrittenState = decode_trusted(encode(known))
         saved = decode_trusted(encode(job.checkpoint or {}))
         self.next = int(saved.get("next", self.lease["first"]))
         # Iterations under way: their last saved frame, None for one that has just begun.
