@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -198,9 +199,10 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         """Every problem of a file or folder, errors and warnings."""
         return self.library.check(target, strict=strict)
 
-    def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]:
+    def deploy(self, target: Any, *, strict: bool = False, by: str | None = None) -> list[Definition]:
         """Compiles and claims name@version. Allowed before `async with`; synchronous. With
-        `validation="warn"` a file that does not compile is kept as unavailable, with its reasons."""
+        `validation="warn"` a file that does not compile is kept as unavailable, with its reasons.
+        `diagnostics` says by whom."""
         kept: list[Definition] = []
         if self.validation == "warn":
             found, kept = self.library.load_or_keep(target, strict=strict)
@@ -208,6 +210,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
             found = self.load(target, strict=strict)
         asked = [self.library.deploy_of(definition, validation=self.validation) for definition in found]
         for deploy in (*asked, *map(deploys.unavailable, kept)):
+            deploy = replace(deploy, by=by)
             if self._bridge.open:
                 self._bridge.operate_blocking("deploy", deploy.to_value())
             else:
@@ -442,9 +445,11 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         if self.owns and not self.worker.others.helps:
             await self.operate("help", {"runs": [*runs]})
 
-    async def gc(self, *, now_ns: int | None = None, dry_run: bool = False) -> dict[str, int]:
+    async def gc(
+        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
+    ) -> dict[str, int]:
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""
-        return await keeping.collect(self.write, now_ns=now_ns, dry_run=dry_run)
+        return await keeping.collect(self.write, now_ns=now_ns, dry_run=dry_run, by=by)
 
     async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
@@ -456,7 +461,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         return {"store": self.store_url, **await self.read(ask, long=True)}
 
     async def diagnostics(self, run: str | None = None) -> Rows:
-        """What was refused or stale, for one run or for all."""
+        """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""
         return await self.read(lambda reads: reads.diagnostics(run))
 
     def tool(

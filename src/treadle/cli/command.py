@@ -74,6 +74,11 @@ App = Annotated[
 ]
 
 
+Actor = Annotated[
+    str | None, typer.Option("--user", metavar="USER", help="Who does this; recorded.", show_default=False)
+]
+
+
 @dataclass(slots=True)
 class Defaults:
     """Options given before the command: `treadle --store URL list`."""

@@ -10,7 +10,7 @@ import typer
 
 from treadle.kernel.errors import DefinitionError, TreadleError
 
-from .command import DEFINE, Commands, Session
+from .command import DEFINE, Actor, Commands, Session
 from .output import EXIT_OK, EXIT_USAGE, Usage
 
 commands = Commands(DEFINE)
@@ -67,6 +67,7 @@ def _not_empty(target: str) -> None:
         "treadle deploy flow.yaml",
         "treadle deploy flows/ orders.py:renewal",
         "treadle deploy flow.yaml --validation warn",
+        "treadle deploy flows/ --user ann",
     ]
 )
 async def deploy(
@@ -83,6 +84,7 @@ async def deploy(
             show_default=False,
         ),
     ] = None,
+    user: Actor = None,
 ) -> None:
     """Put definitions into the store under name@version."""
     from treadle.definitions.library import together
@@ -98,7 +100,7 @@ async def deploy(
     refused: list[TreadleError] = []
     for file in files:
         try:
-            found = engine.deploy(file, strict=strict)
+            found = engine.deploy(file, strict=strict, by=user)
         except DefinitionError as error:
             refused.append(error)
             continue

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .command import HOUSE, Commands, Session
+from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
 
 commands = Commands(HOUSE)
@@ -17,11 +17,11 @@ secret = Commands(
 )
 
 
-@commands(examples=["treadle gc", "treadle gc --json"])
-async def gc(cli: Session) -> None:
+@commands(examples=["treadle gc", "treadle gc --json", "treadle gc --user ann"])
+async def gc(cli: Session, user: Actor = None) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
     async with cli.engine(work=False) as engine:
-        done = await engine.gc()
+        done = await engine.gc(by=user)
     _report(cli, done)
 
 

@@ -25,6 +25,8 @@ class Deploy:
     strict: bool
     # The definition again, with all that it names by file.
     family: DefinitionFamily
+    # Who asked, if they said so: kept among the diagnostics.
+    by: str | None = None
 
     def to_value(self) -> dict[str, Any]:
         return {
@@ -33,13 +35,14 @@ class Deploy:
             "children": self.children,
             "strict": self.strict,
             "family": family_value(self.family),
+            "by": self.by,
         }
 
     @staticmethod
     def from_value(value: dict[str, Any]) -> Deploy:
         row = DefinitionRow(**value["row"])
         family = family_of(value.get("family") or {"rows": [value["row"]]})
-        return Deploy(row, value["reasons"], value["children"], value["strict"], family)
+        return Deploy(row, value["reasons"], value["children"], value["strict"], family, value.get("by"))
 
 
 def row_of(definition: Definition) -> DefinitionRow:
@@ -133,6 +136,10 @@ def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
             created_ns=now,
         )
     )
+    if deploy.by is not None:
+        desk.belongs("")
+        what = {"name": row.name, "version": version, "digest": row.digest}
+        desk.diagnose("", "DEPLOYED", {"by": deploy.by, **what})
     return {"name": row.name, "version": version, "digest": row.digest, "status": status, "reasons": reasons}
 
 

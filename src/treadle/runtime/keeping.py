@@ -104,9 +104,13 @@ def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
 
 
 async def collect(
-    write: Callable[[Callable[[Desk], Any]], Awaitable[Any]], *, now_ns: int | None, dry_run: bool
+    write: Callable[[Callable[[Desk], Any]], Awaitable[Any]],
+    *,
+    now_ns: int | None,
+    dry_run: bool,
+    by: str | None = None,
 ) -> dict[str, int]:
-    """Removes in small commits, so that nothing else waits long."""
+    """Removes in small commits, so that nothing else waits long. Whoever asked is kept among the diagnostics."""
     if not isinstance(now_ns, int | None):
         raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
     removed = 0
@@ -123,7 +127,15 @@ async def collect(
         found, before = await write(partial(_expired_some, now_ns=now_ns, before_no=before))
         expired += found
     await write(partial(_forget_replies, now_ns=now_ns))
-    return {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
+    done = {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
+    if by is not None:
+        await write(lambda desk: _told(desk, {"by": by, **done}))
+    return done
+
+
+def _told(desk: Desk, what: dict[str, Any]) -> None:
+    desk.belongs("")
+    desk.diagnose("", "COLLECTED", what)
 
 
 def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
