@@ -57,3 +57,66 @@ def test_a_killed_engine_takes_its_commands_along(tmp_path, way):
     while lives(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+MCP = """
+import asyncio, sys
+from treadle.performers.agent.api import McpServer
+from treadle.performers.agent.mcp import Sessions
+async def main():
+    command = f"sleep 600 & echo $! > {sys.argv[2]}; exec {sys.executable} {sys.argv[1]}"
+    server = McpServer(name="calc", command="/bin/sh", args=("-c", command))
+    await Sessions().open("v1", {"calc": server}, [])
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+DUCKDB = """
+import asyncio, sys
+from treadle.performers.agent.skills.duckdb import _query
+sql = "SELECT sum(a.range * b.range % 7) FROM range(100000000) a, range(100000000) b"
+asyncio.run(_query(sql, sys.argv[1], None, seconds=600))
+"""
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in listed for child in each.read_text().split()]
+
+
+def runs(pid: int, module: str) -> bool:
+    return lives(pid) and module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks into /proc")
+def test_a_killed_engine_takes_its_mcp_servers_along(tmp_path):
+    told = tmp_path / "pid"
+    server = Path(__file__).parents[2] / "dialects" / "agent" / "mcp_server.py"
+    command = [sys.executable, "-c", MCP, str(server), str(told)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == b"ready\n"
+        pid = int(told.read_text())
+        assert lives(pid)
+        os.kill(engine.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while lives(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks into /proc")
+def test_a_killed_engine_takes_its_queries_along(tmp_path):
+    engine = subprocess.Popen([sys.executable, "-c", DUCKDB, str(tmp_path)])
+    deadline = time.monotonic() + 60
+    # The watchdog is a child too, and is there as soon as it watches.
+    while len(children(engine.pid)) < 2:
+        assert engine.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (pid,) = [child for child in children(engine.pid) if runs(child, "duckdb_child")]
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.wait()
+    while lives(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

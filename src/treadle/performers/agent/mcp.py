@@ -31,6 +31,7 @@ from treadle.kernel.values import Value
 from treadle.lang.json_schema import validator
 from treadle.secrets.logs import cover
 from treadle.secrets.redact import without_credentials
+from treadle.tools.watchdog import WATCHDOG
 
 from .api import McpServer, McpTool, ProviderError
 
@@ -279,6 +280,8 @@ class Connection:
                 connecting = Client(self._transport)
                 cover()
                 client: Client = await stack.enter_async_context(connecting)
+                if (group := _group(self._transport)) is not None:
+                    stack.enter_context(WATCHDOG.over(group))
                 # The SDK would match the patterns of a server's schema with `re`, on the event loop.
                 client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
                 self.listed = await _tools_of(client)
@@ -309,14 +312,22 @@ async def _transport(stack: AsyncExitStack, server: McpServer, errors: IO[str]) 
 def _kill(transport: Any) -> None:
     """Kills a server with all it has started. The SDK keeps the process to itself, and would wait seconds
     for a server that does not read because it works."""
+    if (group := _group(transport)) is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _group(transport: Any) -> int | None:
+    """The processes of a server: the SDK gives each a group of its own. None for a connection, which just ends,
+    and never our own group."""
     frame = getattr(getattr(transport, "gen", None), "ag_frame", None)
     process = frame.f_locals.get("process") if frame is not None else None
     if process is None:
-        return  # not a process of ours: a connection just ends
-    with suppress(ProcessLookupError, PermissionError):
-        # The SDK gives each server a group of its own; never kill ours.
-        if os.getpgid(process.pid) != os.getpgid(0):
-            os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+        return None
+    with suppress(ProcessLookupError):
+        group = os.getpgid(process.pid)
+        return None if group == os.getpgid(0) else group
+    return None
 
 
 async def _tools_of(client: Client) -> list[Tool]:

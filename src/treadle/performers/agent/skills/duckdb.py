@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skill import Skill, ToolContext
+from treadle.tools.watchdog import WATCHDOG
 
 from .files import ROOT, root_of
 from .hidden import OwnFiles
@@ -95,10 +96,12 @@ async def _ask_child(root: str, asked: str, seconds: float) -> tuple[bytes, byte
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     try:
-        async with asyncio.timeout(seconds):
-            return await child.communicate(asked.encode())
+        with WATCHDOG.over(child.pid):
+            async with asyncio.timeout(seconds):
+                return await child.communicate(asked.encode())
     except TimeoutError as error:
         raise ToolError(f"the query took longer than {seconds:g} s") from error
     finally:
