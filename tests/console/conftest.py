@@ -38,7 +38,8 @@ def _cannot(why: str) -> None:
     pytest.skip(f"BROWSER TESTS DID NOT RUN: {why}")
 
 
-@pytest.fixture(scope="session")
+# No longer than a module: while it is there, its event loop runs on this thread, and no other test could have one.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         _cannot("there is no Chromium; `make browser` installs it")
@@ -79,7 +80,7 @@ def served(folder: Path, *options: str) -> Iterator[Site]:
         process.communicate(timeout=30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with served(tmp_path_factory.mktemp("site"), "--port", "0") as site:
         yield site
