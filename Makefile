@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all replay-deps check sim kills bench serve fmt clean
+.PHONY: help demo test test-all replay-deps check sim kills bench web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -15,7 +15,6 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
-	@echo "make serve  the API on this machine, on treadle.db in this folder"
 	@echo "make bench  the benchmarks, with their peers"
 	@echo "make web    build the console"
 	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
