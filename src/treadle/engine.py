@@ -331,8 +331,8 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         limit: int = 100,
     ) -> Rows:
         """Runs, newest first, as many as `limit`."""
-        if not isinstance(since_ns, int | None):
-            raise ValueRefused("since_ns is a whole number of nanoseconds since 1970")
+        if not isinstance(since_ns, int | None) or not isinstance(limit, int):
+            raise ValueRefused("since_ns and limit are whole numbers; since_ns counts nanoseconds since 1970")
         wanted = arguments.checked_statuses(status, get_args(Status))
         rows = await self.read(
             lambda reads: reads.runs(

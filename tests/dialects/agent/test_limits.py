@@ -56,7 +56,13 @@ def test_a_stop_amid_three_hundred_branches(prepared, flow):
 
 def test_warnings_of_one_place_are_bounded(play, flow):
     wf = flow(
-        {"a": {"tools": {"allow": [f"t{i}" for i in range(300)]}, "skills": [f"s{i}" for i in range(300)]}}
+        {
+            "a": {
+                "tools": {"allow": [f"t{i}" for i in range(300)]},
+                "skills": [f"s{i}" for i in range(300)],
+                "skills_optional": True,
+            }
+        }
     )
     run = play(wf, {"run": {"a": [{"data": {}}]}})
     assert run.status == "completed"

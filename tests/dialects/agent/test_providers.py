@@ -802,9 +802,9 @@ async def test_prices_that_cannot_be_read_cost_nothing(wire, tmp_path, monkeypat
         with pytest.raises(TreadleError, match=r"TREADLE_PRICES.*prices\.json") as refused:
             await engine.start("wf", model="openai:m")
         assert (refused.value.code, refused.value.cls) == ("PRICES_INVALID", "user")
-        # Nobody named a provider, so it is chosen when it is needed: then the node fails, unasked.
-        document = await (await engine.start("wf")).settled(timeout=30)
-        assert "TREADLE_PRICES" in document["state"]["results"]["a"]["data"]["error"]
+        # Nobody named a provider, but the one that would be asked cannot be used: no run is made.
+        with pytest.raises(TreadleError, match="TREADLE_PRICES"):
+            await engine.start("wf")
     assert wire.requests == []
 
 

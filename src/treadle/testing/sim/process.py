@@ -91,7 +91,9 @@ class SimJob:
         return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
 
     async def load_definition(self) -> Any:
-        return self._process.core.desk.registry.load(self.definition).definition
+        # A worker's own way to the store: what fails the core's connection does not fail this one.
+        registry = Registry(self._process.core.desk.registry.machine, self._process.world.store)
+        return registry.load(self.definition).definition
 
     async def definition_file(self) -> str | None:
         return None
