@@ -21,6 +21,12 @@ from .test_serve import serving
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOON_S = 90.0
 
+ONE = """
+metadata: {name: many, version: "1"}
+workflow:
+  - step: waits
+    tool: {kind: shell, command: "while [ ! -e %s/go ]; do sleep 0.1; done"}
+"""
 LOOP = """
 metadata: {name: many, version: "1"}
 workflow:
@@ -182,7 +188,7 @@ def test_a_worker_that_drains_gives_back_what_it_cannot_finish(tmp_path: Path) -
 
 
 def test_a_worker_waits_for_its_server_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    (tmp_path / "many.yaml").write_text(LOOP % tmp_path)
+    (tmp_path / "many.yaml").write_text(ONE % tmp_path)
     with ExitStack() as stack:
         first, said = stack.enter_context(serving(tmp_path, "--no-worker", "--deploy", "many.yaml"))
         port = said["url"].rpartition(":")[2]
