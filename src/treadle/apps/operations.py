@@ -22,7 +22,7 @@ from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
-from treadle.kernel.model import Event, Reset
+from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
@@ -210,11 +210,11 @@ class Applications:
             return {"app": new.name, "manifest": new.digest, "proposal": proposal}
 
     async def _moves(self, blockers: list[dict[str, Any]]) -> bool:
-        """Whether waiting can help: something that blocks goes on by itself."""
+        """Whether waiting can help: something that blocks goes on by itself, or has come to its end since."""
 
         def ask(reads: Reads) -> bool:
-            rows = [reads.run(blocker["run"]) for blocker in blockers]
-            return any(row is not None and document.moves(reads, row, timers=True) for row in rows)
+            rows = [row for blocker in blockers if (row := reads.run(blocker["run"])) is not None]
+            return any(row.status in TERMINAL or document.moves(reads, row, timers=True) for row in rows)
 
         return any(b["reason"] == "has queued events" for b in blockers) or await self._engine.read(ask)
 
