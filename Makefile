@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Make reads a rule's prerequisites as it meets them: what they name stands above every rule.
+WEB := src/treadle/server/console/index.html
+WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all replay-deps check sim kills bench web browser serve fmt clean
@@ -54,8 +57,6 @@ bench: $(READY)
 	@$(BIN)/python benchmarks/engine.py
 
 # The console is built with the system's Node, or where there is none that will do, with Node from PyPI.
-WEB := src/treadle/server/console/index.html
-WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 $(WEB): $(READY) $(WEB_SOURCES)
 	@$(BIN)/python web/build.py
 
