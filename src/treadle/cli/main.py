@@ -20,6 +20,7 @@ from . import (
     serving,
     steer,
     tasks,
+    tokens,
     transcripts,
     working,
 )
@@ -70,6 +71,7 @@ for subject in (
     mcp_server.commands,
     house.commands,
     house.secret,
+    tokens.token,
     serving.commands,
     working.commands,
 ):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from treadle.kernel.errors import TreadleError
 
 from .command import HOUSE, App, Commands, Session
+from .doors import PLAIN, Door
 from .output import Usage
 
 commands = Commands(HOUSE)
@@ -24,16 +25,12 @@ Pools = Annotated[
         "treadle serve",
         "treadle serve --port 0 --json",
         "treadle serve --store sqlite:////var/lib/treadle/treadle.db --deploy flows/",
+        "treadle serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
     ]
 )
 async def serve(
     cli: Session,
-    host: Annotated[
-        str, typer.Option("--host", envvar="TREADLE_HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, envvar="TREADLE_PORT", help="0 picks a free one.")
-    ] = 8420,
+    door: Door = PLAIN,
     name: Annotated[
         str | None,
         typer.Option("--name", envvar="TREADLE_NAME", help="This server's name.", show_default=False),
@@ -82,27 +79,26 @@ async def serve(
     engine = await cli.prepare(app, work=not no_worker, concurrency=concurrency, pools=pool or ())
     for path in deploy or ():
         engine.deploy(str(path))
-    options = Options(host=host, port=port, name=name, advertise=advertise, drain_s=drain_s)
+    options = Options(name=name, advertise=advertise, drain_s=drain_s, **door.checked())
 
-    def ready(url: str, name: str) -> None:
-        if cli.out.as_json:
-            from importlib.metadata import version
-
-            cli.out.lines = True
-            cli.out.document(
-                {
-                    "url": url,
-                    "name": name,
-                    "version": version("treadle"),
-                    "store": shown(engine.store_url),
-                    "bus": "memory",
-                    "worker": not no_worker,
-                    "access": "open",
-                }
-            )
-            return
-        cli.out.raw(f"{url}\n")
-        cli.out.note(f"serving {shown(engine.store_url)}; open to this machine only, without tokens")
+    def ready(url: str, name: str, access: str) -> None:
+        about = {"store": shown(engine.store_url), "bus": "memory", "worker": not no_worker, "access": access}
+        _say(cli, {"url": url, "name": name, **about})
 
     async with engine:
         return await serve(engine, options, ready)
+
+
+def _say(cli: Session, about: dict[str, Any]) -> None:
+    """One line on standard output when the server is ready."""
+    if cli.out.as_json:
+        from importlib.metadata import version
+
+        cli.out.lines = True
+        cli.out.document({**about, "version": version("treadle")})
+        return
+    cli.out.raw(f"{about['url']}\n")
+    told = (
+        "open to this machine, without tokens" if about["access"] == "open" else "for those who have a token"
+    )
+    cli.out.note(f"serving {about['store']}; {told}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from treadle.access import tokens
 from treadle.lang.definition import Dialect
 from treadle.runtime import deploys, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
@@ -52,6 +53,8 @@ class EngineOperations:
                 return deploys.learn(desk, asked.body)
             case "task":
                 return tasks.perform(desk, asked)
+            case "token":
+                return tokens.perform(desk, asked.body)
             case _:
                 return self._applications().perform(desk, asked)
 

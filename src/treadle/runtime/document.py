@@ -36,8 +36,12 @@ SHOWN = {
 def row_of(reads: Reads, id: str) -> RunRow:
     row = reads.run(id)
     if row is None:
-        raise RunNotFound(f"there is no run {id!r}; `treadle list` shows what is there")
+        raise no_run(id)
     return row
+
+
+def no_run(id: str) -> RunNotFound:
+    return RunNotFound(f"there is no run {id!r}; `treadle list` shows what is there")
 
 
 def _at(at_ns: int | None) -> str | None:

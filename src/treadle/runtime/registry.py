@@ -193,7 +193,7 @@ class Registry:
                 raise DefinitionError(
                     f"{workflow} is deployed but unavailable: {reasons}", code="WORKFLOW_UNAVAILABLE"
                 )
-            raise UnknownWorkflow(f"no workflow {workflow!r:.80} is deployed; deploy it first")
+            raise not_deployed(workflow)
         chosen = latest(usable)
         row = self.load(chosen.digest).row
         # A definition that names no version was given one when it was deployed; its runs say which.
@@ -211,3 +211,7 @@ def machines_of(dialects: Mapping[str, Machine]) -> Callable[[str], Machine]:
         return dialects[dialect]
 
     return machine_of
+
+
+def not_deployed(workflow: object) -> UnknownWorkflow:
+    return UnknownWorkflow(f"no workflow {workflow!r:.80} is deployed; deploy it first")

@@ -163,8 +163,16 @@ def _check_schema(task: TaskRow, data: Value) -> None:
 
 def _there(task: TaskRow | None, id: str) -> TaskRow:
     if task is None:
-        raise NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
+        raise no_task(id)
     return task
+
+
+def no_task(id: str) -> NotWaiting:
+    return NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
+
+
+def found(reads: Reads, id: str) -> TaskRow:
+    return _there(reads.task(id), id)
 
 
 def home(reads: Reads, id: str) -> str:
@@ -175,7 +183,7 @@ def home(reads: Reads, id: str) -> str:
 
 def shown(reads: Reads, id: str) -> dict[str, Any]:
     """One task as people see it."""
-    return task_value(_there(reads.task(id), id), reads)
+    return task_value(found(reads, id), reads)
 
 
 # Told by an entry of a task's history, and shown as a field of the row.

@@ -1,20 +1,26 @@
 """Who asks, and whether they may: one judgement, before a body is read and before anything is looked up.
 
-Every route names the role it needs (`routing.Route` takes it, OpenAPI shows it as `x-role`). A server that is *open*
-(bound to loopback, no token ever made in its store) takes the actor from headers; it answers only requests that name
-it by a loopback name, carry JSON and come from no page but one of this machine, so that a web page somewhere cannot
-reach it through its reader's browser.
+Every route names the role it needs (`routing.Route` takes it, OpenAPI shows it as `x-role`). Who asks is told by a
+bearer token: one of the store's, that of `--token-file`, or one of an OIDC issuer. A server that is *open* (bound to
+loopback, no token ever made in its store) takes the actor from headers; it answers only requests that name it by a
+loopback name and come from no page but one of this machine, so that a web page somewhere cannot reach it through its
+reader's browser.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from starlette.requests import Request
 
+from treadle.access import tokens
+from treadle.access.tokens import AccessHome, TokenRow
 from treadle.runtime.messages import OWN_NAMES
 
 from .problems import Refused
@@ -26,29 +32,99 @@ WORKER: Final = "worker"
 ADMIN: Final = "admin"
 # What both those who look and those who work need: payloads, definitions by digest.
 BLOBS: Final = "viewer or worker"
-# Task routes: the task itself says which roles may act on it.
+# Task routes: the task itself says which roles may act on it; looking and steering are not among them.
 TASK: Final = "task"
+# The inbox, and who one is: for those who look, and for those who have a task's role.
+INBOX: Final = "viewer or task"
+ROLES: Final = frozenset({VIEWER, OPERATOR, WORKER, ADMIN})
 _INCLUDES: Final[dict[str, frozenset[str]]] = {
     VIEWER: frozenset({VIEWER, OPERATOR, ADMIN}),
     OPERATOR: frozenset({OPERATOR, ADMIN}),
     WORKER: frozenset({WORKER, ADMIN}),
     ADMIN: frozenset({ADMIN}),
     BLOBS: frozenset({VIEWER, OPERATOR, WORKER, ADMIN}),
+    TASK: frozenset({ADMIN}),
+    INBOX: frozenset({VIEWER, OPERATOR, ADMIN}),
 }
+# What a store says of a token is believed this long: a revoked one is refused within a second.
+_BELIEVED_S: Final = 0.5
+_KNOWN_MAX: Final = 10_000
+# That a token was used is written down this often.
+_USED_EVERY_NS: Final = 300_000_000_000
+_BEARER: Final = "bearer "
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
     user: str
     roles: tuple[str, ...]
+    # The id of the token that proved it; empty where nothing had to be proved.
+    token: str = ""
+    # Only workflows whose names begin so are there for this actor.
+    workflow: str | None = None
+    expires_ns: int | None = None
+
+
+class Issuer(Protocol):
+    """Whoever else vouches for people: an OIDC issuer."""
+
+    async def actor(self, token: str) -> Actor | None:
+        """Who a token is about; None if it proves nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    # Whether only this machine reaches the server.
+    loopback: bool = True
+    # The token of `--token-file`: an admin's, kept nowhere.
+    token: str | None = None
+    issuer: Issuer | None = None
+    # Pages of these origins may ask (`--cors`).
+    origins: Collection[str] = ()
 
 
 class Access:
-    """Judges requests of an open server."""
+    """Judges requests."""
 
-    name = "open"
+    def __init__(self, home: AccessHome, options: AccessOptions | None = None) -> None:
+        self._home = home
+        self._options = options or AccessOptions()
+        self._known: OrderedDict[str, tuple[float, TokenRow | None]] = OrderedDict()
+        self._used: OrderedDict[str, int] = OrderedDict()
+        self._writing: set[asyncio.Task[object]] = set()
+        # Once a token was made the store never becomes open again.
+        self._made = False
+        self._looked = -_BELIEVED_S
+        self._file_hash = None if self._options.token is None else tokens.hash_of(self._options.token)
+
+    async def closed(self, *, shown: bool = False) -> bool:
+        """Whether a token is needed here. Where one was shown the store is asked in any case."""
+        options = self._options
+        if self._made or not options.loopback or options.token is not None or options.issuer is not None:
+            return True
+        if shown or time.monotonic() - self._looked >= _BELIEVED_S:
+            self._made = await self._home.read(tokens.any_made)
+            self._looked = time.monotonic()
+        return self._made
+
+    async def name(self) -> str:
+        return "tokens" if await self.closed() else "open"
 
     async def judge(self, request: Request, role: str) -> Actor:
+        """The actor of a request that may be answered; else raises what is answered in its place."""
+        if await self.closed(shown="authorization" in request.headers):
+            if role == EVERYBODY:
+                return Actor("", ())
+            actor = await self._proved(request)
+        else:
+            self._check_page(request)
+            actor = _said(request)
+        if not may(actor.roles, role):
+            raise Refused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
+        return actor
+
+    def _check_page(self, request: Request) -> None:
         host = request.headers.get("host", "")
         if not is_loopback(_name_of(host)):
             raise Refused(
@@ -57,33 +133,106 @@ class Access:
                 cls="authorization",
             )
         origin = request.headers.get("origin")
-        if origin is not None and not is_loopback(_name_of(origin.partition("://")[2])):
+        if origin is None or origin in self._options.origins:
+            return
+        if not is_loopback(_name_of(origin.partition("://")[2])):
             # A browser names the page that asks. What a page may send unasked (a form, a body of no type,
             # nothing at all) needs no leave of ours, so it is the page that is refused.
             raise Refused(
                 "ORIGIN_REFUSED", f"pages of {origin[:100]!r} may not ask this server", cls="authorization"
             )
-        actor = self._actor(request)
-        if not may(actor.roles, role):
-            raise Refused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
-        return actor
 
-    @staticmethod
-    def _actor(request: Request) -> Actor:
-        user = request.headers.get("x-treadle-user")
-        roles = request.headers.get("x-treadle-roles")
-        if user is None and roles is None:
-            return Actor("local", (ADMIN,))
-        if user is not None and user.startswith(OWN_NAMES):
-            raise Refused("FORBIDDEN", f"{user[:100]!r} is a name of the engine's own", cls="authorization")
-        # A header that names no role names none: only who says nothing about roles is everybody.
-        said = ADMIN if roles is None else roles
-        return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
+    # --- tokens ---
+
+    async def _proved(self, request: Request) -> Actor:
+        given = request.headers.get("authorization", "")
+        if given[: len(_BEARER)].lower() != _BEARER:
+            raise _unknown("this server needs a token: Authorization: Bearer tdl_…")
+        found = await self._who(given[len(_BEARER) :].strip())
+        if found is None:
+            raise _unknown("this token is wrong, has expired or was revoked")
+        return _acting_as(found, request.headers.get("x-treadle-act-as"))
+
+    async def _who(self, token: str) -> Actor | None:
+        if self._file_hash is not None and tokens.proves(token, self._file_hash):
+            return Actor("token-file", (ADMIN,), "file")
+        id = tokens.id_of(token)
+        if id is None:
+            issuer = self._options.issuer
+            # What looks like one of ours never leaves the house.
+            return None if issuer is None or token.startswith("tdl_") else await issuer.actor(token)
+        row = await self._row(id)
+        now = self._home.clock.now_ns()
+        if row is None or not tokens.proves(token, row.hash) or not row.good(now):
+            return None
+        self._note_use(row.id, now)
+        return Actor(row.user, tuple(row.roles), row.id, row.workflow, row.expires_ns)
+
+    async def _row(self, id: str) -> TokenRow | None:
+        known = self._known.get(id)
+        now = time.monotonic()
+        if known is not None and now - known[0] < _BELIEVED_S:
+            return known[1]
+        row = await self._home.read(lambda reads: tokens.row_of(reads, id))
+        self._known[id] = (now, row)
+        self._known.move_to_end(id)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return row
+
+    def _note_use(self, id: str, now: int) -> None:
+        """Writes down that a token was used, aside: nobody waits for it, and it may be lost."""
+        if now - self._used.get(id, 0) < _USED_EVERY_NS:
+            return
+        self._used[id] = now
+        self._used.move_to_end(id)
+        if len(self._used) > _KNOWN_MAX:
+            self._used.popitem(last=False)
+        task = asyncio.ensure_future(self._home.operate("token", {"op": "used", "id": id, "at_ns": now}))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[object]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+def _acting_as(actor: Actor, user: str | None) -> Actor:
+    """Somebody else than the token's user (`--user`): only an admin may say so."""
+    if user is None or user == actor.user:
+        return actor
+    if ADMIN not in actor.roles or user.startswith(OWN_NAMES):
+        raise Refused(
+            "FORBIDDEN",
+            f"this token is {actor.user}'s; only an admin acts as {user[:100]!r}",
+            cls="authorization",
+        )
+    return replace(actor, user=user)
+
+
+def _said(request: Request) -> Actor:
+    """On an open server everybody is believed."""
+    user = request.headers.get("x-treadle-user")
+    roles = request.headers.get("x-treadle-roles")
+    if user is None and roles is None:
+        return Actor("local", (ADMIN,))
+    if user is not None and user.startswith(OWN_NAMES):
+        raise Refused("FORBIDDEN", f"{user[:100]!r} is a name of the engine's own", cls="authorization")
+    # A header that names no role names none: only who says nothing about roles is everybody.
+    said = ADMIN if roles is None else roles
+    return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
+
+
+def _unknown(message: str) -> Refused:
+    return Refused("UNAUTHENTICATED", message, cls="authorization")
 
 
 def may(roles: Sequence[str], needed: str) -> bool:
-    """Whether one of the roles is enough. Tasks are judged by their own roles, where they are known."""
-    return needed in (EVERYBODY, TASK) or not _INCLUDES[needed].isdisjoint(roles)
+    """Whether one of the roles is enough. On which tasks a task's role may act is judged where they are known."""
+    if needed == EVERYBODY or not _INCLUDES[needed].isdisjoint(roles):
+        return True
+    return needed in (TASK, INBOX) and not ROLES.issuperset(roles)
 
 
 def is_loopback(host: str) -> bool:

@@ -9,21 +9,27 @@ import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.engine import Engine
 
 from . import console, problems
-from .access import Access
+from .access import Access, AccessOptions
 from .bundles import Bundles
-from .routes import definitions, house, runs, tasks, work
-from .routing import BODY_MAX, RawPaths, Route
+from .routes import definitions, house, runs, tasks, tokens, work
+from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
 
 PREFIX = "/api/v1"
+# Every route but the console's files: what is here names its role.
+PARTS: Final[tuple[tuple[str, Routes], ...]] = (
+    *((PREFIX, part.routes) for part in (definitions, runs, tasks, work, house, tokens)),
+    ("", house.health),
+)
 BLOB_MAX = 1024 * 1024 * 1024
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -60,6 +66,7 @@ def create_app(
     blob_max: int = BLOB_MAX,
     member: Member | None = None,
     workers: Workers | None = None,
+    access: AccessOptions | None = None,
 ) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
@@ -71,7 +78,7 @@ def create_app(
     )
     app.router.route_class = Route
     app.state.engine = engine
-    app.state.access = Access()
+    app.state.access = Access(engine, access)
     app.state.bundles = Bundles(engine)
     app.state.body_max = body_max
     app.state.draining = asyncio.Event()
@@ -79,12 +86,19 @@ def create_app(
     app.state.member = member or Member()
     app.state.workers = workers or Workers(engine)
     app.state.blob_max = blob_max
-    for part in (definitions, runs, tasks, work, house):
-        app.include_router(part.routes, prefix=PREFIX)
-    app.include_router(house.health)
+    for prefix, routes in PARTS:
+        app.include_router(routes, prefix=prefix)
     problems.install(app)
     console.install(app)
     app.add_middleware(SafeHeaders)
+    if access is not None and access.origins:
+        # Told by a bearer token, never by a cookie: so no credentials, and nobody but who was named.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(access.origins),
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+        )
     app.add_middleware(RawPaths)
     return app
 

@@ -153,6 +153,13 @@ class Collect(Body):
     dry_run: bool = False
 
 
+class NewToken(Body):
+    user: str = Field(min_length=1, max_length=200)
+    roles: list[str] = Field(min_length=1, max_length=100)
+    workflow: str | None = Field(default=None, max_length=200)
+    expires: str | None = Field(default=None, max_length=100)
+
+
 class Apply(Body):
     proposal: int | None = None
     wait: bool = False

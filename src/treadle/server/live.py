@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from treadle.engine import Engine
 from treadle.kernel.model import TERMINAL
 from treadle.lang.json_text import to_json
 from treadle.runs import Run
+from treadle.store.protocol import RunRow
 
 from .problems import Refused
 
@@ -78,9 +80,19 @@ async def run_events(run: Run, after: int) -> AsyncIterator[str]:
     yield frame("end", {"id": run.id, "status": (await run.show())["status"]})
 
 
-async def run_changes(
-    engine: Engine, workflow: str | None, statuses: tuple[str, ...], last: str | None
-) -> AsyncIterator[str]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose changes somebody wants to hear of."""
+
+    workflow: str | None = None
+    prefix: str = ""
+    statuses: tuple[str, ...] = ()
+
+    def takes(self, row: RunRow) -> bool:
+        return self.workflow in (None, row.workflow) and row.workflow.startswith(self.prefix)
+
+
+async def run_changes(engine: Engine, wanted: Wanted, last: str | None) -> AsyncIterator[str]:
     """What happened to runs, at most once a run and quarter of a second; the last change is always sent."""
     mark = _mark(last)
     if last is not None and mark is None:
@@ -94,10 +106,10 @@ async def run_changes(
             since = mark
             mark, moved = await engine.read(lambda reads, since=since: reads.moved(since))  # type: ignore[misc]
             for id, status, _ in moved:
-                if statuses and status not in statuses:
+                if wanted.statuses and status not in wanted.statuses:
                     continue
                 row = await engine.read(lambda reads, id=id: reads.run(id))  # type: ignore[misc]
-                if row is not None and (workflow is None or row.workflow == workflow):
+                if row is not None and wanted.takes(row):
                     change = {
                         "id": id,
                         "status": row.status,

@@ -23,13 +23,18 @@ from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
-from .access import BLOBS, VIEWER, WORKER, Actor
+from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Actor
 from .problems import Refused, problem
 
 Handler = Callable[..., Awaitable[Any]]
 B = TypeVar("B", bound=BaseModel)
 
+# Looks whether a request stays within what its token is limited to (`scope.py`).
+Within = Callable[[Request], Awaitable[None]]
+
 BODY_MAX: Final = 16 * 1024 * 1024
+# Roles of two kinds, as OpenAPI spells them.
+_ALSO: Final = {BLOBS: (VIEWER, WORKER), INBOX: (VIEWER, TASK)}
 
 
 class Segment(Convertor[str]):
@@ -82,10 +87,19 @@ def _is_text(path: str) -> bool:
 
 
 class Route(APIRoute):
+    """A route that names the role it needs; one that does not cannot be made."""
+
+    @property
+    def role(self) -> str:
+        extra = self.openapi_extra or {}
+        if "x-role" not in extra:
+            raise TypeError(f"the route {self.path} names no role; make it with Routes.answers")
+        spelled = (extra["x-role"], extra.get("x-also"))
+        return next((role for role, also in _ALSO.items() if also == spelled), extra["x-role"])
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        extra = self.openapi_extra or {}
-        role = BLOBS if "x-also" in extra else extra["x-role"]
+        role = self.role
 
         async def judged(request: Request) -> Response:
             request.state.actor = await request.app.state.access.judge(request, role)
@@ -144,6 +158,17 @@ async def _read(request: Request) -> None:
         raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
 
 
+async def _stay_within(request: Request, within: Within | None) -> None:
+    if within is None:
+        limited = actor_of(request).workflow
+        raise Refused(
+            "FORBIDDEN",
+            f"this token is limited to workflows that begin with {limited!r}, and this is about all",
+            cls="authorization",
+        )
+    await within(request)
+
+
 def actor_of(request: Request) -> Actor:
     found: Actor = request.state.actor
     return found
@@ -156,14 +181,18 @@ class Routes(APIRouter):
         super().__init__(route_class=Route, default_response_class=Document)
 
     def answers(
-        self, method: str, path: str, role: str, *, status: int = 200
+        self, method: str, path: str, role: str, *, within: Within | None = None, status: int = 200
     ) -> Callable[[Handler], Handler]:
-        """Adds a route. What its function returns is the document, unless it makes an answer of its own."""
+        """Adds a route. What its function returns is the document, unless it makes an answer of its own.
+        A token that is limited to some workflows is refused where nothing says how that limits the route."""
+        also = _ALSO.get(role)
 
         def add(handler: Handler) -> Handler:
             @functools.wraps(handler)
-            async def answered(*positional: Any, **named: Any) -> Response:
-                found = await handler(*positional, **named)
+            async def answered(request: Request, **named: Any) -> Response:
+                if actor_of(request).workflow is not None:
+                    await _stay_within(request, within)
+                found = await handler(request, **named)
                 return found if isinstance(found, Response) else Document(found, status)
 
             self.add_api_route(
@@ -171,7 +200,7 @@ class Routes(APIRouter):
                 answered,
                 methods=[method],
                 status_code=status,
-                openapi_extra={"x-role": VIEWER, "x-also": WORKER} if role == BLOBS else {"x-role": role},
+                openapi_extra={"x-role": role} if also is None else {"x-role": also[0], "x-also": also[1]},
                 response_model=None,
             )
             return handler

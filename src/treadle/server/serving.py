@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import uvicorn
 from fastapi import FastAPI
 
+from treadle.access.tokens import any_made
 from treadle.engine import Engine
 from treadle.kernel.errors import Unsupported
 
-from .access import is_loopback
+from .access import AccessOptions, Issuer, is_loopback
 from .app import Member, create_app
 from .routing import BODY_MAX
 
@@ -35,6 +36,15 @@ class Options:
     drain_s: float = 30
     certificate: str | None = None
     key: str | None = None
+    # The text of `--token-file`.
+    token: str | None = None
+    issuer: Issuer | None = None
+    # `--cors`
+    origins: tuple[str, ...] = ()
+
+    @property
+    def access(self) -> AccessOptions:
+        return AccessOptions(is_loopback(self.host), self.token, self.issuer, self.origins)
 
 
 class _Server(uvicorn.Server):
@@ -56,11 +66,6 @@ class _Server(uvicorn.Server):
 
 def listening(options: Options) -> socket.socket:
     """A socket that listens; an address that is taken is said at once."""
-    if not is_loopback(options.host):
-        raise Unsupported(
-            f"{options.host} can be reached by others, and this server has no tokens to know them by; "
-            "serve on 127.0.0.1"
-        )
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,14 +79,28 @@ def listening(options: Options) -> socket.socket:
     return found
 
 
-async def serve(engine: Engine, options: Options, ready: Callable[[str, str], None]) -> int:
+async def _check_address(engine: Engine, options: Options) -> None:
+    """An address that others reach needs a way to know them."""
+    if is_loopback(options.host) or options.token is not None or options.issuer is not None:
+        return
+    if not await engine.read(any_made):
+        raise Unsupported(
+            f"{options.host} can be reached by others, and this store has no token to know them by. Make one first: "
+            "treadle token create --user YOU --role admin, or serve on 127.0.0.1",
+            code="TOKENS_NEEDED",
+        )
+
+
+async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str], None]) -> int:
     """Serves an engine that is open until a signal comes; the exit code."""
+    await _check_address(engine, options)
     sock = listening(options)
     port = sock.getsockname()[1]
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = options.advertise or f"{'https' if options.certificate else 'http'}://{host}:{port}"
     member = Member(url=url) if options.name is None else Member(name=options.name, url=url)
-    app = create_app(engine, body_max=options.body_max, member=member)
+    app = create_app(engine, body_max=options.body_max, member=member, access=options.access)
+    access = await app.state.access.name()
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -91,7 +110,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str], No
         ssl_keyfile=options.key,
         server_header=False,
     )
-    server = _Server(config, lambda: ready(url, member.name))
+    server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server)
     watching = asyncio.ensure_future(app.state.workers.watch())
     await server.serve([sock])

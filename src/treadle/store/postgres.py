@@ -38,8 +38,8 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 
+from .dialect import Position
 from .protocol import Batch, Numbered
-from .reads import Position
 from .sql import SqlStore
 
 MIGRATION_LOCK: Final = 0x54524541

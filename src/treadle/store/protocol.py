@@ -178,6 +178,7 @@ class Reads(Protocol):
         until_ns: int | None = None,
         search: str | None = None,
         parent: str | None = None,
+        prefix: str | None = None,
         before_no: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]: ...

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, JournalCorrupt, TreadleError
 from treadle.kernel.history import Stored
@@ -14,6 +13,7 @@ from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
+from .dialect import SqlDialect
 from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
@@ -27,55 +27,6 @@ TASK_COLUMNS = (
     "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
     "created_ns, due_ns, history"
 )
-
-
-class Position(NamedTuple):
-    """How an engine says where its newest rows are: the question for the place (of a table, or of the whole
-    store), the column that tells it of a row, and how to compare the two."""
-
-    mark: str
-    column: str
-    found: str
-
-
-class SqlDialect(Protocol):
-    """Everything in which two SQL engines may differ. If it is not here, it is shared."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shared(self) -> bool:
-        """Whether other connections can see the database."""
-        ...
-
-    @property
-    def greatest(self) -> str:
-        """The function that gives the greatest of its arguments."""
-        ...
-
-    @property
-    def like(self) -> str:
-        """The operator that compares with a pattern whatever the case."""
-        ...
-
-    @property
-    def position(self) -> Position: ...
-    @property
-    def append(self) -> str | None:
-        """One record in one statement that checks the epoch of shard 0, where that is worth it."""
-        ...
-
-    def transaction(self, connection: Any) -> contextlib.AbstractContextManager[Any]: ...
-    def connect(self, *, readonly: bool = False) -> Any: ...
-    def migrate(self, connection: Any, migrations: list[tuple[int, str]]) -> None: ...
-    def data_version(self, connection: Any) -> int: ...
-    def schema_version(self, connection: Any) -> int: ...
-    def checkpoint(self, connection: Any) -> None: ...
-    def integrity(self, connection: Any) -> list[str]: ...
-    def errors(self) -> contextlib.AbstractContextManager[None]: ...
-    def settle(self, *, log: bool = False) -> None: ...
-    def stay(self, *, log: bool = False) -> None: ...
-    def close(self, connection: Any) -> None: ...
 
 
 def _run(row: Sequence[Any]) -> RunRow:
@@ -176,6 +127,7 @@ class SqlReads:
         until_ns: int | None = None,
         search: str | None = None,
         parent: str | None = None,
+        prefix: str | None = None,
         before_no: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
@@ -192,6 +144,8 @@ class SqlReads:
             clauses.append(("started_ns < ?", [bounded(until_ns)]))
         if parent is not None:
             clauses.append(("parent = ?", [parent]))
+        if prefix is not None:
+            clauses.append(("substr(workflow, 1, ?) = ?", [len(prefix), prefix]))
         if before_no is not None:
             clauses.append(("no < ?", [before_no]))
         if search:

@@ -19,8 +19,9 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
+from .dialect import SqlDialect
 from .protocol import Batch, Numbered, RunRow, TaskRow
-from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlDialect, SqlReads
+from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlReads
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:

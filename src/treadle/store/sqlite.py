@@ -32,9 +32,9 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
+from .dialect import Position
 from .files import make_private
 from .place import Place, leave_open
-from .reads import Position
 
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from treadle.kernel.errors import UnknownWorkflow
 from treadle.kernel.values import encode
 from treadle.lang.definition import Definition
-from treadle.server import bodies
+from treadle.server import bodies, scope
 from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
@@ -37,18 +37,18 @@ async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = Fal
     return Document({"items": rows}, 201 if new else 200)
 
 
-@routes.answers("GET", "/definitions", VIEWER)
+@routes.answers("GET", "/definitions", VIEWER, within=scope.by_itself)
 async def listed(
     request: Request, limit: Limit = 100, cursor_: Annotated[str | None, Query(alias="cursor")] = None
 ) -> Any:
     """The deployed definitions."""
     begin = position(cursor_, {}) or 0
-    rows = await engine_of(request).definitions()
+    rows = [row for row in await engine_of(request).definitions() if scope.sees(request, row["name"])]
     more = cursor({}, begin + limit) if len(rows) > begin + limit else None
     return {"items": rows[begin : begin + limit], "next": more}
 
 
-@routes.answers("GET", "/definitions/{name}", BLOBS)
+@routes.answers("GET", "/definitions/{name}", BLOBS, within=scope.definition)
 async def shown(request: Request, name: str) -> Any:
     """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest. Workers take it as CBOR."""
     row = await _found(request, name)
@@ -66,14 +66,14 @@ async def shown(request: Request, name: str) -> Any:
     }
 
 
-@routes.answers("GET", "/definitions/{name}/graph", VIEWER)
+@routes.answers("GET", "/definitions/{name}/graph", VIEWER, within=scope.definition)
 async def graph(request: Request, name: str, format: str = "json") -> Response:
     """The picture of a definition."""
     await _found(request, name)
     return picture(await engine_of(request).graph(name), format)
 
 
-@routes.answers("GET", "/definitions/{name}/export", VIEWER)
+@routes.answers("GET", "/definitions/{name}/export", VIEWER, within=scope.definition)
 async def export(request: Request, name: str, format: str = "yaml", canonical: bool = False) -> Response:
     """A definition as text again."""
     engine = engine_of(request)

@@ -8,7 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from treadle.kernel.errors import TreadleError
-from treadle.server import bodies
+from treadle.server import bodies, scope
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.problems import Refused
 from treadle.server.routing import Document, Routes
@@ -35,7 +35,7 @@ async def ready(request: Request) -> Response:
         "store": "ok",
         "bus": "ok",
         "shards": {"held": 1 if engine.owns else 0, "of": 1},
-        "access": state.access.name,
+        "access": await state.access.name(),
     }
     try:
         await engine.read(lambda reads: reads.last_run_no())
@@ -74,13 +74,13 @@ async def publish(request: Request, body: bodies.Publish) -> Any:
     return {"runs": list(runs)}
 
 
-@routes.answers("GET", "/cells/{workflow}", VIEWER)
+@routes.answers("GET", "/cells/{workflow}", VIEWER, within=scope.workflow)
 async def cells(request: Request, workflow: str) -> Any:
     """The cells of a reactive workflow."""
     return {"items": await engine_of(request).cells(workflow), "next": None}
 
 
-@routes.answers("GET", "/cells/{workflow}/{key}", VIEWER)
+@routes.answers("GET", "/cells/{workflow}/{key}", VIEWER, within=scope.workflow)
 async def cell(request: Request, workflow: str, key: str) -> Any:
     """The run behind a key."""
     run = await engine_of(request).cell(workflow, key)

@@ -14,7 +14,7 @@ from treadle.engine import Engine
 from treadle.kernel.model import Status
 from treadle.lang.graph import Graph
 from treadle.runtime import document
-from treadle.server import bodies, live
+from treadle.server import bodies, live, scope
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
@@ -38,7 +38,7 @@ def checked_id(id: str) -> str:
     return id
 
 
-@routes.answers("POST", "/runs", OPERATOR, status=201)
+@routes.answers("POST", "/runs", OPERATOR, within=scope.by_itself, status=201)
 async def start(
     request: Request,
     body: bodies.Start,
@@ -54,6 +54,8 @@ async def start(
     workflow: Any = body.workflow
     if body.files is not None:
         workflow = await request.app.state.bundles.main(body.files, body.main, actor_of(request))
+    else:
+        await scope.check_start(request, body.workflow or "")
     run = await engine.start(
         workflow,
         body.input,
@@ -67,7 +69,7 @@ async def start(
     return Document(await run.show(), 200 if run.existing else 201, headers)
 
 
-@routes.answers("GET", "/runs", VIEWER)
+@routes.answers("GET", "/runs", VIEWER, within=scope.by_itself)
 async def listed(
     request: Request,
     status: Annotated[list[str] | None, Query()] = None,
@@ -96,6 +98,7 @@ async def listed(
     bound = {**filters, "since": since, "until": until}
     asked = {
         **filters,
+        "prefix": actor_of(request).workflow,
         "since_ns": instant_ns(since, "since", now_ns),
         "until_ns": instant_ns(until, "until", now_ns),
         "before_no": position(cursor_, bound),
@@ -106,19 +109,19 @@ async def listed(
     return {"items": [document.list_row(row) for row in rows[:limit]], "next": more}
 
 
-@routes.answers("GET", "/runs/{id}", VIEWER)
+@routes.answers("GET", "/runs/{id}", VIEWER, within=scope.run)
 async def shown(request: Request, id: str, engine: bool = False) -> Any:
     """The run document."""
     return await (await engine_of(request).run(id)).show(engine=engine)
 
 
-@routes.answers("GET", "/runs/{id}/state", VIEWER)
+@routes.answers("GET", "/runs/{id}/state", VIEWER, within=scope.run)
 async def state(request: Request, id: str, at: Seq = None) -> Any:
     """The state, now or as it was after a record."""
     return await (await engine_of(request).run(id)).state(at)
 
 
-@routes.answers("GET", "/runs/{id}/journal", VIEWER)
+@routes.answers("GET", "/runs/{id}/journal", VIEWER, within=scope.run)
 async def journal(
     request: Request, id: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 1000
 ) -> Any:
@@ -126,13 +129,13 @@ async def journal(
     return await (await engine_of(request).run(id)).journal(after=after, limit=limit)
 
 
-@routes.answers("GET", "/runs/{id}/trace", VIEWER)
+@routes.answers("GET", "/runs/{id}/trace", VIEWER, within=scope.run)
 async def trace(request: Request, id: str) -> Any:
     """The way a run took."""
     return await (await engine_of(request).run(id)).trace()
 
 
-@routes.answers("GET", "/runs/{id}/graph", VIEWER)
+@routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run)
 async def graph(request: Request, id: str, format: str = "json", at: Seq = None) -> Response:
     """The picture of a run with its states, now or as they were after a record."""
     engine = engine_of(request)
@@ -140,7 +143,7 @@ async def graph(request: Request, id: str, format: str = "json", at: Seq = None)
     return picture(await engine.graph(id, at=at), format)
 
 
-@routes.answers("GET", "/runs/{id}/transcript", VIEWER)
+@routes.answers("GET", "/runs/{id}/transcript", VIEWER, within=scope.run)
 async def transcript(request: Request, id: str, node: str | None = None) -> Any:
     """What an agent run asked its models, tools and people, and what they answered."""
     return await engine_of(request).transcript(id, node=node)
@@ -155,7 +158,7 @@ def picture(graph: Graph, format: str) -> Response:
     return Response(render(graph, format), media_type=media)
 
 
-@routes.answers("GET", "/runs/{id}/events", VIEWER)
+@routes.answers("GET", "/runs/{id}/events", VIEWER, within=scope.run)
 async def events(
     request: Request,
     id: str,
@@ -175,7 +178,7 @@ async def events(
     return {"items": found[:limit], "next": found[limit - 1]["seq"] if len(found) > limit else None}
 
 
-@routes.answers("POST", "/runs/{id}/wait", VIEWER)
+@routes.answers("POST", "/runs/{id}/wait", VIEWER, within=scope.run)
 async def wait(
     request: Request, id: str, timeout: Annotated[float, Query(ge=0, le=300)] = 30, until: str | None = None
 ) -> Any:
@@ -186,7 +189,7 @@ async def wait(
     return await live.settled(run, timeout, terminal=until == "terminal", draining=request.app.state.draining)
 
 
-@routes.answers("POST", "/runs/{id}/signal", OPERATOR)
+@routes.answers("POST", "/runs/{id}/signal", OPERATOR, within=scope.run)
 async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
     """Wakes whoever awaits the signal; kept until somebody does."""
     engine = engine_of(request)
@@ -201,7 +204,7 @@ async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
     return await _after(engine, id, answer)
 
 
-@routes.answers("POST", "/runs/{id}/cancel", OPERATOR)
+@routes.answers("POST", "/runs/{id}/cancel", OPERATOR, within=scope.run)
 async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -> Any:
     """Cancels a run and its children; one that has ended stays as it is."""
     engine = engine_of(request)
@@ -209,7 +212,7 @@ async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -
     return await _after(engine, id, answer)
 
 
-@routes.answers("POST", "/runs/{id}/retry", OPERATOR)
+@routes.answers("POST", "/runs/{id}/retry", OPERATOR, within=scope.run)
 async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> Any:
     """Moves a stalled or failed run on."""
     engine = engine_of(request)
@@ -221,14 +224,14 @@ async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> 
     return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 
-@routes.answers("POST", "/runs/{id}/patch", OPERATOR)
+@routes.answers("POST", "/runs/{id}/patch", OPERATOR, within=scope.run)
 async def patch(request: Request, id: str, body: bodies.Patch) -> Any:
     """Changes a run's data from outside."""
     engine = engine_of(request)
     return await _after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
 
 
-@routes.answers("POST", "/runs/{id}/fork", OPERATOR, status=201)
+@routes.answers("POST", "/runs/{id}/fork", OPERATOR, within=scope.run, status=201)
 async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Response:
     """A new run that goes on from a run's state at a record."""
     asked = body or bodies.Fork()
@@ -241,7 +244,7 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
     return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
-@routes.answers("POST", "/runs/{id}/replay", VIEWER)
+@routes.answers("POST", "/runs/{id}/replay", VIEWER, within=scope.run)
 async def replay(request: Request, id: str, body: bodies.Replay | None = None) -> Any:
     """Decides the whole journal again; equal, or the first difference."""
     return await engine_of(request).replay(id, against=body.against if body else None)
@@ -253,14 +256,16 @@ async def signal_reference(request: Request, body: bodies.SignalReference) -> An
     return {"runs": list(await engine_of(request).signal_reference(body.reference, body.name, body.data))}
 
 
-@routes.answers("GET", "/diff", VIEWER)
+@routes.answers("GET", "/diff", VIEWER, within=scope.by_itself)
 async def diff(request: Request, a: str, b: str) -> Any:
     """Two runs compared."""
     engine = engine_of(request)
+    for id in (a, b):
+        await scope.check_run(request, id)
     return await (await engine.run(a)).diff(await engine.run(b))
 
 
-@routes.answers("GET", "/events/stream", VIEWER)
+@routes.answers("GET", "/events/stream", VIEWER, within=scope.by_itself)
 async def changes(
     request: Request,
     workflow: str | None = None,
@@ -269,7 +274,8 @@ async def changes(
 ) -> Response:
     """Changes of runs as they happen, for lists."""
     statuses = tuple(word for word in (status or "").split(",") if word)
-    source = live.run_changes(engine_of(request), workflow, statuses, last_event_id)
+    wanted = live.Wanted(workflow, actor_of(request).workflow or "", statuses)
+    source = live.run_changes(engine_of(request), wanted, last_event_id)
     return live.stream(request, source)
 
 

@@ -6,20 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 
+from treadle.kernel.errors import Forbidden
 from treadle.runtime import tasks
-from treadle.server import bodies
-from treadle.server.access import TASK
+from treadle.server import bodies, scope
+from treadle.server.access import INBOX, TASK, VIEWER, may
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
 from treadle.server.routing import Routes, actor_of
-from treadle.store.protocol import Reads
+from treadle.store.protocol import Reads, TaskRow
 
 from .runs import Limit, engine_of
 
 routes = Routes()
 
 
-@routes.answers("GET", "/tasks", TASK)
+@routes.answers("GET", "/tasks", INBOX, within=scope.by_itself)
 async def listed(
     request: Request,
     role: str | None = None,
@@ -38,57 +39,75 @@ async def listed(
     after = position(cursor_, filters) or 0
 
     def page(reads: Reads) -> tuple[list[dict[str, Any]], int | None]:
-        rows = reads.tasks(
-            role=role,
-            assignee=assignee,
-            status=words,
-            reference=reference,
-            run=run,
-            after_no=after,
-            limit=limit + 1,
-        )
-        last = rows[limit - 1].no if len(rows) > limit else None
-        return [tasks.task_value(row, reads) for row in rows[:limit]], last
+        """Read until it is full: what somebody may not see is left out and leaves no gap."""
+        seen: list[TaskRow] = []
+        at = after
+        while len(seen) <= limit:
+            rows = reads.tasks(
+                role=role,
+                assignee=assignee,
+                status=words,
+                reference=reference,
+                run=run,
+                after_no=at,
+                limit=limit + 1,
+            )
+            seen += [row for row in rows if _sees(request, row)]
+            if len(rows) <= limit:
+                break
+            at = rows[-1].no
+        last = seen[limit - 1].no if len(seen) > limit else None
+        return [tasks.task_value(row, reads) for row in seen[:limit]], last
 
     items, last = await engine_of(request).read(page)
     return {"items": items, "next": None if last is None else cursor(filters, last)}
 
 
-@routes.answers("GET", "/tasks/{id}", TASK)
+@routes.answers("GET", "/tasks/{id}", INBOX, within=scope.task)
 async def shown(request: Request, id: str) -> Any:
     """One task."""
+    row = await engine_of(request).read(lambda reads: tasks.found(reads, id))
+    if not _sees(request, row):
+        raise Forbidden(f"the task {row.name} is for {', '.join(row.roles)}")
     return await engine_of(request).task(id)
 
 
-@routes.answers("POST", "/tasks/{id}/claim", TASK)
+def _sees(request: Request, row: TaskRow) -> bool:
+    """Whether a task is there for whoever asks: those who look see all, others what is theirs."""
+    actor = actor_of(request)
+    theirs = row.assignee == actor.user or tasks.Actor(actor.user, actor.roles).holds(row)
+    return scope.sees(request, row.workflow) and (theirs or may(actor.roles, VIEWER))
+
+
+@routes.answers("POST", "/tasks/{id}/claim", TASK, within=scope.task)
 async def claim(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Takes a task."""
     actor = actor_of(request)
     return await engine_of(request).task_claim(id, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/release", TASK)
+@routes.answers("POST", "/tasks/{id}/release", TASK, within=scope.task)
 async def release(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Gives a task back."""
     actor = actor_of(request)
     return await engine_of(request).task_release(id, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/assign", TASK)
+@routes.answers("POST", "/tasks/{id}/assign", TASK, within=scope.task)
 async def assign(request: Request, id: str, body: bodies.Assign) -> Any:
     """Gives a task to somebody."""
     actor = actor_of(request)
     return await engine_of(request).task_assign(id, to=body.to, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/comment", TASK)
+@routes.answers("POST", "/tasks/{id}/comment", TASK, within=scope.task)
 async def comment(request: Request, id: str, body: bodies.Comment) -> Any:
     """Adds a comment."""
     actor = actor_of(request)
     return await engine_of(request).task_comment(id, text=body.text, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/complete", TASK)
+@routes.answers("POST", "/tasks/{id}/complete", TASK, within=scope.task)
 async def complete(request: Request, id: str, body: bodies.Complete) -> Any:
     """Answers a task; the run goes on."""
     actor = actor_of(request)

@@ -1,0 +1,90 @@
+"""token create|list|revoke: who may ask a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .command import HOUSE, Commands, Session
+
+token = Commands(HOUSE, group="token", help="Tokens for servers of this store. A token is shown once.")
+
+
+@token(
+    examples=[
+        "treadle token create --user ann --role admin",
+        "treadle token create --user ci --role operator --workflow shop/ --expires 30d --json",
+        "treadle token create --user w1 --role worker --expires never",
+    ]
+)
+async def create(
+    cli: Session,
+    user: Annotated[str, typer.Option("--user", help="Whose token it is.", show_default=False)],
+    role: Annotated[
+        list[str],
+        typer.Option(
+            "--role",
+            help="viewer, operator, worker, admin, or a role of tasks; repeatable.",
+            show_default=False,
+        ),
+    ],
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            "--workflow",
+            metavar="PREFIX",
+            help="Only workflows whose names begin so.",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="WHEN", help="30d, an instant, or never.")
+    ] = "90d",
+) -> None:
+    """Make a token. The first one closes every server of the store to whoever has none."""
+    from treadle.access import tokens
+
+    async with cli.engine(work=False, lingers=False) as engine:
+        made = await tokens.create(engine, user, role, workflow=workflow, expires=expires)
+    if cli.out.as_json:
+        cli.out.document(made)
+        return
+    cli.out.raw(f"{made['token']}\n")
+    until = made["expires_at"] or "it is revoked"
+    cli.out.note(f"token {made['id']} of {made['user']}, good until {until}. It is not shown again.")
+
+
+@token("list", examples=["treadle token list", "treadle token list --json"])
+async def list_(cli: Session) -> None:
+    """List the tokens of this store, revoked and expired ones too."""
+    from treadle.access import tokens
+
+    async with cli.look() as engine:
+        rows = await tokens.listed(engine)
+    columns = {
+        "id": "ID",
+        "user": "USER",
+        "roles": "ROLES",
+        "workflow": "WORKFLOW",
+        "status": "STATUS",
+        "expires_at": "EXPIRES",
+        "used_at": "USED",
+    }
+    cli.out.rows(rows, columns, empty="no token was made; make one with: treadle token create")
+
+
+@token(examples=["treadle token revoke 3f0c9a1e5b7d2468"])
+async def revoke(
+    cli: Session,
+    id: Annotated[str, typer.Argument(metavar="ID", help="See: treadle token list.", show_default=False)],
+) -> None:
+    """End a token, at every server within a second."""
+    from treadle.access import tokens
+
+    async with cli.engine(work=False, creates=False, lingers=False) as engine:
+        row = await tokens.revoke(engine, id)
+    if cli.out.as_json:
+        cli.out.document(row)
+    else:
+        cli.out.note(f"revoked {row['id']} of {row['user']}")

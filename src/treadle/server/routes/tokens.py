@@ -1,0 +1,55 @@
+"""Tokens: make, list, revoke; and who one is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from treadle.access import tokens
+from treadle.lang.duration import instant_text
+from treadle.server import bodies, scope
+from treadle.server.access import ADMIN, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
+from treadle.server.routing import Document, Routes, actor_of
+
+from .runs import engine_of
+
+routes = Routes()
+
+
+@routes.answers("GET", "/me", INBOX, within=scope.by_itself)
+async def me(request: Request) -> Any:
+    """Who asks, and what they may do here."""
+    actor = actor_of(request)
+    return {
+        "user": actor.user,
+        "roles": list(actor.roles),
+        "task_roles": [role for role in actor.roles if role not in ROLES],
+        "workflow": actor.workflow,
+        "token": actor.token or None,
+        "expires_at": None if actor.expires_ns is None else instant_text(actor.expires_ns),
+        "access": await request.app.state.access.name(),
+        "may": [role for role in (VIEWER, OPERATOR, TASK, ADMIN) if may(actor.roles, role)],
+    }
+
+
+@routes.answers("GET", "/tokens", ADMIN)
+async def listed(request: Request) -> Any:
+    """All tokens, without what proves them."""
+    return {"items": await tokens.listed(engine_of(request)), "next": None}
+
+
+@routes.answers("POST", "/tokens", ADMIN, status=201)
+async def create(request: Request, body: bodies.NewToken) -> Any:
+    """Makes a token; this is the last time it is seen."""
+    made = await tokens.create(
+        engine_of(request), body.user, body.roles, workflow=body.workflow, expires=body.expires
+    )
+    return Document(made, 201, {"Cache-Control": "no-store"})
+
+
+@routes.answers("DELETE", "/tokens/{id}", ADMIN)
+async def revoke(request: Request, id: str) -> Response:
+    """Ends a token, at every server within a second."""
+    return Document(await tokens.revoke(engine_of(request), id))
