@@ -430,7 +430,7 @@ async def test_changes_of_runs_are_streamed(engine: Engine) -> None:
     await asyncio.to_thread(engine.deploy, _file(FLOW))
     from treadle.server import live
 
-    source = live.run_changes(engine, live.Wanted("greet"), None)
+    source = live.run_changes(engine, live.ChangesWanted("greet"), None)
     assert (await anext(source)).startswith("id: ")
     await engine.start("greet", id="a")
     async with asyncio.timeout(20):

@@ -81,7 +81,7 @@ async def run_events(run: Run, after: int) -> AsyncIterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChangesWanted:
     """Whose changes somebody wants to hear of."""
 
     workflow: str | None = None
@@ -92,7 +92,7 @@ class Wanted:
         return self.workflow in (None, row.workflow) and row.workflow.startswith(self.prefix)
 
 
-async def run_changes(engine: Engine, wanted: Wanted, last: str | None) -> AsyncIterator[str]:
+async def run_changes(engine: Engine, wanted: ChangesWanted, last: str | None) -> AsyncIterator[str]:
     """What happened to runs, at most once a run and quarter of a second; the last change is always sent."""
     mark = _mark(last)
     if last is not None and mark is None:

@@ -274,7 +274,7 @@ async def changes(
 ) -> Response:
     """Changes of runs as they happen, for lists."""
     statuses = tuple(word for word in (status or "").split(",") if word)
-    wanted = live.Wanted(workflow, actor_of(request).workflow or "", statuses)
+    wanted = live.ChangesWanted(workflow, actor_of(request).workflow or "", statuses)
     source = live.run_changes(engine_of(request), wanted, last_event_id)
     return live.stream(request, source)
 
