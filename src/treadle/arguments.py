@@ -13,6 +13,7 @@ from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, make_reference
+from treadle.kernel.roles import CellMachine
 from treadle.kernel.values import Value, digest_bytes, encode, from_caller, to_value
 from treadle.lang.definition import Dialect
 from treadle.runtime.messages import check_name
@@ -138,7 +139,7 @@ def _absolute(target: str) -> str:
 def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:
     """The input a run starts with. What a dialect checks first is told before anything else, all of it at
     once: also where a value is one that could not be stored."""
-    if dialect.machine.by_events:
+    if isinstance(dialect.machine, CellMachine):
         raise Unsupported(
             "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
         )
@@ -161,12 +162,12 @@ def _as_far_as(value: object) -> object:
 def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
     """An input for the journal: itself, or a reference and the payload behind it if it is large and the
     machine takes that."""
-    body = encode(value) if machine.large_input else b""
+    body = encode(value) if machine.traits.large_input else b""
     if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
         return value, {}
     checksum = digest_bytes(body)
     # People see what is behind a reference that its dialect keeps for itself.
-    hint = machine.dialect if machine.large_data else None
+    hint = machine.dialect if machine.traits.large_data else None
     return make_reference(checksum=checksum, size=len(body), schema_hint=hint), {checksum: body}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.roles import CellMachine
 
 from .output import Output, Usage
 
@@ -38,7 +39,7 @@ def one(engine: Engine, target: str, *, strict: bool = False) -> Definition | st
     if path.is_dir():
         raise Usage(f"{target} is a folder; name one file in it, or deploy it with: treadle deploy {target}")
     found = engine.load(target, strict=strict)
-    if found and engine.dialects[found[0].dialect].machine.by_events:
+    if found and isinstance(engine.dialects[found[0].dialect].machine, CellMachine):
         raise Usage(
             f"{target} is a reactive application: events start it. Try: treadle publish EVENT --app {target}"
         )

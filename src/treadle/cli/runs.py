@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treadle.kernel.roles import CellMachine
+
 from . import completing, finding, inputs
 from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .driving import drive
@@ -487,7 +489,7 @@ async def _picture(engine: Engine, target: str) -> Graph:
     from treadle.lang.graph import Graph
 
     found = engine.load(target) if is_file(target) and not Path(target).is_dir() else []
-    if len(found) < 2 or not engine.dialects[found[0].dialect].machine.by_events:
+    if len(found) < 2 or not isinstance(engine.dialects[found[0].dialect].machine, CellMachine):
         return await engine.graph(one(engine, target))
     parts = [await engine.graph(definition) for definition in found]
     whole = Graph(parts[0].title)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from treadle.access import tokens
+from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang.definition import Dialect
 from treadle.runtime import deploys, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
@@ -62,9 +63,9 @@ class EngineOperations:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
         machine = self._dialects[row.dialect].machine if row.dialect in self._dialects else None
-        if machine is None or not machine.by_events:
+        if not isinstance(machine, CellMachine):
             answer = deploys.perform(desk, deploy)
-            if machine is not None and machine.reads:
+            if isinstance(machine, PastMachine):
                 desk.readable()
                 self._try_again(row.dialect)
             return answer

@@ -35,7 +35,7 @@ class WorkMethods:
         if (
             self._bridge.signer is None
             or dialect not in self.dialects
-            or not self.dialects[dialect].machine.signed
+            or not self.dialects[dialect].machine.traits.signed
         ):
             return receipt
         return msgspec.structs.replace(receipt, signature=self._bridge.signer.sign(receipt))

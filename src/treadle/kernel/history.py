@@ -25,6 +25,7 @@ from .model import (
     event_from_value,
     event_value,
 )
+from .roles import PastMachine, unavailable
 from .run import GENESIS, Blobs, RunState, Step, abandon, admit, advance, error_of, fault
 from .values import decode_trusted, encode
 
@@ -117,15 +118,15 @@ def replay(
     reading: bool = False,
 ) -> RunState:
     """Folds records into a run by deciding each of them again. The first difference is an error. With `reading`,
-    a machine whose code need not be at hand (`Machine.reads`) takes its decisions from the records."""
+    a machine whose code need not be at hand (`PastMachine`) takes its decisions from the records."""
     for stored in records:
         check_link(run.id, run.seq, run.digest, stored)
         record = stored.record()
         # A move is decided by what it moves to: what it leaves need not be at hand any more.
         decides = record["event"]["definition"] if record["kind"] == "apply" else run.definition
         definition = definition_of(decides)
-        reads = reading and machine.reads
-        if not reads and (problem := machine.unavailable(definition)) is not None:
+        reads = reading and isinstance(machine, PastMachine)
+        if not reads and (problem := unavailable(machine, definition)) is not None:
             raise problem
         step = _again(run, machine, definition, record, blobs, reads)
         if step.body != stored.body:

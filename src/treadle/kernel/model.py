@@ -55,7 +55,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 1
     by: str | None = None
     events: list[dict[str, Any]] = []
-    # Who performed it vouches for it, where the dialect asks for that (`Machine.signed`).
+    # Who performed it vouches for it, where the dialect asks for that (`Traits.signed`).
     signature: bytes = b""
 
 

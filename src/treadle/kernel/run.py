@@ -45,6 +45,7 @@ from .model import (
     Status,
     event_value,
 )
+from .roles import JudgingMachine
 from .values import Value, encode
 
 GENESIS: Final = bytes(32)
@@ -231,10 +232,10 @@ def advance(
         at_ns,
         intent,
         allowed=machine.kinds(definition),
-        final=machine.final,
+        final=machine.traits.final,
         event=event,
-        bytes_max=machine.record_bytes_max,
-        events_max=machine.record_events_max,
+        bytes_max=machine.traits.record_bytes_max,
+        events_max=machine.traits.record_events_max,
         limits=limits,
     )
 
@@ -298,7 +299,7 @@ def error_of(exception: Exception) -> dict[str, Any]:
 
 
 def _checked(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:
-    if isinstance(event, Rejected):
+    if isinstance(event, Rejected) or not isinstance(machine, JudgingMachine):
         return event
     problem = machine.receipt_problem(definition, intent, event)
     if problem is None:

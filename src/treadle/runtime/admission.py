@@ -25,6 +25,7 @@ from treadle.kernel.model import (
     Started,
     event_value,
 )
+from treadle.kernel.roles import CellMachine, PastMachine, unavailable
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value
 from treadle.store.protocol import Reads, RunRow
@@ -128,7 +129,7 @@ class Admission:
         at_ns = self._clock.now_ns()
         if isinstance(event, Domain):
             event = self._to_cell(hot, item, event)
-        elif isinstance(event, Reset | Retry | Cancel) and hot.machine.by_events:
+        elif isinstance(event, Reset | Retry | Cancel) and isinstance(hot.machine, CellMachine):
             self._move(hot, hot.machine.successor(hot.definition, self._state_of))
         elif not self._moved(hot, item, event):
             return self._undecided_now(hot)
@@ -137,7 +138,7 @@ class Admission:
             answer = {"run": item.run, "seq": hot.state.seq, "status": hot.state.status}
             self._answers.settle(item, answer, None)
             return True
-        if (problem := hot.machine.unavailable(hot.definition)) is not None:
+        if (problem := unavailable(hot.machine, hot.definition)) is not None:
             self._hot.drop(item.run)
             self._leave(item, problem)
             return True
@@ -147,7 +148,7 @@ class Admission:
         # They stay for as long as this run does, also when the run that made them is gone.
         self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
         event = disarming(event, settled)
-        if hot.machine.large_data:
+        if hot.machine.traits.large_data:
             event, blobs = lightened(event, settled, hot.machine.dialect)
             self._staging.hold(hot, blobs)
         try:
@@ -226,7 +227,7 @@ class Admission:
         """The definition of a run that events bring to life: what is active when the event is admitted. Its sender
         may have known an earlier version."""
         loaded = self._registry.load(new.definition)
-        if not loaded.machine.by_events:
+        if not isinstance(loaded.machine, CellMachine):
             return new.definition
         return loaded.machine.successor(loaded.definition, self._state_of) or new.definition
 
@@ -252,14 +253,15 @@ class Admission:
         """No event: the run looks what it owes itself, and whether there is code for it again."""
         if not self._moved(hot, item, None):
             return self._undecided_now(hot)
-        if hot.machine.unavailable(hot.definition) is None:
+        if unavailable(hot.machine, hot.definition) is None:
             self._records.readable(hot)
         self._mail.owe(hot.state.id, hot.state.pending())
         return True
 
     def _moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
         """Moves a run to the code that it takes an event under; False if that cannot take it on."""
-        other = hot.machine.moves_on(hot.definition, event)
+        machine = hot.machine
+        other = machine.moves_on(hot.definition, event) if isinstance(machine, PastMachine) else None
         if other is None:
             return True
         try:

@@ -64,7 +64,7 @@ class Answers:
         """It came too late, or twice: noted, shown, and answered with where the run is."""
         state = hot.state
         self._staging.diagnose(item.run, code, body)
-        if not (state.ended and hot.machine.last_event_closes):
+        if not (state.ended and hot.machine.traits.last_event_closes):
             self._staging.show(hot, {"type": "stale", "code": code, **body})
         value = {"run": item.run, "seq": state.seq, "status": state.status, "stale": True}
         self.settle(item, value, None)

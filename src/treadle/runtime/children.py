@@ -80,7 +80,7 @@ class Children:
         if not refers(input):
             return self._registry.prepare(row, input, options)
         prepared = self._registry.prepare(row, put_back(self._blobs, input), options)
-        return input if self._registry.load(row.digest).machine.large_data else prepared
+        return input if self._registry.load(row.digest).machine.traits.large_data else prepared
 
     def cancel(self, hot: Hot, intent: OpenIntent) -> None:
         cancel = Cancel(reason="its parent no longer waits", by=PARENT)
@@ -107,7 +107,7 @@ def _end(hot: Hot) -> Receipt:
     about = {"run": state.id, "workflow": state.workflow, "version": state.version}
     if state.status in ("completed", "partial"):
         # A cell has no result but its state.
-        result = state.result if hot.machine.final else state.state
+        result = state.result if hot.machine.traits.final else state.state
         return Receipt(intent=state.parent_intent, value={**about, "result": result})
     error = state.error or {"class": "user", "code": "RUN_FAILED", "message": f"{state.id} {state.status}"}
     wrapped = {

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTaken
+from treadle.kernel.roles import PastMachine
 from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
@@ -112,7 +113,7 @@ def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
     same = next((v for v in taken if v.digest == row.digest), None)
     if row.version is not None:
         clash = next((v for v in taken if v.version == row.version and v.digest != row.digest), None)
-        retakes = desk.registry.machine(row.dialect).retakes
+        retakes = isinstance(desk.registry.machine(row.dialect), PastMachine)
         if clash is not None and clash.status == "available" and not retakes:
             raise VersionTaken(
                 f"{row.name}@{row.version} is deployed with other content; raise its version", where=row.file

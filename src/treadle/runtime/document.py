@@ -263,7 +263,7 @@ def events(
         if last_no <= after:
             continue
         hidden = may_refer(stored.body)
-        for event in record_events(stored, last_no, narrated=machine.narrated):
+        for event in record_events(stored, last_no, narrated=machine.traits.narrated):
             if event["seq"] <= after:
                 continue
             if hidden:

@@ -21,6 +21,7 @@ from treadle.kernel.model import (
     Signal,
     Started,
 )
+from treadle.kernel.roles import CellMachine
 from treadle.kernel.values import decode_trusted
 from treadle.store.protocol import Reads
 
@@ -50,7 +51,7 @@ class Gate:
                 return isinstance(event, Receipt) and self._is_forged(hot, item, event)
             self._answers.stale(hot, item, "receipt.stale", {"intent": event.intent})
             return True
-        if hot.state.ended and isinstance(event, Signal | Cancel if hot.machine.final else Cancel):
+        if hot.state.ended and isinstance(event, Signal | Cancel if hot.machine.traits.final else Cancel):
             self._answers.stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
             return True
         return False
@@ -58,7 +59,7 @@ class Gate:
     def _is_forged(self, hot: Hot, item: Item, receipt: Receipt) -> bool:
         """Where receipts are signed, one without the node's signature settles nothing: the intent stays
         open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
-        if not hot.machine.signed or self._verify is None or type(item) is Own:
+        if not hot.machine.traits.signed or self._verify is None or type(item) is Own:
             return False
         if hot.state.open[receipt.intent].kind in ENGINE_KINDS or self._verify(receipt):
             return False
@@ -83,7 +84,10 @@ class Gate:
             taken = f"the id {item.run!r} is taken by a run of {hot.state.workflow} ({hot.state.dialect})"
             self._answers.refuse(item, RunExists(f"{taken}; a cell of {item.create.workflow} cannot have it"))
             return True
-        if (barred := hot.machine.bars(item.run, hot.state.status, event)) is not None:
+        if (
+            isinstance(hot.machine, CellMachine)
+            and (barred := hot.machine.bars(item.run, hot.state.status, event)) is not None
+        ):
             self._answers.refuse(item, barred)
             return True
         if item.expected_version is not None and item.expected_version != hot.state.seq:
@@ -93,7 +97,7 @@ class Gate:
                 item, VersionMismatch(message, details={"expected": expected, "found": found})
             )
             return True
-        if hot.state.ended and hot.machine.final and not isinstance(event, Retry):
+        if hot.state.ended and hot.machine.traits.final and not isinstance(event, Retry):
             self._answers.refuse(
                 item, RunEnded(f"{item.run} is {hot.state.status}; it takes no {event.kind} any more")
             )

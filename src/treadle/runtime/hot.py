@@ -17,6 +17,7 @@ from treadle.kernel.history import Stored, opened_by, replay, restore, snapshot_
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
+from treadle.kernel.roles import PastMachine
 from treadle.kernel.run import Blobs, RunState
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads, RunRow
@@ -122,7 +123,7 @@ def load_state(
             _check_stored(row, stored, reads)
         if state.seq in cuts:
             _compare(row, state, reads)
-    if genesis:
+    if genesis and isinstance(machine, PastMachine):
         machine.forget(state.state)
     return state
 
@@ -181,7 +182,8 @@ class HotRuns:
         self._runs[hot.state.id] = hot
 
     def drop(self, id: str) -> None:
-        if hot := self._runs.pop(id, None):
+        hot = self._runs.pop(id, None)
+        if hot is not None and isinstance(hot.machine, PastMachine):
             hot.machine.forget(hot.state.state)
 
     def drop_all(self) -> None:

@@ -15,8 +15,8 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.history import fork as fork_run
-from treadle.kernel.machine import FOREVER_NS
 from treadle.kernel.model import TERMINAL, is_reference
+from treadle.kernel.roles import FOREVER_NS, CellMachine, KeepingMachine
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
@@ -41,7 +41,7 @@ def fork(
 ) -> dict[str, Any]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
     row = row_of(desk.store, id)
-    if desk.registry.load(row.definition).machine.by_events:
+    if isinstance(desk.registry.load(row.definition).machine, CellMachine):
         raise Unsupported(
             f"{id} is one instance of its workflow and key, so there cannot be a second one; "
             "look at its past with `treadle state --at`, or try code on it with `treadle shadow`"
@@ -192,7 +192,8 @@ def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
         loaded = desk.registry.load(row.definition)
     except TreadleError:
         return {}  # its code is not at hand: what it stored stays with it
-    if not loaded.machine.has_lifetimes(loaded.definition):
+    machine = loaded.machine
+    if not isinstance(machine, KeepingMachine) or not machine.has_lifetimes(loaded.definition):
         return {}
     found: dict[str, int | None] = {}
     looked_into: set[str] = set()
@@ -203,7 +204,7 @@ def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
         for reference in _references(queue.pop()):
             digest = str(reference["checksum"])
             if "scope" in reference:
-                lifetime = loaded.machine.lifetime_ns(reference)
+                lifetime = machine.lifetime_ns(reference)
                 known = found.get(digest, 0)
                 found[digest] = None if lifetime is None or known is None else max(known, lifetime)
                 continue

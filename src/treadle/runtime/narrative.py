@@ -1,6 +1,6 @@
 """What people are shown of a record: the events of its work and of its decision.
 
-A machine tells in its decisions what happened, in its own words. Where it does not (`Machine.narrated`), what
+A machine tells in its decisions what happened, in its own words. Where it does not (`Traits.narrated`), what
 came to a run and what it asked for is told here, from the record: the journal holds nothing twice, and what was
 recorded before can be told as well.
 """

@@ -89,7 +89,7 @@ def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event
 
 def input_digest(machine: Machine, input: Value) -> str:
     """Names an input by its value, whether it stands in the journal itself or by reference."""
-    if machine.large_input and is_reference(input) and "path" not in input:
+    if machine.traits.large_input and is_reference(input) and "path" not in input:
         return str(input["checksum"])
     return digest(input)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from treadle.kernel.errors import PASSING
 from treadle.kernel.model import Frame
+from treadle.kernel.roles import StreamingMachine
 from treadle.kernel.values import encode
 
 from .answers import Answers
@@ -31,7 +32,7 @@ class ProgressQueue:
 
     def add(self, progress: Progress) -> None:
         hot = self._hot.peek(progress.run)
-        if isinstance(progress, FrameSent) and hot and hot.machine.wants_frames(hot.definition):
+        if isinstance(progress, FrameSent) and hot and _wants_frames(hot):
             # An event of the run like any other: it keeps its place before the receipt.
             self._mail.post(_as_event(progress))
         else:
@@ -54,7 +55,7 @@ class ProgressQueue:
         if hot is None or progress.intent not in hot.state.open:
             self._note_late(hot, progress)
         elif isinstance(progress, FrameSent):
-            if hot.machine.wants_frames(hot.definition):
+            if _wants_frames(hot):
                 self._mail.post(_as_event(progress))
             else:
                 self._staging.show(hot, frame_event(progress.type, progress.data))
@@ -83,3 +84,8 @@ class ProgressQueue:
 def _as_event(sent: FrameSent) -> Item:
     """For machines that decide on frames."""
     return Item(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
+
+
+def _wants_frames(hot: Hot) -> bool:
+    machine = hot.machine
+    return isinstance(machine, StreamingMachine) and machine.wants_frames(hot.definition)

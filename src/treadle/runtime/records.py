@@ -37,7 +37,7 @@ class Records:
     def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
         """Stages an admitted step, with all that follows from it."""
         state, batch = hot.state, self._staging.batch
-        if hot.machine.narrated:
+        if hot.machine.traits.narrated:
             told = events_of(step.record, narrated=True)
         else:
             told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
@@ -53,7 +53,7 @@ class Records:
         self._write_row(hot, step)
         if forked or state.wants_snapshot(self._limits):
             self._staging.snapshot(hot)
-        elif step.ended and not hot.machine.final:
+        elif step.ended and not hot.machine.traits.final:
             self._staging.rest(hot, moved=step.status_changed)
         self._staging.tell(hot, told, first_no, step.seq, step.at_ns)
         self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.status}, None)
@@ -91,7 +91,7 @@ class Records:
             step.at_ns,
         )
         row.ended_ns, row.error, row.retain_ns = state.ended_ns, state.error, None
-        if state.ended_ns is not None and hot.machine.final:
+        if state.ended_ns is not None and hot.machine.traits.final:
             row.retain_ns = state.ended_ns + hot.machine.retention_ns(hot.definition)
         if step.seq == 1:
             row.parent, row.parent_intent = state.parent, state.parent_intent

@@ -199,7 +199,7 @@ class Undecided:
 
     def _record(self, row: RunRow, state: RunState, step: Step, open_ids: list[str]) -> None:
         batch = self._staging.batch
-        told = events_of(step.record, narrated=self._registry.machine(row.dialect).narrated)
+        told = events_of(step.record, narrated=self._registry.machine(row.dialect).traits.narrated)
         first_no = self._reads.last_event_no(row.no) + 1
         event_no = first_no + len(told) - 1
         self._staging.belongs(row.id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from treadle.kernel.errors import TreadleError, Unsupported
-from treadle.kernel.machine import Machine
+from treadle.kernel.machine import Machine, Traits
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Receipt, Retry, Started
 from treadle.kernel.values import Value
 
@@ -31,9 +31,7 @@ class AgentMachine(Machine):
     version: ClassVar[int] = 3
     oldest: ClassVar[int] = 2
     # `workflow:end` is the last event an observer sees.
-    last_event_closes: ClassVar[bool] = True
-    large_input: ClassVar[bool] = True
-    large_data: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, last_event_closes=True)
 
     def load(self, body: Value) -> Workflow:
         return load(body)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 from treadle.kernel.errors import NotWaiting, TreadleError, Unsupported
 from treadle.kernel.limits import HOT_RUNS_MAX
-from treadle.kernel.machine import Machine
+from treadle.kernel.machine import Traits
 from treadle.kernel.model import (
     Apply,
     Cancel,
@@ -27,6 +27,7 @@ from treadle.kernel.model import (
     Retry,
     Started,
 )
+from treadle.kernel.roles import PastMachine
 from treadle.kernel.values import Value
 
 from . import ending, past
@@ -52,12 +53,9 @@ class Code:
         return self.live or self._machine.newest.get((self.name, self.version))
 
 
-class FunctionMachine(Machine):
+class FunctionMachine(PastMachine):
     dialect: ClassVar[str] = DIALECT_NAME
-    large_input: ClassVar[bool] = True
-    large_data: ClassVar[bool] = True
-    reads: ClassVar[bool] = True
-    retakes: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
 
     def __init__(self) -> None:
         # Live functions by the digest of their code, and what is newest by name and version.

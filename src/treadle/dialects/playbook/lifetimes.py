@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from treadle.kernel.machine import FOREVER_NS
+from treadle.kernel.roles import FOREVER_NS
 from treadle.kernel.values import Value
 from treadle.lang.duration import DURATION_NS_MAX, instant_text, parse_duration
 

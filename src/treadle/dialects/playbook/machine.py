@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
-from treadle.kernel.machine import Machine
+from treadle.kernel.machine import Traits
 from treadle.kernel.model import (
     Cancel,
     Context,
@@ -26,6 +26,7 @@ from treadle.kernel.model import (
     Started,
     is_reference,
 )
+from treadle.kernel.roles import KeepingMachine
 from treadle.kernel.values import Value, encode, to_value
 
 from . import finish, joins, stepruns
@@ -48,14 +49,12 @@ KEYCHAIN_STEP: Final = str(KEYCHAIN)
 _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running", "pending": "pending"}
 
 
-class PlaybookMachine(Machine):
+class PlaybookMachine(KeepingMachine):
     dialect = "playbook"
     version = CURRENT
-    large_input = True
-    large_data = True
     # One value is small or a reference; how many of them one step names is the author's choice. What
     # can be sliced is (`marking.BYTES_MAX`); the arguments of one step cannot.
-    record_bytes_max: ClassVar[int] = 16 * 1024 * 1024
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, record_bytes_max=16 * 1024 * 1024)
 
     def load(self, body: Value) -> Playbook:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.

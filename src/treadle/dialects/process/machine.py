@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from treadle.kernel.errors import ExpressionError, Unsupported
-from treadle.kernel.machine import Machine
+from treadle.kernel.machine import Machine, Traits
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
 from treadle.kernel.values import Value, to_value
 
@@ -22,8 +22,7 @@ class ProcessMachine(Machine):
     dialect: ClassVar[str] = "process"
     # 2: errors name their step; an escalated task names the one it came from; what is large is stored.
     version: ClassVar[int] = 2
-    large_input: ClassVar[bool] = True
-    large_data: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
 
     def load(self, body: Value) -> Program:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.

@@ -26,7 +26,7 @@ from treadle.kernel.errors import (
     Unsupported,
 )
 from treadle.kernel.limits import STEP_EVENTS_MAX
-from treadle.kernel.machine import Machine
+from treadle.kernel.machine import Traits
 from treadle.kernel.model import (
     Apply,
     Cancel,
@@ -45,6 +45,7 @@ from treadle.kernel.model import (
     Status,
     is_reference,
 )
+from treadle.kernel.roles import CellMachine, CodeMachine, JudgingMachine, StreamingMachine
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.graph import Edge, Graph, Node
 
@@ -91,20 +92,21 @@ def taken(workflow: str, owner: str, app: str) -> DefinitionError:
     )
 
 
-class ReactiveMachine(Machine):
+class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine):
     dialect: ClassVar[str] = DIALECT_NAME
     # 2: a timer's receipt gives the key that it was asked for with, not its ref.
     version: ClassVar[int] = 2
-    # A completed cell can be told more, and a deleted one is created anew by its next event.
-    final: ClassVar[bool] = False
-    signed: ClassVar[bool] = True
-    by_events: ClassVar[bool] = True
-    # A step is the author's and tells nothing but what it emits.
-    narrated: ClassVar[bool] = True
-    # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
-    record_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
-    # What the step emits, which is counted there too, and its annotations.
-    record_events_max: ClassVar[int] = STEP_EVENTS_MAX + 1
+    traits: ClassVar[Traits] = Traits(
+        # A completed cell can be told more, and a deleted one is created anew by its next event.
+        final=False,
+        signed=True,
+        # A step is the author's and tells nothing but what it emits.
+        narrated=True,
+        # The output is counted exactly, by `decide.check`; a record also holds the event and its deliveries.
+        record_bytes_max=RECORD_BYTES_MAX,
+        # What the step emits, which is counted there too, and its annotations.
+        record_events_max=STEP_EVENTS_MAX + 1,
+    )
 
     def __init__(self) -> None:
         self._apps: dict[str, App] = {}

@@ -19,4 +19,4 @@ def performers(house: House) -> Iterable[Performs]:
 
     machine = house.dialects[DIALECT.name].machine
     assert isinstance(machine, ReactiveMachine)
-    return [Performs(ANY, EffectPerformer(house.tools, machine), signed=machine.signed)]
+    return [Performs(ANY, EffectPerformer(house.tools, machine), signed=machine.traits.signed)]

@@ -30,6 +30,7 @@ from treadle.kernel.model import (
     Started,
     is_reference,
 )
+from treadle.kernel.roles import JudgingMachine, StreamingMachine
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.runtime.ports import NewRun
@@ -46,7 +47,7 @@ MS = 1_000_000
 SLICE = 2
 
 
-class DrillMachine(Machine):
+class DrillMachine(JudgingMachine, StreamingMachine):
     """Lanes of operations; an operation opens intents and its receipts move the lane on."""
 
     dialect = "drill"

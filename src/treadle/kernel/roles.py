@@ -1,0 +1,90 @@
+"""What some machines can do besides: each role is a few questions that only its machines are asked.
+
+A machine takes a role on by being of its class; whoever asks looks for the role, never for a dialect.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import TreadleError
+from .machine import Machine
+from .model import Event, OpenIntent, Receipt
+from .values import Value
+
+# A lifetime without an end.
+FOREVER_NS = 2**63 - 1
+
+
+class JudgingMachine(Machine):
+    """Looks at what comes back before it counts."""
+
+    @abstractmethod
+    def receipt_problem(self, definition: Any, intent: OpenIntent, receipt: Receipt) -> dict[str, Any] | None:
+        """The error of a receipt whose payload does not validate."""
+
+    @abstractmethod
+    def takes_rejected(self, definition: Any) -> bool:
+        """Whether `step` wants a `Rejected` event; otherwise such a receipt fails the run."""
+
+
+class StreamingMachine(Machine):
+    """May take the progress of its work as events."""
+
+    @abstractmethod
+    def wants_frames(self, definition: Any) -> bool:
+        """Whether progress frames are events of the run; otherwise they are only shown."""
+
+
+class KeepingMachine(Machine):
+    """Its payloads may live shorter or longer than the run."""
+
+    @abstractmethod
+    def has_lifetimes(self, definition: Any) -> bool:
+        """Whether a run of this definition can have such payloads at all."""
+
+    @abstractmethod
+    def lifetime_ns(self, reference: Mapping[str, Any]) -> int | None:
+        """How long after the end of its run a payload is kept; None: as long as the run."""
+
+
+class CellMachine(Machine):
+    """Events alone bring its runs to life: a run's id is its identity, so it is not started or forked by hand."""
+
+    @abstractmethod
+    def bars(self, run: str, status: str, event: Event) -> TreadleError | None:
+        """Why a run with this status does not take an event, whatever its definition says."""
+
+    @abstractmethod
+    def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
+        """The definition that a run at rest is steered under from now on, if that is another one.
+        `state_of` gives the state of another run."""
+
+
+class CodeMachine(Machine):
+    """Its definitions are people's code, which need not be at hand."""
+
+    @abstractmethod
+    def unavailable(self, definition: Any) -> TreadleError | None:
+        """Why a definition cannot be run here, though it could be loaded."""
+
+
+class PastMachine(CodeMachine):
+    """Makes a run's past again with the code it has. So changed code may take over a version that is deployed: each
+    run finds out whether it can go on. And it can take its decisions from records (`ctx.recorded`), so that
+    looking at a run needs no code."""
+
+    @abstractmethod
+    def moves_on(self, definition: Any, event: Event | None) -> str | None:
+        """The definition under which a run takes this event, if that is another one: it is moved there first."""
+
+    @abstractmethod
+    def forget(self, state: Value) -> None:
+        """The runtime has dropped this state: what the machine keeps beside it can go."""
+
+
+def unavailable(machine: Machine, definition: Any) -> TreadleError | None:
+    """Why a definition cannot be run here; what is no code is always at hand."""
+    return machine.unavailable(definition) if isinstance(machine, CodeMachine) else None
