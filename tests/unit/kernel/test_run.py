@@ -31,6 +31,7 @@ from treadle.kernel.model import (
     Rejected,
     Started,
 )
+from treadle.kernel.roles import JudgingMachine
 from treadle.kernel.run import RunState, advance, fault
 from treadle.kernel.values import Value, decode
 from treadle.testing.driver import Driver
@@ -38,7 +39,7 @@ from treadle.testing.driver import Driver
 Answer = Callable[[Any, Event, Context], Decision]
 
 
-class Probe(Machine):
+class Probe(JudgingMachine):
     """A machine whose every answer is given by the test."""
 
     dialect = "probe"
