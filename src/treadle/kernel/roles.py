@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import TreadleError
 from .machine import Machine
-from .model import Event, OpenIntent, Receipt
+from .model import Event, OpenIntent, Receipt, Rejected
 from .values import Value
 
 # A lifetime without an end.
@@ -88,3 +88,15 @@ class PastMachine(CodeMachine):
 def unavailable(machine: Machine, definition: Any) -> TreadleError | None:
     """Why a definition cannot be run here; what is no code is always at hand."""
     return machine.unavailable(definition) if isinstance(machine, CodeMachine) else None
+
+
+def judged(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:
+    """What a machine is told of a receipt: that it is rejected, where it does not hold."""
+    if isinstance(event, Rejected) or not isinstance(machine, JudgingMachine):
+        return event
+    problem = machine.receipt_problem(definition, intent, event)
+    if problem is None:
+        return event
+    if machine.takes_rejected(definition):
+        return Rejected(intent=event.intent, status=event.status, payload=event.value, error=problem)
+    raise TreadleError.from_value(problem)

@@ -45,7 +45,7 @@ from .model import (
     Status,
     event_value,
 )
-from .roles import JudgingMachine
+from .roles import judged
 from .values import Value, encode
 
 GENESIS: Final = bytes(32)
@@ -180,7 +180,7 @@ def advance(
             intent = run.open.get(event.intent)
             if intent is None:
                 raise KernelBug(f"{run.id}: receipt for {event.intent}, which is not open")
-            seen = _checked(machine, definition, intent, event)
+            seen = judged(machine, definition, intent, event)
         case Signal():
             intent = _awaiting(run, event.name)
             if intent is None:
@@ -296,17 +296,6 @@ def error_of(exception: Exception) -> dict[str, Any]:
     # Its text is Python's or a library's: it may differ from version to version, and hold an address.
     message = f"the machine raised {type(exception).__name__}; the log has its text"
     return TreadleError(message, code="MACHINE_ERROR").to_value()
-
-
-def _checked(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:
-    if isinstance(event, Rejected) or not isinstance(machine, JudgingMachine):
-        return event
-    problem = machine.receipt_problem(definition, intent, event)
-    if problem is None:
-        return event
-    if machine.takes_rejected(definition):
-        return Rejected(intent=event.intent, status=event.status, payload=event.value, error=problem)
-    raise TreadleError.from_value(problem)
 
 
 def _awaiting(run: RunState, name: str) -> OpenIntent | None:
