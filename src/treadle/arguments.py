@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -19,6 +19,24 @@ from treadle.lang.definition import Dialect
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
 from treadle.store.protocol import DefinitionRow
+
+if TYPE_CHECKING:
+    from treadle.performers.agent.api import Provider
+
+
+class StartOptions(TypedDict, total=False):
+    """What a start takes by name, besides the workflow and its input."""
+
+    id: str | None
+    key: Value
+    reference: str | None
+    model: str | Provider | None
+    config: Mapping[str, Any] | None
+    secrets: str | None
+    offline: bool
+    dry_run: bool
+    templates: Mapping[str, Any] | None
+    skills: Sequence[str]
 
 
 def positive(name: str, value: object) -> int:
@@ -42,6 +60,15 @@ def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> 
     if unknown := [word for word in asked if word not in statuses]:
         raise ValueRefused(f"{unknown[0]!r} is no status; choose from {', '.join(statuses)}")
     return asked
+
+
+def checked_state(state: object) -> dict[str, Value]:
+    """Values that a run's state must have, by name."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) and name for name in state):
+        raise ValueRefused(
+            "state is a mapping of names to values: {'stage': 'done'}", details={"path": "state"}
+        )
+    return {name: from_caller(value) for name, value in state.items()}
 
 
 def check_start(

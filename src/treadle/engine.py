@@ -18,15 +18,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported, ValueRefused
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, Status, disarmed
+from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
+from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, disarmed
 from treadle.kernel.values import Value, from_caller
-from treadle.lang.definition import Definition, Dialect, Surroundings
+from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, doctor, document, keeping
+from treadle.runtime import deploys, document, keeping
 from treadle.runtime.commands import Command
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
@@ -41,26 +41,34 @@ from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
 from .host.news import Watch
 from .host.operations import EngineOperations
+from .host.store_methods import StoreMethods
 from .host.task_methods import TaskMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .performers.process.transports import Transports
-from .runs import Run
+from .runs import Run, TypedRun
 from .secrets.providers import Secrets, SecretStore, secret_store_path
 from .store.open import Place, migrate_store, store_path
 from .tools.registry import ToolRegistry, checked_tool
 
 if TYPE_CHECKING:
     from .apps.operations import Applications
+    from .dialects.process.builder import Process
+    from .dialects.reactive.app import App
     from .performers.agent.agents import Agents
     from .performers.agent.api import Provider
 
+    # What can be started besides functions, whose types are known.
+    Untyped: TypeAlias = str | Definition | Process | App
+
 T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
 # `list` is a method of the engine, so its signatures need the type under another name.
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods, WorkMethods):
+class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -144,6 +152,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         await self._bridge.stop()
         if "agents" in self.__dict__:
             await self.agents.close()
+        await self.worker.performers.close()
         await self.transports.close()
         await self.tools.close()
 
@@ -241,6 +250,18 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
 
     # --- runs ---
 
+    @overload
+    async def start(
+        self, workflow: TypedWorkflow[None, R], input: None = None, **more: Unpack[arguments.StartOptions]
+    ) -> TypedRun[R]: ...
+    @overload
+    async def start(
+        self, workflow: TypedWorkflow[I, R], input: I, **more: Unpack[arguments.StartOptions]
+    ) -> TypedRun[R]: ...
+    @overload
+    async def start(
+        self, workflow: Untyped, input: Value = None, **more: Unpack[arguments.StartOptions]
+    ) -> Run: ...
     async def start(
         self,
         workflow: Any,
@@ -296,7 +317,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
             await self.operate("learn", deploys.family_value(self.library.family(row.digest)))
         answer = await self.submit(run, event, create=create, blobs=blobs)
         typed = partial(self.dialects[row.dialect].result, loaded)
-        return Run(self, run, existing=bool(answer.get("existing")), typed=typed)
+        return TypedRun(self, run, existing=bool(answer.get("existing")), typed=typed)
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
         """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is
@@ -317,36 +338,6 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         """The run behind (workflow, key); None if there is no such cell."""
         found = await self.applications.cell(workflow, key)
         return None if found is None else Run(self, found)
-
-    async def list(
-        self,
-        *,
-        status: str | Sequence[str] = (),
-        workflow: str | None = None,
-        reference: str | None = None,
-        since_ns: int | None = None,
-        search: str | None = None,
-        parent: str | None = None,
-        before_no: int | None = None,
-        limit: int = 100,
-    ) -> Rows:
-        """Runs, newest first, as many as `limit`."""
-        if not isinstance(since_ns, int | None) or not isinstance(limit, int):
-            raise ValueRefused("since_ns and limit are whole numbers; since_ns counts nanoseconds since 1970")
-        wanted = arguments.checked_statuses(status, get_args(Status))
-        rows = await self.read(
-            lambda reads: reads.runs(
-                status=wanted,
-                workflow=workflow,
-                reference=reference,
-                since_ns=since_ns,
-                search=search,
-                parent=parent,
-                before_no=before_no,
-                limit=limit,
-            )
-        )
-        return [document.list_row(row) for row in rows]
 
     async def signal(
         self,
@@ -444,25 +435,6 @@ class Engine(TaskMethods, AppMethods, WorkMethods):
         self.worker.others.want(runs)
         if self.owns and not self.worker.others.helps:
             await self.operate("help", {"runs": [*runs]})
-
-    async def gc(
-        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
-    ) -> dict[str, int]:
-        """Removes ended runs past their retention date, and payloads nobody refers to any more."""
-        return await keeping.collect(self.write, now_ns=now_ns, dry_run=dry_run, by=by)
-
-    async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
-        """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
-
-        def ask(reads: Reads) -> dict[str, Any]:
-            found = doctor.examine(reads, self.library.registry(reads), deep=deep)
-            return {**found, "runs": reads.run_count(), "inbox": len(reads.inbox(10_000))}
-
-        return {"store": self.store_url, **await self.read(ask, long=True)}
-
-    async def diagnostics(self, run: str | None = None) -> Rows:
-        """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""
-        return await self.read(lambda reads: reads.diagnostics(run))
 
     def tool(
         self, kind: str, *, idempotent: bool = False

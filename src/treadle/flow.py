@@ -22,7 +22,7 @@ from treadle.dialects.function.context import Context
 from treadle.dialects.function.errors import ChildFailed, Fatal, StepFailed, StepTimeout
 from treadle.dialects.function.steps import Step, make_step
 from treadle.dialects.function.workflow import Workflow
-from treadle.performers.function.steps import Current, current
+from treadle.performers.function.current import Current, current
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
@@ -28,6 +28,7 @@ GATHER_S = 0.01
 
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class RunHome(Protocol):
@@ -190,3 +191,12 @@ class Run:
             document.moves(reads, candidate, timers=timers, unavailable=unavailable, now_ns=now_ns)
             for candidate in ((row,) if root.no == row.no else (row, root))
         )
+
+
+class TypedRun(Run, Generic[R_co]):
+    """A run of a workflow whose author said what it gives."""
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """As of any run, in the type that the workflow's author wrote."""
+        given: R_co = await super().result(timeout)
+        return given

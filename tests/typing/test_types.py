@@ -22,4 +22,6 @@ def test_mistakes_are_found_and_nothing_else_is(tmp_path: Path) -> None:
         ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"), str(WRONG)]
     )
     assert not complained
-    assert [(int(line), code) for line, code in FOUND.findall(printed)] == expected, printed
+    # A call that fits no overload may be told in two sentences.
+    found = dict.fromkeys((int(line), code) for line, code in FOUND.findall(printed))
+    assert list(found) == expected, printed

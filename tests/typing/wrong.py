@@ -21,7 +21,7 @@ async def right(engine: Engine) -> str:
 
 async def wrong(engine: Engine) -> None:
     engine.start("etl").result()  # expect: attr-defined
-    await engine.start("etl", idd="etl-1")  # expect: call-arg
+    await engine.start("etl", idd="etl-1")  # expect: call-overload
     await engine.signal("etl-1", 42)  # expect: arg-type
     await engine.list(statsu="failed")  # expect: call-arg
     await engine.tasks(role=5)  # expect: arg-type
@@ -40,7 +40,7 @@ def right_and_synchronous(engine: SyncEngine) -> str:
 
 
 def wrong_and_synchronous(engine: SyncEngine) -> None:
-    engine.start("etl", idd="etl-1")  # expect: call-arg
+    engine.start("etl", idd="etl-1")  # expect: call-overload
     engine.signal("etl-1", 42)  # expect: arg-type
     run = engine.start("etl")
     run.result(timeout="1m")  # expect: arg-type

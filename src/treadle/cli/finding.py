@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import RunNotFound, TreadleError
@@ -103,9 +103,12 @@ async def ids_of(
 
 
 async def rows_of(
-    engine: Engine, limit: int, *, until_ns: int | None, **filters: Any
+    engine: Engine, limit: int, *, until_ns: int | None, state: Mapping[str, Any], **filters: Any
 ) -> tuple[list[dict[str, Any]], bool]:
     """The newest runs that match, as rows for people and programs, and whether there are more."""
+    if state:
+        listed = await engine.list(**filters, until_ns=until_ns, state=state, limit=limit + 1)
+        return listed[:limit], len(listed) > limit
     found: list[RunRow] = []
     before: int | None = None
     while True:

@@ -13,6 +13,7 @@ from . import (
     compare,
     definitions,
     house,
+    listing,
     logs,
     mcp_server,
     reactive,
@@ -60,6 +61,7 @@ def _options(
 
 for subject in (
     runs.commands,
+    listing.commands,
     logs.commands,
     transcripts.commands,
     steer.commands,

@@ -1,9 +1,9 @@
-"""run, resume, list, show, state, events, journal, trace, graph: start runs and look at them."""
+"""run, resume, show, state, events, journal, trace, graph: start runs and look at them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,8 @@ from . import completing, finding, inputs
 from .command import NUMBER_MAX, RUN, App, Commands, Session
 from .driving import drive
 from .loading import is_file, one, warn
-from .moments import instant_ns
 from .output import Usage, worst
-from .view import describe, event_line, listed, outcome
+from .view import describe, event_line, outcome
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
@@ -209,89 +208,6 @@ async def resume(
         if not runs:
             cli.out.note("nothing to do: no run is unfinished")
         return worst(codes)
-
-
-@commands(
-    "list",
-    examples=[
-        "treadle list",
-        "treadle list --status failed --status stalled --since 2h",
-        "treadle list --workflow etl --limit 200 --json",
-        "treadle list 2026-11",
-    ],
-)
-async def list_(
-    cli: Session,
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TEXT]", help="Text in id, workflow or reference; as --search.", show_default=False
-        ),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status",
-            help="running, waiting, stalled, completed, failed, cancelled, partial; repeatable.",
-            autocompletion=completing.one_of(*completing.STATUSES),
-            show_default=False,
-        ),
-    ] = None,
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", help="Runs of this workflow.", show_default=False)
-    ] = None,
-    reference: Annotated[
-        str | None, typer.Option("--reference", help="Business reference.", show_default=False)
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since", metavar="WHEN", help="A duration ago (2h) or an instant.", show_default=False
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="WHEN", help="Started until then.", show_default=False),
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option("--search", help="Text in id, workflow or reference.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=NUMBER_MAX, help="At most this many, newest first.")
-    ] = 100,
-) -> None:
-    """List runs, newest first."""
-    from rich.markup import escape
-
-    wanted = [part for item in status or [] for part in item.split(",")]
-    for item in wanted:
-        if item not in completing.STATUSES:
-            raise Usage(f"there is no status {item!r}; choose among {', '.join(completing.STATUSES)}")
-    filters: dict[str, Any] = {
-        "status": wanted,
-        "workflow": workflow,
-        "reference": reference,
-        "since_ns": instant_ns(since, "--since"),
-        "search": search or text,
-    }
-    until_ns = instant_ns(until, "--until")
-    async with cli.look() as engine:
-        rows, more = await finding.rows_of(engine, limit, until_ns=until_ns, **filters)
-    columns = {
-        "id": "ID",
-        "workflow": "WORKFLOW",
-        "status": "STATUS",
-        "reference": "REFERENCE",
-        "started_at": "STARTED",
-        "took": "TOOK",
-        "failure": "ERROR",
-    }
-    filtered = until_ns is not None or any(value not in (None, []) for value in filters.values())
-    empty = "no run matches" if filtered else "no runs; start one with: treadle run FILE"
-    shown = rows if cli.out.as_json else [listed(row) for row in rows]
-    cli.out.rows(shown, columns, empty=f"{empty} [dim](store {escape(cli.store)})[/]")
-    if more and not cli.out.as_json:
-        cli.out.note(f"[dim]the newest {limit}; there are more: --limit N[/]")
 
 
 @commands(

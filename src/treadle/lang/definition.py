@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
@@ -52,6 +52,22 @@ class Definition:
         return digest(
             {"dialect": self.dialect, "name": self.name, "version": self.version, "body": self.body}
         )
+
+
+I_contra = TypeVar("I_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class TypedWorkflow(Protocol[I_contra, R_co]):
+    """A Python object that is a workflow, and says of which types: whoever starts it is held to them."""
+
+    def __treadle_definitions__(self, file: str | None = None) -> list[Definition]: ...
+
+    def input(self, given: I_contra) -> Value:
+        """An input for the journal. Raises InputInvalid if it does not fit."""
+
+    def result(self, value: Value) -> R_co:
+        """A stored result as its annotation promises it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
 from treadle.kernel.run import GENESIS, RunState, error_of
-from treadle.kernel.values import decode_trusted
+from treadle.kernel.values import decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -322,6 +322,37 @@ def list_row(row: RunRow) -> dict[str, Any]:
         "ended_at": _at(row.ended_ns),
         "error": row.error,
     }
+
+
+def in_state(
+    reads: Reads,
+    registry: Registry,
+    wanted: Mapping[str, Any],
+    filters: Mapping[str, Any],
+    before: int | None,
+) -> Iterator[RunRow]:
+    """The runs whose shown state has these values under these dotted names. Each is read from its last snapshot
+    on: nothing is kept for it."""
+    bodies = {tuple(name.split(".")): encode(value) for name, value in wanted.items()}
+    while page := reads.runs(**filters, before_no=before, limit=PAGE):
+        for row in page:
+            try:
+                state, loaded = state_at(reads, registry, row.id)
+            except TreadleError:
+                continue  # what cannot be read has no state to match
+            shown = loaded.machine.view(loaded.definition, state.state)["state"]
+            shown = whole(reads, shown) if refers(shown) else shown
+            if all(_has(shown, path, body) for path, body in bodies.items()):
+                yield row
+        before = page[-1].no
+
+
+def _has(value: Any, path: tuple[str, ...], body: bytes) -> bool:
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return encode(value) == body
 
 
 def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Any]:

@@ -126,6 +126,7 @@ class RemoteWorker:
             await self._courier.run()
         finally:
             await self._worker.stop()
+            await self._worker.performers.close()
             await self._house.agents.close()
 
     async def leave(self, drain_s: float) -> None:

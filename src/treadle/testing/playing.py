@@ -223,7 +223,7 @@ def _failed(intent: OpenIntent, error: Exception) -> Any:
 
 def _called(step: Step[..., Any], arguments: dict[str, Value]) -> Any:
     """A step for real; on an event loop of its own, whatever runs around us."""
-    from treadle.performers.function.steps import bound
+    from treadle.performers.function.calling import bound
 
     args, kwargs = bound(step, arguments)
     function: Callable[..., Any] = step.function

@@ -7,7 +7,7 @@ worker takes its work to the loop, and from there to a thread that fills the tab
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ class Performs:
     performer: Performer
     threaded: Threaded | None = None
     signed: bool = False
+    # Lets go of what the performer holds, when its engine ends.
+    close: Callable[[], Awaitable[None]] | None = None
 
 
 def nobody(dialect: str) -> Iterable[Performs]:
@@ -54,6 +56,11 @@ class PerformerTable:
                 for row in self._find(dialect):
                     self._rows.setdefault((dialect, row.kind), row)
                 self._ready.add(dialect)
+
+    async def close(self) -> None:
+        for row in list(self._rows.values()):
+            if row.close is not None:
+                await row.close()
 
     def get(self, dialect: str, kind: str) -> Performs | None:
         """Of a dialect that is ready."""

@@ -254,7 +254,9 @@ class Context:
         if result.status != "ok":
             raise _child_failed(name, result)
         given = self._life.loaded(result.value)
-        return typed(given["result"], workflow.gives if isinstance(workflow, Workflow) else EMPTY)
+        return typed(
+            self._life.loaded(given["result"]), workflow.gives if isinstance(workflow, Workflow) else EMPTY
+        )
 
     async def start(
         self, workflow: Workflow[Any, Any] | str, input: Any = None, *, reference: str | None = None

@@ -13,7 +13,7 @@ from treadle.lang.text import Document
 
 from .machine import Code, FunctionMachine
 from .picture import draw
-from .shapes import plain, typed
+from .shapes import plain
 from .workflow import DIALECT_NAME
 
 
@@ -59,7 +59,7 @@ class FunctionDialect(Dialect):
     def result(self, definition: Code, value: Value) -> Any:
         """A result as its annotation promises it, where the code is at hand."""
         code = definition.live
-        return value if code is None else typed(value, code.gives)
+        return value if code is None else code.result(value)
 
     def graph(self, definition: Code, view: dict[str, Any] | None = None) -> Graph:
         return draw(definition, view)

@@ -32,6 +32,12 @@ class NotDeterministic(Undecidable):
     code = "NOT_DETERMINISTIC"
 
 
+class DecisionTooLong(Undecidable):
+    """The function computed for too long without an await, which holds up every other run. Compute in a step."""
+
+    code = "DECISION_TOO_LONG"
+
+
 class StepFailed(Exception):
     """A step did not succeed, with all its attempts."""
 

@@ -39,8 +39,9 @@ _CLOCKS: Final = frozenset({"now", "utcnow", "today"})
 _THREADS: Final = frozenset({"start_new_thread", "start_new", "start_joinable_thread"})
 # Arithmetic with what is given: asks the system nothing.
 _HARMLESS: Final = frozenset({"fspath", "strptime", "register_at_fork"})
-# Modules whose own doings are not the function's: they write for people, or load code.
+# Modules whose own doings are not the function's: they write for people, load code, or fetch a stored payload.
 _PASSING: Final = (
+    "treadle.kernel.model",
     "logging",
     "importlib._bootstrap",
     "importlib._bootstrap_external",

@@ -13,19 +13,21 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from treadle.kernel.errors import Undecidable
-from treadle.kernel.limits import STEP_INTENTS_MAX
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX, STEP_BYTES_MAX, STEP_INTENTS_MAX
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
 from .errors import Dropped, NotDeterministic
 from .guard import watched
 from .loop import FlowFuture, FlowTask, make_loop
+from .patience import PATIENCE, Patience
 from .shapes import plain
 from .source import place_of
 
@@ -45,6 +47,23 @@ PATCH: Final = "patch"
 EXPIRED: Final = "expired"
 
 
+# What one decision opens, about, of what a record may hold.
+BYTES_AT_ONCE_MAX: Final = STEP_BYTES_MAX // 2
+# The parameters in which a caller's values are.
+_LARGE: Final = frozenset({"args", "data", "value", "input", "payload"})
+
+
+class Decided(Protocol):
+    """What a life asks of the decision that it is told for."""
+
+    @property
+    def run(self) -> str: ...
+
+    def blob(self, reference: Mapping[str, Any]) -> Value: ...
+
+    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
+
+
 @dataclass(slots=True, eq=False)
 class Await:
     """Something of ours that the function waits for."""
@@ -59,6 +78,7 @@ class Await:
     handle: asyncio.TimerHandle | None = None
     place: str | None = None
     opened: bool = False
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -87,23 +107,25 @@ class Life:
         code: Workflow[Any, Any],
         state: dict[str, Any],
         *,
-        run: str,
-        blob: Callable[[Mapping[str, Any]], Value],
+        ctx: Decided,
+        patience: Patience = PATIENCE,
     ) -> None:
         self.code = code
         self.state = state
-        self.run = run
-        self.blob = blob
+        self.run = ctx.run
+        self.ctx = ctx
         self.reference: str | None = state.get("reference")
         self.root: str = state["root"]
         self.generation: int = state["generation"]
         self.seed: bytes = state["seed"]
         self.started_ns: int = state["started_ns"]
         self.now_ns: int = self.started_ns
-        self.data: dict[str, Any] = plain(state["first"])
+        # The record that is being decided, or repeated.
+        self.record: int = state["began"]
+        self.data: dict[str, Any] = {name: plain(self.loaded(part)) for name, part in state["first"].items()}
         self.count = 0
         self.open: dict[int, Await] = {}
-        self.queue: list[Await] = []
+        self.queue: deque[Await] = deque()
         self.undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.undone: list[dict[str, Any]] = []
         # Set while a recorded decision is repeated: the awaits that it has to make again.
@@ -121,6 +143,7 @@ class Life:
         self.loop = make_loop(self)
         self.context = Context()
         self._timers: dict[int, Await] = {}
+        self._patience = patience
         self._dropped = False
 
     @property
@@ -136,7 +159,7 @@ class Life:
 
     def feed(self, entry: Entry) -> None:
         """Takes one entry of the past, or the one that has just come."""
-        self.now_ns = entry[AT]
+        self.now_ns, self.record = entry[AT], entry[RECORD]
         what = entry[WHAT]
         if entry[BEFORE] != self.count:
             self._differs(entry, f"{entry[BEFORE]} awaits", f"{self.count} awaits")
@@ -145,7 +168,7 @@ class Life:
         elif what == CANCEL:
             self._cancel()
         elif what == PATCH:
-            self.data.update(plain(entry[PAYLOAD]))
+            self.data.update({name: plain(self.loaded(part)) for name, part in entry[PAYLOAD].items()})
         else:
             self._settle(entry)
         self.go()
@@ -155,12 +178,14 @@ class Life:
         self._drive()
         if self.offence is not None:
             raise self.offence
-        while self.queue and len(self.made.intents) < STEP_INTENTS_MAX:
-            self._open(self.queue.pop(0))
+        room = BYTES_AT_ONCE_MAX
+        while self.queue and len(self.made.intents) < STEP_INTENTS_MAX and room > 0:
+            room -= self.queue[0].bytes
+            self._open(self.queue.popleft())
 
     def _drive(self) -> None:
         if self.offence is None:
-            watched(self, self.loop.drive)
+            self._patience.during(self, lambda: watched(self, self.loop.drive))
 
     def take(self) -> Made:
         made, self.made = self.made, Made()
@@ -174,6 +199,8 @@ class Life:
     def _open(self, wait: Await) -> None:
         wait.opened = True
         params = {"name": wait.name, **wait.params}
+        if wait.bytes > PAYLOAD_INLINE_BYTES_MAX and not self.repeating:
+            params = {key: self.lightened(part) if key in _LARGE else part for key, part in params.items()}
         self.made.intents.append(
             Intent(
                 kind=wait.kind,
@@ -187,7 +214,7 @@ class Life:
 
     def reopen(self) -> None:
         """Everything that is open will be opened anew, because it was cancelled when the run failed."""
-        self.queue = list(self.open.values())
+        self.queue = deque(self.open.values())
         for wait in self.queue:
             wait.opened = False
 
@@ -235,9 +262,10 @@ class Life:
         self.check()
         number = self.count
         self.count += 1
-        shape = [kind, name, hashlib.sha256(encode([params, due_ns])).digest()[:8]]
+        body = encode([params, due_ns])
+        shape = [kind, name, hashlib.sha256(body).digest()[:8]]
         place = place or place_of(sys._getframe(1))
-        made = Await(number, kind, name, params, due_ns, key, None, place=place)
+        made = Await(number, kind, name, params, due_ns, key, None, place=place, bytes=len(body))
         if self.repeating and self.offence is None:
             self._compare(number, shape, place)
         self.made.awaits.append([*shape, place])
@@ -255,7 +283,13 @@ class Life:
 
     def loaded(self, value: Value) -> Value:
         """A result at hand: what was too large for the journal comes from where it is kept."""
-        return addressed(value, self.blob(value)) if is_reference(value) else value
+        return addressed(value, self.ctx.blob(value)) if is_reference(value) else value
+
+    def lightened(self, value: Value) -> Value:
+        """A value for a record: by reference, where it is too large for one."""
+        if len(encode(value)) <= PAYLOAD_INLINE_BYTES_MAX:
+            return value
+        return self.ctx.store(value, schema_hint="payload")
 
     async def settled(self, kind: str, name: str, params: dict[str, Any], **more: Any) -> Settled:
         made = self.wait(kind, name, params, **more)
@@ -278,7 +312,7 @@ class Life:
     def _compare(self, number: int, shape: list[Value], place: str | None) -> None:
         if number >= len(self.expected):
             self.offence = self.differs(
-                f"await {number}", "the end of what is recorded", f"{shape[0]} {shape[1]}", place
+                f"await {number}", "the end of what is recorded", f"{shape[0]} {shape[1]}", now_at=place
             )
             return
         was = self.expected[number]
@@ -286,20 +320,33 @@ class Life:
             same = was[:2] == shape[:2]
             more = " with other arguments" if same else ""
             self.offence = self.differs(
-                f"await {number}", f"{was[0]} {was[1]}", f"{shape[0]} {shape[1]}{more}", place
+                f"await {number}",
+                f"{was[0]} {was[1]}",
+                f"{shape[0]} {shape[1]}{more}",
+                was_at=was[3],
+                now_at=place,
             )
 
     def _differs(self, entry: Entry, expected: str, got: str) -> None:
-        self.offence = self.differs(f"record {entry[RECORD]}", expected, got, None, seq=entry[RECORD])
+        self.offence = self.differs(f"record {entry[RECORD]}", expected, got)
 
     def differs(
-        self, where: str, expected: str, got: str, place: str | None, *, seq: int | None = None
+        self, where: str, expected: str, got: str, *, was_at: str | None = None, now_at: str | None = None
     ) -> NotDeterministic:
+        """That the code does not do again what it did: what, and the two lines."""
+        was = f"{expected} ({was_at})" if was_at else expected
+        now = f"{got} ({now_at})" if now_at else got
         return NotDeterministic(
-            f"{self.run}: the code does not do again what it did: at {where} it had {expected}, and has {got} now. "
+            f"{self.run}: the code does not do again what it did: at {where} it had {was}, and has {now} now. "
             "Give the change a version of its own or guard it with ctx.patched(name), or load the code that began it",
-            where=place,
-            details={"seq": seq, "expected": expected, "got": got},
+            where=now_at or was_at,
+            details={
+                "seq": self.record,
+                "expected": expected,
+                "got": got,
+                "expected_at": was_at,
+                "got_at": now_at,
+            },
         )
 
     def patched(self, name: str) -> bool:
@@ -360,7 +407,7 @@ class Life:
     def drop(self) -> None:
         """Ends the function where it stands, cut off: what its `finally` asks for reaches nothing."""
         self._dropped = True
-        watched(self, self.loop.end)
+        self._patience.during(self, lambda: watched(self, self.loop.end))
         self.open.clear()
         self.queue.clear()
 

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
+from treadle.kernel.errors import Undecidable
+
 from .errors import Dropped, NotDeterministic
 
 T = TypeVar("T")
@@ -27,6 +29,7 @@ class Numbered(Protocol):
 
     now_ns: int
     started_ns: int
+    offence: Undecidable | None
 
     def at(self, due_ns: int, handle: asyncio.TimerHandle) -> None:
         """Opens a timer that will put `handle` into the loop."""
@@ -85,7 +88,7 @@ class Loop(asyncio.AbstractEventLoop):
         # An abandoned generator is ended with its run, never by the collector in the middle of another one.
         sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=lambda generator: None)
         try:
-            while self._ready:
+            while self._ready and self.run.offence is None:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     try:

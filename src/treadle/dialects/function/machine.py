@@ -33,6 +33,7 @@ from treadle.kernel.values import Value
 from . import ending, past
 from .errors import CodeChanged, CodeMissing, NotDeterministic
 from .life import EXPIRED, Life
+from .patience import PATIENCE, Patience
 from .workflow import DIALECT_NAME, Workflow
 
 
@@ -57,7 +58,8 @@ class FunctionMachine(PastMachine):
     dialect: ClassVar[str] = DIALECT_NAME
     traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience: Patience = PATIENCE) -> None:
+        self._patience = patience
         # Live functions by the digest of their code, and what is newest by name and version.
         self.codes: dict[str, Workflow[Any, Any]] = {}
         self.newest: dict[tuple[str, str], Workflow[Any, Any]] = {}
@@ -135,7 +137,7 @@ class FunctionMachine(PastMachine):
         self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context, *, until: int | None = None
     ) -> Life:
         """Makes a function again from its past, and compares each await with what is recorded."""
-        life = Life(code, state, run=ctx.run, blob=ctx.blob)
+        life = Life(code, state, ctx=ctx, patience=self._patience)
         life.repeating, life.expected = True, state["awaits"]
         try:
             self._begin(life)
@@ -145,7 +147,7 @@ class FunctionMachine(PastMachine):
                 life.take()
             if until is None and life.count != len(state["awaits"]):
                 was = state["awaits"][life.count]
-                raise life.differs(f"await {life.count}", f"{was[0]} {was[1]}", "nothing", None)
+                raise life.differs(f"await {life.count}", f"{was[0]} {was[1]}", "nothing", was_at=was[3])
         except BaseException:
             life.drop()
             raise
@@ -163,8 +165,7 @@ class FunctionMachine(PastMachine):
         state = past.fresh(event, ctx)
         if ctx.recorded is not None:
             return past.told(state, ctx)
-        life = Life(self._code(definition), state, run=ctx.run, blob=ctx.blob)
-        life.answered = _answered(ctx)
+        life = Life(self._code(definition), state, ctx=ctx, patience=self._patience)
         life.made.events.append({"type": "workflow.started", "workflow": definition.name})
         return self._decided(life, ctx, lambda: self._begin(life))
 
@@ -180,12 +181,10 @@ class FunctionMachine(PastMachine):
             case Continue(more={"again": _}):
                 self.forget(state)
                 past.take(state, event, ctx)
-                life = Life(self._code(definition), state, run=ctx.run, blob=ctx.blob)
-                life.answered = _answered(ctx)
+                life = Life(self._code(definition), state, ctx=ctx, patience=self._patience)
                 return self._decided(life, ctx, lambda: self._begin(life))
             case Receipt() | Continue() | Patch():
                 life = self._life(definition, state, ctx)
-                life.answered = _answered(ctx)
                 entry = past.take(state, event, ctx)
                 assert entry is not None
                 return self._decided(life, ctx, lambda: life.feed(entry))
@@ -203,13 +202,13 @@ class FunctionMachine(PastMachine):
             decision.events = [{"type": "workflow.finished", "status": "cancelled"}]
             return decision
         life = self._life(definition, state, ctx)
-        life.answered = _answered(ctx)
         entry = past.take(state, event, ctx)
         assert entry is not None
         return self._decided(life, ctx, lambda: life.feed(entry))
 
     def _decided(self, life: Life, ctx: Context, go: Any) -> Decision:
         """Lets the function go on, and makes a decision of what it did."""
+        life.ctx, life.answered = ctx, _answered(ctx)
         try:
             go()
             decision = past.decision(life, ctx)
@@ -256,7 +255,6 @@ class FunctionMachine(PastMachine):
         life = self._again(code, state, ctx, until=keep)
         state["past"] = state["past"][:keep]
         state["awaits"] = awaits[: life.count]
-        life.answered = _answered(ctx)
         life.now_ns = ctx.now_ns
         life.made.events.append({"type": "workflow.retried", "by": event.by})
         life.reopen()

@@ -21,8 +21,9 @@ from treadle.kernel.model import (
     Receipt,
     Retry,
     Started,
+    is_reference,
 )
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.values import Value, digest_bytes, encode, to_value
 
 from . import ending
 from .life import AWAIT, BEFORE, CANCEL, PATCH, SLICE, WHAT, Entry, Life
@@ -40,6 +41,7 @@ def fresh(event: Started, ctx: Context) -> dict[str, Any]:
         "reference": event.reference,
         "generation": 0,
         "started_ns": ctx.now_ns,
+        "began": ctx.seq,
         # `ctx.state`: as this generation began, and now.
         "first": {},
         "state": {},
@@ -91,6 +93,7 @@ def _begin_again(state: dict[str, Any], input: Value, ctx: Context) -> None:
         input=input,
         generation=state["generation"] + 1,
         started_ns=ctx.now_ns,
+        began=ctx.seq,
         first=to_value(state["state"]),
         patches={},
         between=False,
@@ -135,7 +138,7 @@ def decision(life: Life, ctx: Context) -> Decision:
     log: dict[str, Any] = {"awaits": _placed(made.awaits, ctx)}
     if made.patches:
         log["patches"] = made.patches
-    if changed := _changes(state["state"], life.data):
+    if changed := _changes(life):
         log["state"] = changed
     decided = Decision(state=state, events=made.events, intents=made.intents, cancel=made.cancel)
     if life.outcome is not None:
@@ -157,11 +160,14 @@ def _placed(awaits: list[list[Value]], ctx: Context) -> list[list[Value]]:
     return [[*shape[:3], was[3]] for shape, was in zip(awaits, logged, strict=True)]
 
 
-def _changes(was: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def _changes(life: Life) -> dict[str, Any]:
     """How `ctx.state` changed, by its first names."""
-    now = {str(name): plain(value) for name, value in data.items()}
+    was = life.state["state"]
+    now = {str(name): plain(value) for name, value in life.data.items()}
     changed = {
-        name: value for name, value in now.items() if name not in was or encode(was[name]) != encode(value)
+        name: life.lightened(value)
+        for name, value in now.items()
+        if name not in was or not _is_same(was[name], encode(value))
     }
     gone = sorted(name for name in was if name not in now)
     told: dict[str, Any] = {}
@@ -172,6 +178,11 @@ def _changes(was: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def _is_same(was: Value, body: bytes) -> bool:
+    """Whether a value is what the state has, itself or by reference."""
+    return bool(was["checksum"] == digest_bytes(body)) if is_reference(was) else encode(was) == body
+
+
 def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
     """The same, when it is decided and when it is read."""
     if cut := log.get("cut"):
@@ -179,7 +190,7 @@ def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
         state["awaits"] = state["awaits"][: cut[1]]
         if log.get("entry") is not None:
             state["past"].append(log["entry"])
-    state["awaits"] += [shape[:3] for shape in log.get("awaits", ())]
+    state["awaits"] += log.get("awaits", ())
     state["patches"].update(log.get("patches") or {})
     changed = log.get("state") or {}
     for name in changed.get("drop", ()):
@@ -218,6 +229,8 @@ def told(state: dict[str, Any], ctx: Context) -> Decision:
         more=record.get("more"),
         log=record.get("log"),
         reference=record.get("reference", UNSET),
+        # Their bytes are there already; the record has their names.
+        blobs=dict.fromkeys(record.get("blobs", ()), b""),
     )
 
 
@@ -228,7 +241,7 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
     assert life.outcome is not None
     how, value = life.outcome
     if how == "again" and not life.cancelled:
-        decided.status, decided.more = "running", {"again": value}
+        decided.status, decided.more = "running", {"again": life.lightened(value)}
         decided.intents = []
         decided.cancel = [intent.ref for intent in ctx.open.values()]
         log["again"] = True
@@ -242,7 +255,7 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         error = {"class": "timeout", "code": "TIMEOUT", "message": message, "where": None, "details": {}}
     elif how == "completed":
         try:
-            decided.result = plain(value)
+            decided.result = life.lightened(plain(value))
         except ValueRefused as refused:
             how, error = "failed", refused.to_value()
     elif how == "cancelled":

@@ -82,12 +82,17 @@ class Workflow(Generic[I, R]):
     def gives(self) -> Any:
         return self.hints.get("return", EMPTY)
 
-    def input(self, given: object) -> Value:
+    def input(self, given: I) -> Value:
         """An input for the journal. Raises InputInvalid if it does not fit."""
         value = plain(given)
         if self.has_input:
             typed(value, self.takes)
         return value
+
+    def result(self, value: Value) -> R:
+        """A stored result as the annotation promises it."""
+        given: R = typed(value, self.gives)
+        return given
 
     # --- problems ---
 

@@ -15,4 +15,8 @@ def performers(house: House) -> Iterable[Performs]:
     from .steps import StepPerformer
 
     steps = StepPerformer(house)
-    return [Performs("step", steps), Performs("send", steps.send), Performs("publish", steps.publish)]
+    return [
+        Performs("step", steps, close=steps.close),
+        Performs("send", steps.send),
+        Performs("publish", steps.publish),
+    ]

@@ -1,0 +1,167 @@
+"""How long one decision may take. A function that computes without an await holds up every other run of its engine.
+
+A thread of its own looks on: after a second it tells the line, after ten it breaks the decision off, by an exception
+that the interpreter raises in the deciding thread between two of its instructions. The run is then stalled, as it was
+before. What a single call into C does for long is broken off when that returns.
+
+No clock is read: patience is counted in ticks, so nothing of it can reach a decision.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from collections.abc import Callable
+from threading import Event, Thread, get_ident
+from typing import Final, Protocol
+
+from treadle.kernel.errors import Undecidable
+
+from .errors import DecisionTooLong
+from .source import place_of
+
+log = logging.getLogger("treadle.flow")
+
+TICK_S: Final = 0.25
+TICKS_TOLD: Final = 4
+TICKS_MAX: Final = 40
+# How many ticks without any decision before the thread sleeps until the next one.
+TICKS_IDLE: Final = 8
+
+
+class Deciding(Protocol):
+    """Whose decision it is."""
+
+    run: str
+    offence: Undecidable | None
+
+
+class BrokenOff(BaseException):
+    """Raised inside a decision that took too long. No `except Exception` holds it, and what holds it is broken
+    off again."""
+
+
+class Turn:
+    """One decision on one thread."""
+
+    __slots__ = ("breaking", "life", "outer", "over", "quiet", "thread", "ticks")
+
+    def __init__(self, life: Deciding, thread: int, outer: Turn | None) -> None:
+        self.life = life
+        self.thread = thread
+        self.outer = outer
+        self.ticks = 0
+        self.over = False
+        self.breaking = False
+        # Set when nothing more will be raised.
+        self.quiet: Event | None = None
+
+
+class Patience:
+    def __init__(self, *, tick_s: float = TICK_S) -> None:
+        self._tick_s = tick_s
+        self._turns: dict[int, Turn] = {}
+        self._began = 0
+        self._asleep = True
+        self._wake = Event()
+        self._never = Event()
+        self._thread: Thread | None = None
+
+    def during(self, life: Deciding, call: Callable[[], None]) -> None:
+        """Calls; breaks the call off if it takes too long, and leaves the offence with the life."""
+        thread = get_ident()
+        turn = self._turns[thread] = Turn(life, thread, self._turns.get(thread))
+        self._began += 1
+        if self._asleep:
+            self._rouse()
+        try:
+            call()
+        except BrokenOff:
+            assert life.offence is not None
+        finally:
+            self._end(turn)
+
+    def _end(self, turn: Turn) -> None:
+        """Nothing is raised in this thread any more when this returns. Whoever breaks a turn off says so before it
+        looks whether the turn is over; we say that it is over before we look: one of us sees the other."""
+        while True:
+            try:
+                turn.over = True
+                if turn.breaking:
+                    assert turn.quiet is not None
+                    turn.quiet.wait()
+                    _raise_in(turn.thread, None)
+                if turn.outer is None:
+                    self._turns.pop(turn.thread, None)
+                else:
+                    self._turns[turn.thread] = turn.outer
+                return
+            except BrokenOff:
+                continue
+
+    # --- the thread that looks on ---
+
+    def _rouse(self) -> None:
+        self._asleep = False
+        if self._thread is None or not self._thread.is_alive():  # none yet, or this is a forked child
+            self._thread = Thread(target=self._look_on, name="treadle-patience", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _look_on(self) -> None:
+        idle, began = 0, 0
+        while True:
+            self._never.wait(self._tick_s)
+            turns = list(self._turns.values())
+            for turn in turns:
+                self._tick(turn)
+            idle = 0 if turns or began != self._began else idle + 1
+            began = self._began
+            if idle >= TICKS_IDLE:
+                self._wake.clear()
+                self._asleep = True
+                if self._turns:  # one that began meanwhile, and may not have seen that we sleep
+                    self._asleep = False
+                else:
+                    self._wake.wait()
+                idle = 0
+
+    def _tick(self, turn: Turn) -> None:
+        turn.ticks += 1
+        if turn.ticks == TICKS_TOLD:
+            log.warning(
+                "%s: a decision takes long, at %s, and holds up every other run; compute in a step",
+                turn.life.run,
+                _place(turn),
+            )
+        if turn.ticks < TICKS_MAX:
+            return
+        if turn.quiet is None:
+            turn.quiet = Event()
+        turn.breaking = True
+        if turn.over:
+            turn.quiet.set()
+            return
+        place = _place(turn)
+        turn.life.offence = turn.life.offence or DecisionTooLong(
+            f"{turn.life.run}: the function did not come to an await in {TICKS_MAX * TICK_S:.0f} s, at {place}. "
+            "Compute in a step: @flow.step; then retry the run",
+            where=place,
+            details={"seconds": int(TICKS_MAX * TICK_S)},
+        )
+        _raise_in(turn.thread, BrokenOff)
+
+
+def _place(turn: Turn) -> str | None:
+    return place_of(sys._current_frames().get(turn.thread))
+
+
+def _raise_in(thread: int, kind: type[BrokenOff] | None) -> None:
+    """Raises in another thread; None takes back what was not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
+    )
+
+
+PATIENCE: Final = Patience()

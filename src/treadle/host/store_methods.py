@@ -1,0 +1,92 @@
+"""A store as an engine offers it to people: which runs there are, its health, its house-keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar, get_args
+
+from treadle.arguments import checked_state, checked_statuses
+from treadle.definitions.library import Library
+from treadle.kernel.errors import ValueRefused
+from treadle.kernel.model import Status
+from treadle.runtime import doctor, document, keeping
+from treadle.store.protocol import Reads
+
+from .bridge import Bridge
+
+T = TypeVar("T")
+# `list` is a method here, so signatures need the type under another name.
+Rows = list[dict[str, Any]]
+
+
+class StoreMethods:
+    """What an engine can be asked about its store."""
+
+    _bridge: Bridge
+    library: Library
+    store_url: str
+
+    async def list(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        workflow: str | None = None,
+        reference: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        search: str | None = None,
+        parent: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> Rows:
+        """Runs, newest first, as many as `limit`. `state` names values that are shown under a run's state, by
+        dotted names: each run that the other filters leave is looked into."""
+        if not isinstance(limit, int) or not all(isinstance(at, int | None) for at in (since_ns, until_ns)):
+            raise ValueRefused(
+                "since_ns, until_ns and limit are whole numbers; times count nanoseconds since 1970"
+            )
+        asked: dict[str, Any] = {
+            "status": checked_statuses(status, get_args(Status)),
+            "workflow": workflow,
+            "reference": reference,
+            "since_ns": since_ns,
+            "until_ns": until_ns,
+            "search": search,
+            "parent": parent,
+        }
+        if not state:
+            rows = await self._bridge.read(
+                lambda reads: reads.runs(**asked, before_no=before_no, limit=limit)
+            )
+            return [document.list_row(row) for row in rows]
+        wanted = checked_state(state)
+        return await self._bridge.read(
+            lambda reads: [
+                document.list_row(row)
+                for row in islice(
+                    document.in_state(reads, self.library.registry(reads), wanted, asked, before_no), limit
+                )
+            ],
+            long=True,
+        )
+
+    async def gc(
+        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
+    ) -> dict[str, int]:
+        """Removes ended runs past their retention date, and payloads nobody refers to any more."""
+        return await keeping.collect(self._bridge.write, now_ns=now_ns, dry_run=dry_run, by=by)
+
+    async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
+        """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
+
+        def ask(reads: Reads) -> dict[str, Any]:
+            found = doctor.examine(reads, self.library.registry(reads), deep=deep)
+            return {**found, "runs": reads.run_count(), "inbox": len(reads.inbox(10_000))}
+
+        return {"store": self.store_url, **await self._bridge.read(ask, long=True)}
+
+    async def diagnostics(self, run: str | None = None) -> Rows:
+        """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""
+        return await self._bridge.read(lambda reads: reads.diagnostics(run))

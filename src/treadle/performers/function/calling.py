@@ -1,0 +1,80 @@
+"""One call of a step: recorded arguments in, an outcome out. The same in a thread, a coroutine and a process."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from treadle.dialects.function.errors import Fatal
+from treadle.dialects.function.shapes import EMPTY, plain, typed
+from treadle.dialects.function.steps import Step
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import disarmed
+from treadle.kernel.values import Value
+from treadle.tools.functions import aside
+from treadle.work.job import Done, is_revoked
+from treadle.work.raised import named, trace, words
+
+from .current import CURRENT, Current, StepRaised
+
+
+async def attempt(step: Step[..., Any], arguments: dict[str, Value], now: Current) -> Done:
+    """Calls a step once, here. Whatever it raises is an outcome."""
+    token = CURRENT.set(now)
+    try:
+        value = await _call(step, arguments)
+        return Done(value=disarmed(plain(value)))
+    except Fatal as error:
+        details = {"fatal": True, "exception": "Fatal", "details": plain(error.details)}
+        told = TreadleError(words(error) or "the step gave up", cls="user", code=error.code, details=details)
+        return Done(status="error", error=told.to_value())
+    except TreadleError as error:
+        return Done(status="error", error=error.to_value())
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
+        if is_revoked(error):
+            raise
+        kinds = [kind.__name__ for kind in type(error).__mro__ if kind not in (object, BaseException)]
+        details = {
+            "exception": type(error).__name__,
+            "kinds": kinds,
+            "traceback": trace(error, hidden=(__file__,)),
+        }
+        return Done(status="error", error=StepRaised(named(error), details=details).to_value())
+    finally:
+        CURRENT.reset(token)
+
+
+async def _call(step: Step[..., Any], arguments: dict[str, Value]) -> Any:
+    args, kwargs = bound(step, arguments)
+    function: Callable[..., Any] = step.function
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    here = copy_context()  # a thread has a context of its own
+    return await aside(lambda: here.run(function, *args, **kwargs), None, step.name)
+
+
+def bound(step: Step[..., Any], arguments: dict[str, Value]) -> tuple[list[Any], dict[str, Any]]:
+    """Recorded arguments as the step's annotations promise them."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, parameter in step.signature.parameters.items():
+        if name not in arguments:
+            continue
+        hint, given = step.hints.get(name, EMPTY), arguments[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args += [typed(item, hint) for item in given]
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update({key: typed(item, hint) for key, item in given.items()})
+        elif parameter.kind is parameter.KEYWORD_ONLY or len(args) < _position(step, name):
+            kwargs[name] = typed(given, hint)
+        else:
+            args.append(typed(given, hint))
+    return args, kwargs
+
+
+def _position(step: Step[..., Any], name: str) -> int:
+    return list(step.signature.parameters).index(name)
