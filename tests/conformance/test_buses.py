@@ -19,6 +19,9 @@ from treadle.testing import bus_conformance
 from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
 
 
+KEY = b"k" * 32
+
+
 class Clock:
     def __init__(self) -> None:
         self.time_ns = 0
@@ -31,13 +34,22 @@ class LocalPost:
     def __init__(self) -> None:
         self._clock = Clock()
         self.owner = Recorder()
-        self.offers = LocalBus(
+        self.offers = self._begin()
+        self.hatch = Hatch(self.offers, self.owner)
+
+    def _begin(self) -> LocalBus:
+        bus = LocalBus(
             self._clock,
             lease_ms=int(LEASE_S * 1_000),
             queue_max=QUEUE_MAX,
             again=self.owner.again.extend,
         )
-        self.hatch = Hatch(self.offers, self.owner)
+        bus.seal_with(KEY)
+        return bus
+
+    async def restart(self) -> None:
+        self.offers = self._begin()
+        self.hatch.bus = self.offers
 
     def worker(self, name: str) -> Bus:
         return self.hatch.of(name)

@@ -21,12 +21,6 @@ from .test_serve import serving
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOON_S = 90.0
 
-ONE = """
-metadata: {name: many, version: "1"}
-workflow:
-  - step: waits
-    tool: {kind: shell, command: "while [ ! -e %s/go ]; do sleep 0.1; done"}
-"""
 LOOP = """
 metadata: {name: many, version: "1"}
 workflow:
@@ -188,19 +182,25 @@ def test_a_worker_that_drains_gives_back_what_it_cannot_finish(tmp_path: Path) -
 
 
 def test_a_worker_waits_for_its_server_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    (tmp_path / "many.yaml").write_text(ONE % tmp_path)
+    out = tmp_path / "out"
+    out.touch()
+    (tmp_path / "many.yaml").write_text(LOOP % tmp_path)
     with ExitStack() as stack:
         first, said = stack.enter_context(serving(tmp_path, "--no-worker", "--deploy", "many.yaml"))
         port = said["url"].rpartition(":")[2]
-        stack.enter_context(working(tmp_path, said["url"], "patient"))
+        stack.enter_context(working(tmp_path, said["url"], "patient", "--concurrency", "4"))
         id = Api(said["url"]).start("many")
-        until(lambda: Api(said["url"]).workers()["patient"]["busy"])
+        until(lambda: len(out.read_text().split()) == 4)
         first.kill()
         first.wait()
-        (tmp_path / "go").touch()
         stack.enter_context(serving(tmp_path, "--no-worker", "--port", port))
         api = Api(said["url"])
-        assert api.ended(id)["status"] == "completed"
+        until(lambda: api.workers().get("patient", {}).get("busy") == 4)
+        (tmp_path / "go").touch()
+        shown = api.ended(id)
+        assert shown["status"] == "completed", shown
+        done = sorted(out.read_text().split())
+        assert done == [str(n) for n in range(10)], "what was in hand stayed there: nothing was begun twice"
         assert api.replays(id)
 
 

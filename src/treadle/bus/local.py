@@ -11,8 +11,7 @@ is offered again (`again`) when there is room.
 
 from __future__ import annotations
 
-import secrets
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -22,11 +21,10 @@ from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
+from .leases import Seal
 from .protocol import DEFAULT_POOL, Can, Handed
 
 NEVER_NS: Final = 2**63 - 1
-# Leases that ran out and may still be shown.
-LATE_MAX: Final = 10_000
 # How far a worker looks past work that it cannot do.
 LOOK_MAX: Final = 256
 # Entries of a queue that are gone and not skipped yet.
@@ -99,7 +97,7 @@ class LocalBus:
         self._entries: dict[str, _Entry] = {}
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._leases: dict[str, _Entry] = {}
-        self._late: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._seal = Seal()
         self._beyond: dict[str, dict[str, None]] = {}
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
@@ -115,9 +113,12 @@ class LocalBus:
             self._entries.clear()
             self._queues.clear()
             self._leases.clear()
-            self._late.clear()
             self._beyond.clear()
             self._revoked.clear()
+
+    def seal_with(self, key: bytes) -> None:
+        """Leases are sealed with the store's key, so that whoever owns the store next knows them."""
+        self._seal = Seal(key)
 
     # --- the owner's side ---
 
@@ -187,17 +188,10 @@ class LocalBus:
                 return 0
             silent = [entry for entry in self._leases.values() if entry.expires_ns <= now]
             for entry in sorted(silent, key=lambda entry: -entry.number):
-                self._ran_out(entry)
+                del self._leases[entry.lease]
                 self._put_back(entry)
         self._tell(silent)
         return len(silent)
-
-    def _ran_out(self, entry: _Entry) -> None:
-        """The lease may still be shown: a receipt that comes late settles, if nobody else has the work."""
-        del self._leases[entry.lease]
-        self._late[entry.lease] = (entry.work.intent.id, entry.worker)
-        if len(self._late) > LATE_MAX:
-            self._late.popitem(last=False)
 
     def _put_back(self, entry: _Entry, *, last: bool = False) -> None:
         """At the front: it has waited longer than the others. What somebody declined goes to the back."""
@@ -353,7 +347,7 @@ class LocalBus:
             for entry in self._next(worker, pools, limit, can):
                 entry.waits, entry.worker = False, worker
                 entry.attempt += 1
-                entry.lease, entry.expires_ns = secrets.token_urlsafe(24), expires
+                entry.lease, entry.expires_ns = self._seal.lease(entry.work.intent.id, worker), expires
                 entry.queue.waiting -= 1
                 self._leases[entry.lease] = entry
                 taken.append(Handed(entry.work, entry.attempt, entry.lease, self._lease_ns / 1e9))
@@ -406,12 +400,25 @@ class LocalBus:
         lost: list[str] = []
         with self._lock:
             for lease in leases:
-                entry = self._leases.get(lease)
+                entry = self._leases.get(lease) or self._taken_up(worker, lease)
                 if entry is None or entry.worker != worker:
                     lost.append(lease)
                 else:
                     entry.expires_ns = expires
         return lost
+
+    def _taken_up(self, worker: str, lease: str) -> _Entry | None:
+        """Work that waits, for a worker that has it all the same: its lease ran out, or its owner died and is back."""
+        intent = self._seal.intent(lease, worker)
+        entry = None if intent is None else self._entries.get(intent)
+        if entry is None or not entry.waits or worker in entry.declined:
+            return None
+        entry.waits, entry.worker, entry.lease = False, worker, lease
+        entry.attempt = max(1, entry.attempt)
+        entry.expires_ns = self._clock.now_ns() + self._lease_ns
+        entry.queue.waiting -= 1
+        self._leases[lease] = entry
+        return entry
 
     def release(self, worker: str, leases: Sequence[str], reason: str = "") -> None:
         back: list[_Entry] = []
@@ -429,24 +436,17 @@ class LocalBus:
         self._tell(back)
 
     def standing(self, worker: str, intent: str, lease: str) -> tuple[Standing, Work | None]:
-        """What a lease is worth. `late` is one that ran out while nobody else took the work: it is given to that
-        worker again, so that its receipt settles."""
+        """What a lease is worth. `late` is one that ran out, or that an earlier owner gave, while nobody else has
+        the work: it is that worker's again, so that its receipt settles."""
         with self._lock:
             entry = self._leases.get(lease)
             if entry is not None:
                 ours = entry.worker == worker and entry.work.intent.id == intent
                 return ("held", entry.work) if ours else ("unknown", None)
-            if self._late.get(lease) != (intent, worker):
+            if self._seal.intent(lease, worker) != intent:
                 return "unknown", None
-            entry = self._entries.get(intent)
-            if entry is None or not entry.waits:
-                return "lost", None
-            entry.waits, entry.worker, entry.lease = False, worker, lease
-            entry.expires_ns = self._clock.now_ns() + self._lease_ns
-            entry.queue.waiting -= 1
-            self._leases[lease] = entry
-            del self._late[lease]
-            return "late", entry.work
+            entry = self._taken_up(worker, lease)
+            return ("lost", None) if entry is None else ("late", entry.work)
 
     # --- for people ---
 

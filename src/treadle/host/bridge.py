@@ -229,6 +229,7 @@ class Bridge:
 
     def _make_core(self, store: Store) -> Core:
         self.signer = signer = node_signer(self.place.path)
+        self.bus.seal_with(store.work_key())
         return Core(
             store,
             self._registry_of(store),

@@ -275,6 +275,10 @@ class Store(Reads, Protocol):
         """The shards of `held` that somebody else has taken; they are not held any more."""
         ...
 
+    def work_key(self) -> bytes:
+        """What leases of work are sealed with; the same for every owner of this store."""
+        ...
+
     def reserve(self, kind: Numbered, count: int) -> range:
         """Numbers for new runs or tasks, higher than any in use, that nobody else is given. Those that are not
         used stay unused."""

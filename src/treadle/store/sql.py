@@ -162,6 +162,9 @@ class SqlStore(SqlReads):
             del self._held[shard]
         return lost
 
+    def work_key(self) -> bytes:
+        return bytes.fromhex(self._one("SELECT value FROM meta WHERE key = 'work_key'")[0])
+
     def reserve(self, kind: Numbered, count: int) -> range:
         """For a store that has one owner at a time: nobody else gives numbers away."""
         highest = self.last_run_no() if kind == "run" else self.last_task_no()

@@ -65,6 +65,10 @@ class Post(Protocol):
         """Moves the owner's clock."""
         ...
 
+    async def restart(self) -> None:
+        """The owner dies and comes back. It remembers nothing of this bus; `offers` is new."""
+        ...
+
 
 MakePost = Callable[[], AbstractAsyncContextManager[Post]]
 Check = Callable[[MakePost], Awaitable[None]]
@@ -185,6 +189,24 @@ async def check_a_lost_lease_is_told(make: MakePost) -> None:
         post.pass_time(LEASE_S + 1)
         await two.take(POOLS, 1)
         assert await one.renew([handed.lease, "invented"]) == [handed.lease, "invented"]
+
+
+async def check_a_lease_outlives_its_owner(make: MakePost) -> None:
+    async with make() as post:
+        post.offers.offer(works("a", "b", "c"))
+        one, two = post.worker("one"), post.worker("two")
+        a, b, c = (await one.take(POOLS, 3)).items
+        await post.restart()
+        post.offers.offer(works("a", "b", "c"))
+        assert await one.renew([a.lease]) == [], "what is in hand stays in hand"
+        assert (await one.settle([ok(b)])).settled == ["b"], "and what was done meanwhile counts"
+        found = (await two.take(POOLS, 9)).items
+        assert ids(found) == ["c"], "others get only what nobody has"
+        assert (await two.settle([ok(found[0])])).settled == ["c"]
+        assert (await one.settle([ok(c)])).settled == [], "that one was somebody else's meanwhile"
+        forged = Settling(lease=a.lease, receipt=Receipt(intent="a"))
+        assert [r.code for r in (await two.settle([forged])).refused] == [NOT_HANDED_OUT]
+        assert (await one.settle([ok(a)])).settled == ["a"]
 
 
 async def check_revoked_work_is_never_handed_out(make: MakePost) -> None:

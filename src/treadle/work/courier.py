@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from treadle.bus.http import Away, HttpBus, Refused
 from treadle.bus.local import LocalBus
@@ -58,7 +58,7 @@ class Courier:
 
     def fetch_blob(self, digest: str) -> bytes:
         """From any thread but the loop's."""
-        return self._wait(self._far.blob(digest))
+        return self._wait(partial(self._far.blob, digest))
 
     def turn_with(self, item: Item) -> bool:
         """The core is elsewhere."""
@@ -69,13 +69,14 @@ class Courier:
         return b""
 
     def fetch_definition(self, digest: str) -> DefinitionRow:
-        return self._wait(self._far.definition(digest))
+        return self._wait(partial(self._far.definition, digest))
 
-    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
-        try:
-            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
-        except Away as error:
-            raise EngineStopped("no server answers") from error
+    def _wait(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """A server that is away is waited for: that is no fault of the work."""
+        found = asyncio.run_coroutine_threadsafe(self._again(ask), self._loop).result()
+        if found is None:
+            raise EngineStopped("no server answers")
+        return found
 
     # --- life ---
 
@@ -200,7 +201,10 @@ class Courier:
         for refusal in answer.refused if answer is not None else ():
             log.warning("the receipt of %s was refused: %s", refusal.intent, refusal.code)
         for settling in sent:
-            self._free(settling.receipt.intent)
+            handed = self._held.get(settling.receipt.intent)
+            # One that was handed to us again meanwhile, by an owner that did not know the lease, is not done yet.
+            if handed is not None and handed.lease == settling.lease:
+                self._free(settling.receipt.intent)
 
     async def _tell(self, command: Command) -> None:
         if isinstance(command, FrameSent):

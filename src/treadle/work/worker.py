@@ -93,6 +93,8 @@ class Worker:
         self._make_lane()
         self._here = threading.local()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Work that was revoked and came again before its task had ended.
+        self._after: dict[str, Work] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, float] = {}
         self._ended = 0
@@ -231,13 +233,19 @@ class Worker:
             return
         for work in [] if self._leaving else self.bus.take_here(COROUTINES, room):
             if work.intent.id in self._tasks:
-                continue
-            self._begun[work.intent.id] = time.monotonic()
-            self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
+                self._after[work.intent.id] = work
+            else:
+                self._begin(work)
+
+    def _begin(self, work: Work) -> None:
+        assert self._loop is not None
+        self._begun[work.intent.id] = time.monotonic()
+        self._tasks[work.intent.id] = self._loop.create_task(self._run(work))
 
     def _cancel(self, intents: Sequence[str]) -> None:
         assert self._loop is not None
         for intent in intents:
+            self._after.pop(intent, None)
             if task := self._tasks.get(intent):
                 task.cancel()
                 self._loop.call_later(CANCEL_S, self._give_up, intent, task)
@@ -283,6 +291,9 @@ class Worker:
     def _free(self, intent: str) -> None:
         del self._tasks[intent], self._begun[intent]
         self._ended += 1
+        after = self._after.pop(intent, None)
+        if after is not None and self.bus.is_held(intent) and not self._stopping:
+            self._begin(after)
         self._pump()
 
     # --- the lane of plain functions ---
@@ -376,6 +387,8 @@ class Worker:
             return job.finish(done)
         except StaysOpen as error:
             return self._stays_open(job, str(error))
+        except EngineStopped:
+            return None  # nobody is there to be told; it is done again
         except TreadleError as error:
             return job.finish(Done(status="error", error=error.to_value()))
         except Exception as error:
