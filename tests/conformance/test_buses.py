@@ -18,7 +18,6 @@ from treadle.server.workers import Workers
 from treadle.testing import bus_conformance
 from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
 
-
 KEY = b"k" * 32
 
 

@@ -42,5 +42,7 @@ class Seal:
         return urlsafe_b64encode(self._digest(*words)[:_SEAL_BYTES]).decode()
 
     def _digest(self, *words: str) -> bytes:
-        said = b"".join(len(raw).to_bytes(4, "big") + raw for raw in (word.encode(errors="replace") for word in words))
+        said = b"".join(
+            len(raw).to_bytes(4, "big") + raw for raw in (word.encode(errors="replace") for word in words)
+        )
         return hmac.new(self._key, said, hashlib.sha256).digest()
