@@ -8,6 +8,7 @@ the engine's environment without its secrets (`TREADLE_SECRET…`), and the call
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -24,6 +25,9 @@ from .watchdog import WATCHDOG
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 # How long to wait for output after a command ended, if something it left behind holds the pipe open.
 _DRAIN_S: Final = 0.5
+# A command waits for a first line before it begins: by then the watchdog knows it. Should the engine die in
+# between, the line never comes and nothing was done.
+_WAITS: Final = 'read -r _ || exit 125; exec "$0" -c "$1"'
 
 
 class ShellTool(ToolBase):
@@ -99,12 +103,15 @@ class _Runner:
     async def run(self, entry: dict[str, Any]) -> None:
         """Fills `entry` while the command runs, so that a deadline finds what there was."""
         started = time.monotonic()
+        waits = _WAITS if self._stdin is not None else f"{_WAITS} </dev/null"
+        if shutil.which(self._shell, path=self._env.get("PATH")) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._shell)
         out, err = await ReadPipe.pair()
         try:
             starting = asyncio.create_task(
                 asyncio.create_subprocess_exec(
-                    *(self._shell, "-c", entry["command"]),
-                    stdin=asyncio.subprocess.DEVNULL if self._stdin is None else asyncio.subprocess.PIPE,
+                    *("/bin/sh", "-c", waits, self._shell, entry["command"]),
+                    stdin=asyncio.subprocess.PIPE,
                     stdout=out.fd,
                     stderr=err.fd,
                     env=self._env,
@@ -135,14 +142,15 @@ class _Runner:
     ) -> None:
         """Reads until the process is over; if it is not when we leave, its whole group is killed."""
         helpers = [asyncio.create_task(self._read(stream, entry, name)) for name, stream in streams.items()]
-        feeder = None if process.stdin is None else asyncio.create_task(self._feed(process.stdin))
+        assert process.stdin is not None
+        feeder = asyncio.create_task(self._feed(process.stdin))
         try:
             entry["returncode"] = await process.wait()
             await asyncio.wait(helpers, timeout=_DRAIN_S)
         finally:
             if process.returncode is None:
                 await _kill_group(process)
-            helpers += [] if feeder is None else [feeder]
+            helpers.append(feeder)
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
@@ -162,7 +170,7 @@ class _Runner:
     async def _feed(self, stream: asyncio.StreamWriter) -> None:
         try:
             with suppress(ConnectionError):
-                stream.write(self._stdin or b"")
+                stream.write(b"\n" + (self._stdin or b""))
                 await stream.drain()
         finally:
             stream.close()

@@ -59,6 +59,31 @@ def test_a_killed_engine_takes_its_commands_along(tmp_path, way):
         time.sleep(0.02)
 
 
+DIES = """
+import asyncio, os, signal, sys
+from treadle.tools.protocol import ToolCall
+from treadle.tools.registry import ToolRegistry
+from treadle.tools.watchdog import Watchdog
+Watchdog.add = lambda self, group: (print(group, flush=True), os.kill(os.getpid(), signal.SIGKILL))
+asyncio.run(ToolRegistry().get("shell").run({"cmd": sys.argv[1]}, ToolCall()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks into /proc")
+def test_a_command_whose_engine_is_killed_while_it_starts_it_never_begins(tmp_path):
+    """Else it would be done twice: nobody knows of it, and the next owner starts it again."""
+    begun = tmp_path / "begun"
+    engine = subprocess.run(
+        [sys.executable, "-c", DIES, f"touch {begun}; sleep 600"], capture_output=True, text=True, check=False
+    )
+    assert engine.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while lives(int(engine.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not begun.exists()
+
+
 MCP = """
 import asyncio, sys
 from treadle.performers.agent.api import McpServer
