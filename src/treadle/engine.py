@@ -41,6 +41,7 @@ from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
 from .host.news import Watch
 from .host.operations import EngineOperations
+from .host.schedule_methods import ScheduleMethods
 from .host.store_methods import StoreMethods
 from .host.task_methods import TaskMethods
 from .host.work_methods import WorkMethods
@@ -68,7 +69,7 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods):
+class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods):
     """A durable workflow engine on one store."""
 
     def __init__(

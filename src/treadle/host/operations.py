@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from treadle.access import tokens
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang.definition import Dialect
-from treadle.runtime import deploys, tasks
+from treadle.runtime import deploys, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.store.protocol import DefinitionRow, Reads
@@ -52,6 +52,8 @@ class EngineOperations:
                 return None
             case "learn":
                 return deploys.learn(desk, asked.body)
+            case "schedule":
+                return schedules.perform(desk, asked.body)
             case "task":
                 return tasks.perform(desk, asked)
             case "token":

@@ -54,6 +54,7 @@ class CoreDesk:
     undecided: Undecided
     recovery: Recovery
     busy: Callable[[], bool]
+    next_due_ns: Callable[[], int | None]
 
     @property
     def batch(self) -> Batch:

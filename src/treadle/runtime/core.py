@@ -50,6 +50,7 @@ from .publication import Publication
 from .records import Records
 from .recovery import Recovery
 from .registry import Registry
+from .schedules import SchedulesDue
 from .shards import Held
 from .staging import Staging
 from .timers import Timers
@@ -140,6 +141,7 @@ class Core:
             undecided,
             recovery,
             lambda: self.wait_ns() == 0,
+            lambda: self._intake.next_due_ns(),
         )
         self._changes = Changes(self.desk)
         self._progress = ProgressQueue(hot, staging, answers, mail)
@@ -147,6 +149,7 @@ class Core:
             recovery,
             Inbox(store, staging, answers, self.take, held, limits),
             timers,
+            SchedulesDue(store, held, self._changes.add, clock=clock),
         )
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = Publication(

@@ -91,6 +91,10 @@ class Desk(Protocol):
         """Whether something else waits to be decided now."""
         ...
 
+    def next_due_ns(self) -> int | None:
+        """When time brings something next: a timer, a tick; None if never."""
+        ...
+
     def pinned(self) -> Iterable[str]:
         """Payloads that stay although no run holds them."""
         ...

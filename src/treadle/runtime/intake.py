@@ -1,6 +1,6 @@
-"""What comes to the core by itself: work left by a crash, other processes' messages, due timers.
+"""What comes to the core by itself: work left by a crash, other processes' messages, due timers and schedules.
 
-All three are found through indexes, a page at a time, so that neither a million sleeping runs nor
+All are found through indexes, a page at a time, so that neither a million sleeping runs nor
 a long inbox costs memory or delays the rest.
 """
 
@@ -10,15 +10,17 @@ from collections.abc import Iterable
 
 from .inbox import Inbox
 from .recovery import Recovery
+from .schedules import SchedulesDue
 from .staging import Staged
 from .timers import Timers
 
 
 class Intake:
-    def __init__(self, recovery: Recovery, inbox: Inbox, timers: Timers) -> None:
+    def __init__(self, recovery: Recovery, inbox: Inbox, timers: Timers, schedules: SchedulesDue) -> None:
         self._recovery = recovery
         self._inbox = inbox
         self._timers = timers
+        self._schedules = schedules
 
     @property
     def busy(self) -> bool:
@@ -26,10 +28,11 @@ class Intake:
 
     def due(self, now_ns: int) -> bool:
         """Whether `gather` would find anything."""
-        return self.busy or self._timers.is_due(now_ns)
+        return self.busy or self._timers.is_due(now_ns) or self._schedules.is_due(now_ns)
 
     def next_due_ns(self) -> int | None:
-        return self._timers.next_due_ns
+        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
+        return tick if timer is None else timer if tick is None else min(timer, tick)
 
     def look(self) -> None:
         """Somebody may have left messages."""
@@ -39,10 +42,12 @@ class Intake:
         self._recovery.go_on()
         self._inbox.read()
         self._timers.fire(now_ns)
+        self._schedules.fire(now_ns)
 
     def committed(self, staged: Staged, posted: Iterable[str]) -> None:
         self._inbox.committed(posted, staged.batch.inbox_done)
         self._timers.committed(staged.batch.timers_done)
+        self._schedules.committed(staged)
         self._recovery.committed(staged.dispatched)
 
     def undo(self, staged: Staged) -> None:

@@ -20,14 +20,14 @@ from treadle.engine import Engine
 from . import console, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
-from .routes import definitions, house, runs, tasks, tokens, work
+from .routes import definitions, house, runs, schedules, tasks, tokens, work
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
 
 PREFIX = "/api/v1"
 # Every route but the console's files: what is here names its role.
 PARTS: Final[tuple[tuple[str, Routes], ...]] = (
-    *((PREFIX, part.routes) for part in (definitions, runs, tasks, work, house, tokens)),
+    *((PREFIX, part.routes) for part in (definitions, runs, tasks, schedules, work, house, tokens)),
     ("", house.health),
 )
 BLOB_MAX = 1024 * 1024 * 1024

@@ -101,6 +101,34 @@ class Publish(Body):
     submission_id: str | None = None
 
 
+class SchedulePreview(Body):
+    cron: str | None = None
+    every: str | None = None
+    at: str | None = None
+    timezone: str | None = None
+    offset: str | None = None
+    count: int = Field(default=5, ge=1, le=1000)
+
+
+class ScheduleChange(Body):
+    workflow: str | None = None
+    input: Any = None
+    cron: str | None = None
+    every: str | None = None
+    at: str | None = None
+    timezone: str | None = None
+    offset: str | None = None
+    jitter: str | None = None
+    catch_up: Literal["none", "last", "all"] | None = None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None = None
+    paused: bool | None = None
+
+
+class Schedule(ScheduleChange):
+    name: str = Field(min_length=1, max_length=150)
+    workflow: str = Field(min_length=1)
+
+
 class OfWorker(Body):
     worker: str = Field(min_length=1, max_length=200)
 

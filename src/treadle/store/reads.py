@@ -327,6 +327,9 @@ class SqlReads:
     def inbox(self, limit: int) -> list[tuple[str, bytes]]:
         return self._all("SELECT key, body FROM inbox ORDER BY no LIMIT ?", limit)
 
+    def has_message(self, key: str) -> bool:
+        return self._one("SELECT 1 FROM inbox WHERE key = ?", key) is not None
+
     def replies(self, keys: Sequence[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for first in range(0, len(keys), KEYS_PER_QUERY):

@@ -67,7 +67,7 @@ class VirtualClock:
         return [engine for engine in self._engines if engine.owns]
 
     async def _next_due(self) -> int | None:
-        found = [await engine.write(lambda desk: desk.store.timer_next()) for engine in self._owners()]
+        found = [await engine.write(lambda desk: desk.next_due_ns()) for engine in self._owners()]
         return min((due for due in found if due is not None), default=None)
 
 
