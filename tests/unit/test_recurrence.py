@@ -9,7 +9,7 @@ import pytest
 
 from treadle.kernel.errors import DefinitionError
 from treadle.lang.duration import instant_text, parse_instant
-from treadle.lang.recurrence import Cron, Every, Once, instants, jitter_ns, latest
+from treadle.lang.recurrence import Cron, Every, OneTime, instants, jitter_ns, latest
 from treadle.lang.schedules import Schedule, run_id
 
 ZONES = ["Europe/Zurich", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Santiago"]
@@ -73,7 +73,7 @@ def test_the_latest_tick_is_found_from_the_end_however_long_nobody_looked() -> N
     assert latest(yearly, at("2020-01-01T00:00:00Z"), at("2026-11-15T00:00:00Z")) == at(
         "2026-01-01T00:00:00Z"
     )
-    assert latest(Once(5), 5, 10) == 5
+    assert latest(OneTime(5), 5, 10) == 5
 
 
 def test_jitter_is_below_its_bound_and_always_the_same() -> None:

@@ -109,14 +109,14 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class OneTime:
     at_ns: int
 
     def after(self, at_ns: int) -> int | None:
         return self.at_ns if self.at_ns > at_ns else None
 
 
-Recurrence = Cron | Every | Once
+Recurrence = Cron | Every | OneTime
 
 
 def instants(recurrence: Recurrence, after_ns: int, until_ns: int | None = None) -> Iterator[int]:

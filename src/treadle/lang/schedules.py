@@ -16,7 +16,7 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, from_caller
 
 from .duration import instant_text, parse_duration, parse_instant
-from .recurrence import SECOND_NS, Cron, Every, Once, Recurrence, jitter_ns
+from .recurrence import SECOND_NS, Cron, Every, OneTime, Recurrence, jitter_ns
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["allow", "skip", "queue", "cancel"]
@@ -85,7 +85,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.cron is not None:
             return Cron(self.cron, self.timezone)
         if self.at is not None:
-            return Once(parse_instant(self.at))
+            return OneTime(parse_instant(self.at))
         interval = parse_duration(self.every)
         if interval < SECOND_NS:
             raise _wrong("every", "is at least a second")

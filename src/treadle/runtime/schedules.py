@@ -46,7 +46,7 @@ BY: Final = "treadle:schedule"
 log = logging.getLogger("treadle.schedules")
 
 
-class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ScheduleRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A schedule, and how far it has come."""
 
     schedule: Schedule
@@ -61,8 +61,8 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     origin: str | None = None
 
     @staticmethod
-    def of(value: Value) -> Row:
-        return msgspec.convert(value, Row, builtin_types=(bytes,))
+    def of(value: Value) -> ScheduleRow:
+        return msgspec.convert(value, ScheduleRow, builtin_types=(bytes,))
 
     @property
     def name(self) -> str:
@@ -119,13 +119,13 @@ class SchedulesDue:
     def _load(self, now_ns: int) -> None:
         self._due, self._awaited, self._loaded, self._since_ns = {}, {}, True, now_ns
         for name, value in self._reads.documents(KIND):
-            row = Row.of(value)
+            row = ScheduleRow.of(value)
             self._learn(name, row, now_ns)
             if row.waiting and not row.schedule.paused:
                 # What it waits for may have ended while nobody looked.
                 self._due[name] = now_ns
 
-    def _learn(self, name: str, row: Row | None, now_ns: int) -> None:
+    def _learn(self, name: str, row: ScheduleRow | None, now_ns: int) -> None:
         self._awaited = {run: of for run, of in self._awaited.items() if of != name}
         self._due.pop(name, None)
         if row is None or row.schedule.paused:
@@ -164,7 +164,7 @@ class SchedulesDue:
         now_ns = self._clock.now_ns()
         changed = [(id, body) for kind, id, _, body in staged.batch.documents if kind == KIND]
         for id, body in changed:
-            self._learn(id, None if body is None else Row.of(decode_trusted(body)), now_ns)
+            self._learn(id, None if body is None else ScheduleRow.of(decode_trusted(body)), now_ns)
         ended = False
         if self._awaited:
             for row in staged.batch.runs_changed.values():
@@ -199,7 +199,7 @@ def advance(desk: Desk, *, name: str, since_ns: int) -> bool:
     return waited or due
 
 
-def _chosen(row: Row, now_ns: int, since_ns: int) -> tuple[int, bool]:
+def _chosen(row: ScheduleRow, now_ns: int, since_ns: int) -> tuple[int, bool]:
     """The tick whose turn it is, and whether it was missed and is left. Of several that are due by now, all but the
     latest were missed, and that one too if nobody was there when it was due."""
     schedule, tick = row.schedule, row.next_ns
@@ -213,7 +213,7 @@ def _chosen(row: Row, now_ns: int, since_ns: int) -> tuple[int, bool]:
     return tick, schedule.catch_up == "none" and schedule.starts_ns(tick) < since_ns
 
 
-def _meet(desk: Desk, row: Row, tick_ns: int, now_ns: int) -> None:
+def _meet(desk: Desk, row: ScheduleRow, tick_ns: int, now_ns: int) -> None:
     """What becomes of a tick where runs of before may still go on."""
     going, overlap = row.going, row.schedule.overlap
     if overlap == "queue" and (going or row.waiting):
@@ -233,7 +233,7 @@ def _meet(desk: Desk, row: Row, tick_ns: int, now_ns: int) -> None:
     _start(desk, row, tick_ns, now_ns)
 
 
-def _start(desk: Desk, row: Row, tick_ns: int, now_ns: int) -> None:
+def _start(desk: Desk, row: ScheduleRow, tick_ns: int, now_ns: int) -> None:
     run = run_id(row.name, tick_ns)
     try:
         start(desk, row.schedule, run)
@@ -323,12 +323,12 @@ def _add(desk: Desk, schedule: Schedule) -> dict[str, Any]:
                 code="SCHEDULE_EXISTS",
             )
         return {**shown(desk.store, found, desk.clock.now_ns()), "new": False}
-    row = _checked(desk, Row(schedule=schedule))
+    row = _checked(desk, ScheduleRow(schedule=schedule))
     _write(desk, row)
     return {**shown(desk.store, row, desk.clock.now_ns()), "new": True}
 
 
-def _checked(desk: Desk, row: Row) -> Row:
+def _checked(desk: Desk, row: ScheduleRow) -> ScheduleRow:
     """A schedule that could tick: its workflow is there and takes its input. Its ticks count from now."""
     schedule, now = row.schedule, desk.clock.now_ns()
     if len(encode(schedule.input)) > PAYLOAD_INLINE_BYTES_MAX:
@@ -361,7 +361,7 @@ def _change(desk: Desk, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def follow(desk: Desk, definition: DefinitionRow, said: Schedule | None) -> None:
     """A definition was deployed: its schedule is as it says. Whoever paused it keeps it paused."""
-    found = [Row.of(value) for _, value in desk.store.documents(KIND)]
+    found = [ScheduleRow.of(value) for _, value in desk.store.documents(KIND)]
     for row in found:
         if row.origin == definition.name and (said is None or row.name != said.name):
             desk.batch.documents.append((KIND, row.name, desk.clock.now_ns(), None))
@@ -376,7 +376,9 @@ def follow(desk: Desk, definition: DefinitionRow, said: Schedule | None) -> None
             where=definition.file,
         )
     if there_is is None:
-        row = Row(schedule=said, origin=definition.name, next_ns=said.recurrence.after(desk.clock.now_ns()))
+        row = ScheduleRow(
+            schedule=said, origin=definition.name, next_ns=said.recurrence.after(desk.clock.now_ns())
+        )
     else:
         paused = there_is.schedule.paused or said.paused
         row = msgspec.structs.replace(there_is, schedule=msgspec.structs.replace(said, paused=paused))
@@ -385,7 +387,7 @@ def follow(desk: Desk, definition: DefinitionRow, said: Schedule | None) -> None
     _write(desk, row)
 
 
-def _write(desk: Desk, row: Row) -> None:
+def _write(desk: Desk, row: ScheduleRow) -> None:
     desk.belongs("")
     value = msgspec.to_builtins(row, builtin_types=(bytes,))
     desk.batch.documents.append((KIND, row.name, desk.clock.now_ns(), encode(value)))
@@ -394,12 +396,12 @@ def _write(desk: Desk, row: Row) -> None:
 # --- looking -----------------------------------------------------------------------------------------
 
 
-def _find(reads: Reads, name: str) -> Row | None:
+def _find(reads: Reads, name: str) -> ScheduleRow | None:
     value = reads.document(KIND, name)
-    return None if value is None else Row.of(value)
+    return None if value is None else ScheduleRow.of(value)
 
 
-def there(reads: Reads, name: str) -> Row:
+def there(reads: Reads, name: str) -> ScheduleRow:
     row = _find(reads, name)
     if row is None:
         raise no_schedule(name)
@@ -414,10 +416,10 @@ def no_schedule(name: str) -> TreadleError:
 
 
 def listed(reads: Reads, now_ns: int) -> list[dict[str, Any]]:
-    return [shown(reads, Row.of(value), now_ns) for _, value in sorted(reads.documents(KIND))]
+    return [shown(reads, ScheduleRow.of(value), now_ns) for _, value in sorted(reads.documents(KIND))]
 
 
-def shown(reads: Reads, row: Row, now_ns: int) -> dict[str, Any]:
+def shown(reads: Reads, row: ScheduleRow, now_ns: int) -> dict[str, Any]:
     """A schedule as people see it: what it says, its next five ticks, what became of the last one."""
     last = row.last
     if last is not None and last.get("run"):

@@ -124,7 +124,7 @@ class ScheduleChange(Body):
     paused: bool | None = None
 
 
-class Schedule(ScheduleChange):
+class ScheduleNew(ScheduleChange):
     name: str = Field(min_length=1, max_length=150)
     workflow: str = Field(min_length=1)
 

@@ -35,7 +35,7 @@ async def listed(request: Request) -> Any:
 
 
 @routes.answers("POST", "/schedules", OPERATOR, within=scope.by_itself, status=201)
-async def added(request: Request, body: bodies.Schedule) -> Response:
+async def added(request: Request, body: bodies.ScheduleNew) -> Response:
     """Adds one. The same again is the same; another under a taken name is refused."""
     await scope.check_start(request, body.workflow)
     row = await engine_of(request).schedule_add(**body.model_dump(exclude_unset=True))
