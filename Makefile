@@ -18,7 +18,7 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
-	@echo "make bench  the benchmarks, with their peers"
+	@echo "make bench  Treadle and its peers side by side (45 minutes; BENCH=--quick: 3)"
 	@echo "make web    build the console"
 	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"
@@ -54,7 +54,7 @@ kills: $(READY)
 	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py
 
 bench: $(READY)
-	@$(BIN)/python benchmarks/engine.py
+	@$(BIN)/python benchmarks/compare.py $(BENCH)
 
 # The console is built with the system's Node, or where there is none that will do, with Node from PyPI.
 $(WEB): $(READY) $(WEB_SOURCES)
@@ -76,4 +76,4 @@ fmt: $(READY)
 	@$(BIN)/ruff check --fix src tests examples benchmarks
 
 clean:
-	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs benchmarks/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

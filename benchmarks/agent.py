@@ -12,12 +12,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import sqlite3
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from calibrate import commits
 
 from treadle import Engine
 from treadle.agent import TurnReply, TurnRequest
@@ -54,21 +57,6 @@ def chain(length: int) -> dict[str, Any]:
         "nodes": {name: {"name": name, "instruction": f"Do {name}."} for name in names},
         "edges": [{"from": a, "to": b} for a, b in itertools.pairwise(names)],
     }
-
-
-def bare_commits(folder: Path) -> float:
-    """Single-row commits per second with synchronous=FULL: what the disk allows."""
-    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)")
-    body, count, start = b"x" * 400, 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS / 2:
-        connection.execute("INSERT INTO t (body) VALUES (?)", (body,))
-        count += 1
-    rate = count / (time.perf_counter() - start)
-    connection.close()
-    return rate
 
 
 async def one_after_another(folder: Path, length: int, runs: int) -> float:
@@ -109,7 +97,7 @@ def prepare(path: Path, length: int) -> tuple[Engine, Instant]:
 def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = {"bare_commits": bare_commits(folder)}
+        found = {"bare_commits": commits(folder, SECONDS / 2, 1)}
         found["chain_10"] = asyncio.run(one_after_another(folder, 10, 150))
         found["chain_300"] = asyncio.run(one_after_another(folder, 300, 5))
         found["chain_3000"] = asyncio.run(one_after_another(folder, 3000, 1))

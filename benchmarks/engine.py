@@ -1,4 +1,4 @@
-"""How fast the engine is on this machine, beside a bare commit loop and, where they install, its peers.
+"""How fast the engine is on this machine, beside a bare commit loop, on the toy dialect.
 
     python benchmarks/engine.py            everything; some minutes
     python benchmarks/engine.py --quick    the same at a smaller scale, for a first impression
@@ -27,7 +27,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from measures import FULL, MEASURES, QUICK, Scale, crash
-from peers import PEERS, measure_peer
 
 Figures = dict[str, Any]
 
@@ -95,22 +94,6 @@ def rows(found: Figures, scale: Scale) -> list[tuple[str, str, str, str]]:
         ("treadle --help, whole process", "cold_help_ms"),
     ):
         add("cold start", what, name, unit("{:,.1f} ms"))
-    return table + peer_rows(found)
-
-
-def peer_rows(found: Figures) -> list[tuple[str, str, str, str]]:
-    table: list[tuple[str, str, str, str]] = []
-    for name, peer in found.get("peers", {}).items():
-        if "error" in peer:
-            table.append(("peers", name, "not measured", peer["error"]))
-            continue
-        for what in ("sequential", "concurrent"):
-            ours = found.get(what)
-            remark = f"Treadle: {ours / peer[what]:.1f} × that" if ours else ""
-            table.append(
-                ("peers", f"{name} {peer['version']}, {what} steps", f"{peer[what]:,.0f} /s", remark)
-            )
-        table.append(("peers", f"{name} commits as", peer["durability"], ""))
     return table
 
 
@@ -152,12 +135,6 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Figures:
         print(f"measuring {name}: {MEASURES[name].__doc__}".split("\n")[0], file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}-") as own:
             found |= in_own_process(name, quick=arguments.quick, folder=Path(own))
-    if not arguments.no_peers and not arguments.only:
-        found["peers"] = {}
-        for name in PEERS:
-            print(f"measuring {name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}-") as own:
-                found["peers"][name] = measure_peer(name, Path(own), quick=arguments.quick)
     return found
 
 
@@ -166,7 +143,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller scale")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="some measurements only")
-    parser.add_argument("--no-peers", action="store_true", help="Treadle and the bare loop only")
     parser.add_argument("--folder", type=Path, help="where the stores go; its disk is what is measured")
     parser.add_argument("--one", choices=list(MEASURES), help=argparse.SUPPRESS)
     parser.add_argument("--crash", nargs=3, help=argparse.SUPPRESS)

@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from calibrate import commits
+
 CHUNK = 1_000
 HOUR_S = 3_600
 PATIENCE_S = 1_800
@@ -99,17 +101,7 @@ def size_of(folder: Path, name: str) -> int:
 
 def commits_per_second(folder: Path, seconds: float) -> float:
     """Single-row commits, one after the other, with nothing else: what the disk gives at this moment."""
-    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE IF NOT EXISTS journal (id INTEGER PRIMARY KEY, body BLOB)")
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        connection.execute("INSERT INTO journal (body) VALUES (?)", (bytes(300),))
-        count += 1
-    took = time.perf_counter() - begin
-    connection.close()
-    return count / took
+    return commits(folder, seconds, 1)
 
 
 def beside_bare(folder: Path, scale: Scale, name: str, measure: Callable[[], float]) -> Figures:

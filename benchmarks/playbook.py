@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import sqlite3
 import sys
 import tempfile
 import time
@@ -22,23 +21,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from calibrate import commits
+
 from treadle import Engine
 
 SECONDS = 1.5
-
-
-def bare_commits(folder: Path) -> float:
-    """Single-row commits per second with synchronous=FULL: what the disk allows."""
-    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)")
-    body, count, start = b"x" * 400, 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS:
-        connection.execute("INSERT INTO t (body) VALUES (?)", (body,))
-        count += 1
-    connection.close()
-    return count / (time.perf_counter() - start)
 
 
 def chain(length: int) -> dict[str, Any]:
@@ -136,7 +125,7 @@ async def parallel_loop(folder: Path, items: int, *, exec: str = "distributed") 
 
 
 async def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"bare_commits_per_s": bare_commits(folder)}
+    found: dict[str, Any] = {"bare_commits_per_s": commits(folder, SECONDS, 1)}
     found["steps_per_s_100_runs_of_10"] = await many_at_once(folder, 100, 10)
     found["steps_per_s_100_runs_of_100"] = await many_at_once(folder / "b", 100, 20 if quick else 100)
     costs = {}

@@ -15,11 +15,16 @@ import asyncio
 import json
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from calibrate import commits
 
 from treadle import Engine
 from treadle.process import process, result, start, state, task
@@ -82,21 +87,6 @@ class Clock:
 
     def now_ns(self) -> int:
         return self.now
-
-
-def bare_commits(folder: Path, seconds: float) -> float:
-    """Single-row commits per second with nothing around them: what the disk allows."""
-    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)")
-    count, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        connection.execute("INSERT INTO t (body) VALUES (?)", (bytes(400),))
-        count += 1
-    rate = count / (time.perf_counter() - begin)
-    connection.close()
-    return rate
 
 
 def resident_mb() -> float:
@@ -223,7 +213,7 @@ def _fill(path: Path, count: int) -> None:
 async def measure(scale: Scale, parts: tuple[str, ...]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = {"bare_commits_per_s": bare_commits(folder, scale.bare_s)}
+        found = {"bare_commits_per_s": commits(folder, scale.bare_s, 1)}
         if "slices" in parts:
             found["slices_of_calls_per_s"] = await slices(folder, calls, scale)
             found["slices_of_timers_per_s"] = await slices(folder, timers, scale)
@@ -239,7 +229,7 @@ def bare_again(folder: Path) -> float:
     """The yardstick once more: on a shared machine it moves."""
     again = folder / "again"
     again.mkdir()
-    return bare_commits(again, 0.5)
+    return commits(again, 0.5, 1)
 
 
 def main() -> None:

@@ -1,0 +1,92 @@
+"""What Treadle wants to reach, as ratios of medians of one comparison, and whether it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Engines that take their runs up again by themselves. Burr and LangGraph keep checkpoints; their caller takes up runs.
+JOURNALING = ("dbos", "restate", "temporal")
+PEERS = (*JOURNALING, "langgraph", "burr", "prefect")
+DIALECTS = ("treadle_process", "treadle_playbook", "treadle_functions")
+
+Median = Callable[[str, str, str], float | None]  # workload, figure, subject
+
+
+@dataclass(frozen=True)
+class Target:
+    """`more`: ours at least `factor` × theirs; else theirs at least `factor` × ours. Against "bare": the commit loop
+    beside it; against nothing: the figure itself is to be below `factor`."""
+
+    workload: str
+    figure: str
+    factor: float
+    against: tuple[str, ...] = ()
+    more: bool = False
+    subjects: tuple[str, ...] = DIALECTS
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    subject: str
+    wanted: str
+    reached: str
+    met: bool | None  # None: there is nothing to compare with
+
+
+TARGETS = (
+    Target(
+        "W1x100",
+        "steps_per_s",
+        2.5,
+        ("bare",),
+        more=True,
+        note="20,000 steps/s where the bare loop does 8,000",
+    ),
+    Target("W1x100", "steps_per_s", 5, JOURNALING, more=True),
+    Target("W1x100", "steps_per_s", 3, ("burr",), more=True),
+    Target("W1x1", "steps_per_s", 0.6, ("bare",), more=True),
+    Target("W1x1", "steps_per_s", 1, PEERS, more=True),
+    Target("W2steps", "seconds", 4, PEERS),
+    Target("W2children", "seconds", 4, PEERS),
+    Target("W3", "start_s", 5, JOURNALING),
+    Target("W3", "wake_s", 3, JOURNALING),
+    Target("W3", "memory_mb", 10, JOURNALING),
+    Target("W4", "seconds", 2, JOURNALING),
+    Target("W4", "lost", 1),
+    Target("W4", "settled_twice", 1),
+    Target("W5", "seconds", 0.15),
+    Target("W6", "bytes_per_step", 200),
+    Target("W7", "last_over_first", 1.2),
+    Target("W8", "nodes_per_s", 5, ("langgraph",), more=True, subjects=("treadle_agent",)),
+)
+
+
+def judge(target: Target, subject: str, median: Median, bare: float | None) -> Verdict:
+    ours = median(target.workload, target.figure, subject)
+    if not target.against:
+        wanted = f"{target.figure} below {target.factor:g}"
+        if ours is None:
+            return Verdict(target, subject, wanted, "not measured", None)
+        return Verdict(target, subject, wanted, f"{ours:.3g}", ours < target.factor)
+    if target.against == ("bare",):
+        theirs, name = bare, "the bare commit loop"
+    else:
+        theirs, name = _best(target, median)
+    wanted = f"{target.figure}: {target.factor:g} × {'better than ' if not target.more else ''}{name}"
+    if ours is None or theirs is None:
+        return Verdict(target, subject, wanted, "nothing to compare with", None)
+    ratio = ours / theirs if target.more else theirs / ours if ours else float("inf")
+    return Verdict(target, subject, wanted, f"{ratio:.2f} ×", ratio >= target.factor)
+
+
+def _best(target: Target, median: Median) -> tuple[float | None, str]:
+    """The best peer among those the target names."""
+    found = {peer: median(target.workload, target.figure, peer) for peer in target.against}
+    known = {peer: value for peer, value in found.items() if value is not None}
+    if not known:
+        return None, " / ".join(target.against)
+    best = (max if target.more else min)(known, key=lambda peer: known[peer])
+    return known[best], best
