@@ -77,6 +77,7 @@ async def served(ctx: flow.Context) -> int:
 
 class Peer(TreadlePeer):
     names = {"chain": chain, "fan": fan, "parent": parent, "wait": wait, "slow": slowly}  # noqa: RUF012
+    served_file = ("served.py", SERVED)
 
     def prepare(self, engine: Engine, folder: Path) -> None:
         for workflow in (chain, fan, leaf, parent, wait, slowly):
@@ -95,8 +96,3 @@ class Peer(TreadlePeer):
     async def serve(self, folder: Path) -> tuple[str, int, str, dict[str, Any]]:
         host, port, path, _ = await super().serve(folder)
         return host, port, path, {"workflow": "served"}
-
-    def served_file(self, folder: Path) -> Path:
-        path = folder / "served.py"
-        path.write_text(SERVED)
-        return path

@@ -60,6 +60,7 @@ workflow:
 
 class Peer(TreadlePeer):
     names = {name: name for name in BOOKS}  # noqa: RUF012
+    served_file = ("served.yaml", SERVED)
 
     def prepare(self, engine: Engine, folder: Path) -> None:
         @engine.tool("count", idempotent=True)
@@ -84,8 +85,3 @@ class Peer(TreadlePeer):
 
     async def slow_result(self, run: str, steps: int) -> Any:
         return (await super().slow_result(run, steps))["results"]
-
-    def served_file(self, folder: Path) -> Path:
-        path = folder / "served.yaml"
-        path.write_text(SERVED)
-        return path

@@ -90,6 +90,7 @@ steps:
 
 class Peer(TreadlePeer):
     names = {"chain": chain, "wait": wait, "slow": slowly}  # noqa: RUF012
+    served_file = ("served.yaml", SERVED)
 
     def prepare(self, engine: Engine, folder: Path) -> None:
         engine.transport("count")(count)
@@ -109,8 +110,3 @@ class Peer(TreadlePeer):
     async def slow_result(self, run: str, steps: int) -> Any:
         """Expressions of a process join texts, not lists."""
         return (await super().slow_result(run, steps)).split()
-
-    def served_file(self, folder: Path) -> Path:
-        path = folder / "served.yaml"
-        path.write_text(SERVED)
-        return path

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ DURABILITY = "SQLite, WAL, synchronous=FULL; group commit"
 NO_MODEL = "measured with the agent dialect"
 
 
-class TreadlePeer:
+class TreadlePeer(ABC):
     """A dialect gives `definitions` and, where they are not these, the input of each workload."""
 
     cannot: dict[str, str] = {"W8": NO_MODEL}  # noqa: RUF012
     names: dict[str, Any]  # workload's program → what is started
+    served_file: tuple[
+        str, str
+    ]  # for `treadle serve --deploy`: name and text; its step needs nothing of ours
 
     def __init__(self) -> None:
         self.about = {"version": version("treadle"), "durability": DURABILITY, "recovery": "by itself"}
@@ -29,8 +33,9 @@ class TreadlePeer:
         self._server: asyncio.subprocess.Process | None = None
         self._port = 0
 
+    @abstractmethod
     def prepare(self, engine: Engine, folder: Path) -> None:
-        raise NotImplementedError
+        """Registers and deploys what the workloads need."""
 
     async def open(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,13 +78,11 @@ class TreadlePeer:
     async def slow_result(self, run: str, steps: int) -> Any:
         return await (await self.engine.run(run)).result()
 
-    def served_file(self, folder: Path) -> Path:
-        """A file for `treadle serve --deploy` with the chain, whose step needs nothing of ours."""
-        raise NotImplementedError
-
     async def serve(self, folder: Path) -> tuple[str, int, str, dict[str, Any]]:
+        file = folder / self.served_file[0]
+        file.write_text(self.served_file[1], "utf-8")
         command = [str(Path(sys.executable).with_name("treadle")), "serve", "--port", "0", "--json"]
-        command += ["--store", f"sqlite:///{folder}/treadle.db", "--deploy", str(self.served_file(folder))]
+        command += ["--store", f"sqlite:///{folder}/treadle.db", "--deploy", str(file)]
         self._server = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert self._server.stdout is not None
         said = json.loads(await self._server.stdout.readline())
