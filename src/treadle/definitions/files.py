@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError
+from treadle.kernel.stops import is_stop
 from treadle.kernel.values import digest
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problems
@@ -98,9 +99,11 @@ def load_python(path: Path, name: str | None) -> list[Any]:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except (DefinitionError, KeyboardInterrupt):
+    except DefinitionError:
         raise
     except BaseException as error:  # also `sys.exit()`, which would end the whole process
+        if is_stop(error):
+            raise
         message = f"{path} cannot be imported: {type(error).__name__}: {error}"
         raise DefinitionError(message, code="PYTHON_IMPORT", where=str(path)) from error
     finally:

@@ -11,6 +11,7 @@ import concurrent.futures
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -110,6 +111,7 @@ class Bridge:
         self._readers: Readers | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
+        self._said_waiting = -PATIENCE_S
         self._started = False
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._switch_interval = sys.getswitchinterval()
@@ -322,7 +324,13 @@ class Bridge:
         """As a guest: waits for the owner, and says for whom if that takes long."""
         while not (await asyncio.wait([future], timeout=PATIENCE_S))[0]:
             if self.core is None and self._lock is not None:
-                log.warning("waiting for an answer: %s", self._lock.waits_for())
+                self._say_waiting(self._lock.waits_for())
+
+    def _say_waiting(self, what: str) -> None:
+        """Once for all who wait: a thousand calls wait for one owner."""
+        if (now := time.monotonic()) - self._said_waiting >= PATIENCE_S:
+            self._said_waiting = now
+            log.warning("waiting for an answer: %s", what)
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()

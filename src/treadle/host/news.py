@@ -301,6 +301,6 @@ class _Observing:
             if inspect.isawaitable(answer):
                 await answer
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) or is_revoked(error):
+            if is_revoked(error):
                 raise
             log.exception("an observer failed on %s", event.get("type"))

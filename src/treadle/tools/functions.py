@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
+from treadle.work.job import is_revoked
 from treadle.work.raised import named, trace, words
 
 from .base import RESULT_BYTES_MAX, BadConfig, time_limit, timed_out, too_large
@@ -83,8 +84,10 @@ class FunctionTool:
             work = self.function(**self.arguments(config, call))
             value = await (work if limit_s is None else _in_time(work, limit_s, self.kind))
             return await off_the_loop(value, lambda: self._outcome(value), self.kind)
-        except Exception as error:
-            if isinstance(error, GivenUp):
+        except GivenUp:
+            raise
+        except BaseException as error:  # `sys.exit()` in a function ends its task, not the loop
+            if is_revoked(error):
                 raise
             return exception_outcome(error)
 
@@ -92,8 +95,6 @@ class FunctionTool:
         """A `def`, called on this very thread. Whatever it raises is an outcome."""
         try:
             return self._outcome(self.function(**self.arguments(config, call)))
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:  # `sys.exit()` in a function ends its task, not the worker
             return exception_outcome(error)
 
@@ -143,6 +144,10 @@ def exception_outcome(error: BaseException) -> Outcome:
 # --- time -----------------------------------------------------------------------------------------
 
 
+# What no future can hand on: it would close whoever awaits it, or never reach them.
+UNFIT: Final = (StopIteration, GeneratorExit)
+
+
 class GivenUp(Exception):
     """The function took longer than it may, or none may be begun because too many hang."""
 
@@ -187,7 +192,9 @@ async def aside(work: Callable[[], T], limit_s: float | None, name: str) -> T:
     def settle(value: T | None, error: BaseException | None) -> None:
         if future.done():
             return
-        if error is not None:
+        if isinstance(error, UNFIT):
+            future.set_exception(RuntimeError(named(error)))
+        elif error is not None:
             future.set_exception(error)
         else:
             future.set_result(value)  # type: ignore[arg-type] # there is a value where there is no error
@@ -269,11 +276,13 @@ async def _in_time(work: Any, limit_s: float, name: str) -> Any:
 
 
 async def _kept(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What a coroutine gives, or its `sys.exit()`: that must not leave a task, or it ends the loop, and with it
-    the engine."""
+    """What a coroutine gives, or what it raises: `sys.exit()` must not leave a task, or it ends the loop, and with
+    it the engine."""
     try:
         return await work, None
-    except (SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:
+        if is_revoked(error):
+            raise
         return None, error
 
 

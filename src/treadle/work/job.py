@@ -15,14 +15,16 @@ from typing import Any, Protocol
 import msgspec
 
 from treadle.kernel.model import OpenIntent, ReceiptStatus
+from treadle.kernel.stops import is_stop
 from treadle.kernel.values import Value
 
 
 def is_revoked(error: BaseException) -> bool:
-    """Whether the task at hand is being cancelled from outside. A task that it had started and waits
-    for may have been cancelled too: that is a failure like any other."""
+    """Whether the work at hand is being stopped from outside: its task is cancelled, its coroutine is closed,
+    somebody presses Ctrl-C. A task that it had started and waits for may have been cancelled too, and code may raise
+    the same exceptions itself: that is a failure like any other."""
     if not isinstance(error, asyncio.CancelledError):
-        return False
+        return is_stop(error)
     try:
         task = asyncio.current_task()
     except RuntimeError:  # a plain function on a thread of its own: nobody can cancel it

@@ -146,12 +146,12 @@ async def test_whatever_can_be_called_can_be_a_tool(handler):
     assert await run(handler) == {"got": 1}
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), KeyboardInterrupt(), GeneratorExit()])
 async def test_a_tool_cannot_end_the_process(error):
     def fails(input: Any, ctx: Any) -> None:
         raise error
 
-    with pytest.raises(Exception, match=r"raised|StopIteration"):
+    with pytest.raises(Exception, match=r"raised|StopIteration|GeneratorExit"):
         await run(fails)
 
 

@@ -179,7 +179,7 @@ def test_iteration_events_stand_in_order_around_their_tasks() -> None:
     assert mine == ["loop.iteration.started", "task.started", "task.done", "loop.iteration.done"]
 
 
-class Killed(KeyboardInterrupt):
+class Killed(StaysOpen):
     """What a worker dies of; no handler may take it for an error of a tool."""
 
 

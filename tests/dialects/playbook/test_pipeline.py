@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from treadle.tools.protocol import Outcome, ToolCall
+from treadle.work.job import StaysOpen
 
 from .harness import Lab, compile_text
 
@@ -316,7 +317,7 @@ def test_a_killed_worker_resumes_after_the_last_finished_task() -> None:
     def work(config: dict[str, Any], call: ToolCall) -> Any:
         calls.append(config["label"])
         if calls.count("second") == 1 and config["label"] == "second":
-            raise KeyboardInterrupt  # the worker dies
+            raise StaysOpen("the worker dies")
         return config["label"]
 
     lab = Lab(
@@ -329,7 +330,7 @@ def test_a_killed_worker_resumes_after_the_last_finished_task() -> None:
     lab.tools["work"].idempotent = False
     lab.start()
     (intent,) = lab.driver.open("step")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StaysOpen):
         lab.done(intent)
     lab.work().replays()
     assert calls == ["first", "second", "second"]

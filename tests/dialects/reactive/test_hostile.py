@@ -91,7 +91,7 @@ def test_maps_reach_a_step_in_the_order_of_their_replay(where):
     world.assert_replays()
 
 
-@pytest.mark.parametrize("ends", [asyncio.CancelledError, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("ends", [asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt])
 async def test_whatever_a_step_ends_with_is_its_own_failure(tmp_path, ends):
     @work.executor
     async def do(call):

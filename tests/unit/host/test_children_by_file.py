@@ -41,6 +41,7 @@ def write(file: Path, text: str) -> Path:
         "",
         ".",
     ],
+    ids=lambda which: which[:20],
 )
 async def test_a_childs_name_that_comes_from_data_is_never_a_path(tmp_path: Path, which: str) -> None:
     mark = tmp_path / "RAN"
@@ -59,6 +60,23 @@ async def test_a_childs_name_that_comes_from_data_is_never_a_path(tmp_path: Path
         assert await (await engine.start("dispatch", {"which": "report"})).result(DEADLINE_S) == "fine"
         await assert_replays(engine)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("which", "found"),
+    [(None, "null"), (5, "a number"), (["a"], "a list"), ({"a": 1}, "a mapping")],
+    ids=["null", "number", "list", "mapping"],
+)
+async def test_a_childs_name_that_is_no_text_is_named_by_its_field(
+    tmp_path: Path, which: object, found: str
+) -> None:
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    engine.deploy(write(tmp_path / "dispatch.yaml", DISPATCH))
+    async with engine:
+        run = await engine.start("dispatch", {"which": which})
+        with pytest.raises(RunFailed, match=f"the field 'workflow' must be a text, and is {found}"):
+            await run.result(DEADLINE_S)
+        await assert_replays(engine)
 
 
 async def test_a_child_is_what_its_file_was_when_its_caller_was_deployed(tmp_path: Path) -> None:

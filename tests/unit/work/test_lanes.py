@@ -298,8 +298,6 @@ AWFUL: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("how", ["def", "async def"])
 @pytest.mark.parametrize("what", AWFUL)
 async def test_whatever_a_function_raises_is_an_error_and_costs_no_thread(tmp_path, what, how, dialect):
-    if how == "async def" and what in ("interrupt", "exit with half a character"):
-        pytest.skip("asyncio itself ends the loop for these")
     text = flow("bad", "{kind: bad}") if dialect == "playbook" else call("bad", "transport: bad, payload: {}")
     engine = make(tmp_path, text, threads=1, concurrency=1)
 

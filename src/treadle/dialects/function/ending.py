@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.stops import is_stop
 
 from .context import Context
 from .errors import ContinueAs, Dropped, StepFailed
@@ -35,9 +36,11 @@ async def main(life: Life) -> None:
             outcome = "completed", await code.function(context)
     except ContinueAs as again:
         outcome = "again", again.input
-    except (Dropped, GeneratorExit):
+    except Dropped:
         raise
     except BaseException as error:
+        if is_stop(error):
+            raise
         asked = life.cancelled and isinstance(error, asyncio.CancelledError)
         outcome = ("cancelled" if asked else "failed"), error
     life.ending = True

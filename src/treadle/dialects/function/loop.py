@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from treadle.kernel.errors import Undecidable
+from treadle.kernel.stops import is_stop
 
 from .errors import Dropped, NotDeterministic
 
@@ -93,8 +94,10 @@ class Loop(asyncio.AbstractEventLoop):
                 if not handle.cancelled():
                     try:
                         handle._run()
-                    except SystemExit:
-                        pass  # the task that raised it has it for its outcome
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        if is_stop(error):
+                            raise
+                        # else the task that raised it has it for its outcome
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(outer)

@@ -15,6 +15,7 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration, parse_instant
 
 from .pipeline import failure
+from .reading import kind_of
 
 KINDS: Final = frozenset({"wait", "await", "ask", "playbook", "workflow"})
 
@@ -81,9 +82,14 @@ def _child(config: dict[str, Value], iteration: dict[str, Value]) -> dict[str, V
 
 
 def _text(config: dict[str, Value], *keys: str) -> str:
+    """The first of the fields that is there. One that came out as something else is not passed over: the task's own
+    name would be looked for in its place."""
     for key in keys:
-        if isinstance(config.get(key), str):
-            return str(config[key])
+        if key in config:
+            if isinstance(found := config[key], str):
+                return found
+            message = f"the field {key!r} must be a text, and is {kind_of(found)}"
+            raise DefinitionError(message, code="BAD_CONFIG")
     raise DefinitionError(f"the field {keys[0]!r} is needed here", code="BAD_CONFIG")
 
 

@@ -46,6 +46,7 @@ from treadle.kernel.model import (
     is_reference,
 )
 from treadle.kernel.roles import CellMachine, CodeMachine, JudgingMachine, StreamingMachine
+from treadle.kernel.stops import is_stop
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.lang.graph import Edge, Graph, Node
 
@@ -329,9 +330,11 @@ def _authored(workflow: Workflow, call: Callable[[], T]) -> T:
     a person's Ctrl-C is not the step's."""
     try:
         return call()
-    except (TreadleError, KeyboardInterrupt):
+    except TreadleError:
         raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and is_stop(error):
+            raise
         # Addresses differ from process to process, and a fault must replay to the same bytes.
         message = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
         raise StepFailed(f"{workflow.name}: {message}", where=workflow.name) from error

@@ -7,7 +7,6 @@ the node's data; anything but an object is its `result`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from treadle.kernel.values import Value, to_value
 from treadle.tools.imported import imported
 from treadle.tools.portable import portable
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
+from treadle.work.raised import named
 
 from .handlers import run_handler
 from .payloads import DATA_BYTES_MAX, Payloads
@@ -94,10 +94,10 @@ async def _run(tool: SkillTool, context: Value, about: ToolContext, job: Job) ->
         return await run_handler(tool, context, about, job.late)
     except (TreadleError, StaysOpen):
         raise
-    except (Exception, asyncio.CancelledError) as error:
+    except BaseException as error:
         if is_revoked(error):
             raise
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = named(error)
         raise TreadleError(f"{tool.name} raised {said[:SAID_CHARS_MAX]}", code="FUNCTION_FAILED") from error
 
 

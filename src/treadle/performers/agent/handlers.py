@@ -17,6 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 from treadle.kernel.errors import ToolError
+from treadle.tools.functions import UNFIT
+from treadle.work.job import is_revoked
+from treadle.work.raised import named
 
 from .skill import SkillTool, ToolContext
 
@@ -44,7 +47,9 @@ async def run_handler(
         raise ToolError(
             f"the tool {tool.name!r} did not finish within {tool.timeout_s:g} s{perhaps}"
         ) from error
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        if is_revoked(error):
+            raise
         raise ToolError(f"the tool {tool.name!r} raised {type(error).__name__}") from error
 
 
@@ -59,8 +64,8 @@ async def _in_thread(late: Callable[[], None], function: Callable[..., Any], *ar
             return
         if error is None:
             done.set_result(result)
-        elif isinstance(error, StopIteration):  # no future takes it
-            done.set_exception(RuntimeError("StopIteration"))
+        elif isinstance(error, UNFIT):
+            done.set_exception(RuntimeError(named(error)))
         else:
             done.set_exception(error)
 

@@ -18,6 +18,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
 from treadle.lang.json_schema import validator
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
+from treadle.work.raised import named
 
 from .api import McpServer, McpSessions, McpTool, ProviderError, Visit
 from .handlers import run_handler
@@ -224,11 +225,11 @@ class ToolWork:
             raise
         except TreadleError as error:
             return _error(error.message)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             if is_revoked(error):
                 raise
             # A tool may raise anything; the model is told, and the run goes on (S32).
-            return _error(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            return _error(named(error))
         return Done(value={"output": await self.payloads.slim(job, output, PART_BYTES_MAX)})
 
 

@@ -32,8 +32,6 @@ async def attempt(step: Step[..., Any], arguments: dict[str, Value], now: Curren
         return Done(status="error", error=told.to_value())
     except TreadleError as error:
         return Done(status="error", error=error.to_value())
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
         if is_revoked(error):
             raise

@@ -301,7 +301,7 @@ class StepRun:
             if isinstance(outcome.result, dict | list):
                 # Keys stand as a frame would bring them back: a worker that dies changes nothing.
                 outcome = msgspec.structs.replace(outcome, result=to_value(outcome.result))
-        except (StaysOpen, KeyboardInterrupt, GeneratorExit):
+        except StaysOpen:
             raise
         except BaseException as error:  # a tool that raises where it should report
             if is_revoked(error):

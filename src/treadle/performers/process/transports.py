@@ -347,8 +347,6 @@ async def _called(function: Callable[..., Any], payload: Value, job: Job, bytes_
         raise
     except TimeoutError as error:
         return Done(status="timeout", error=_timed_out(words(error) or "the function timed out"))
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
         if is_revoked(error):
             raise

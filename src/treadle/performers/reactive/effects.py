@@ -31,7 +31,7 @@ from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value, encode, to_value
 from treadle.tools.protocol import Tool, ToolCall
 from treadle.tools.registry import ToolRegistry, UnknownTool
-from treadle.work.job import Done, Job, StaysOpen
+from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named, trace, words
 
 from . import requests
@@ -88,7 +88,9 @@ async def _execute(run: Callable[[Call[Any]], Awaitable[Any]], effect: Effect, c
         return Done(status="timeout", error=known.to_value(), by=effect.entrypoint)
     except TreadleError as error:
         return Done(status="error", error=error.to_value(), by=effect.entrypoint)
-    except Exception as error:
+    except BaseException as error:  # `sys.exit()` too: it ends the call, not the worker
+        if is_revoked(error):
+            raise
         details = {"traceback": trace(error, hidden=(__file__,))}
         known = TreadleError(named(error), cls="transport", code="EXECUTOR_FAILED", details=details)
         return Done(status="error", error=known.to_value(), by=effect.entrypoint)
