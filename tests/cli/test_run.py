@@ -231,7 +231,9 @@ def test_state_travels_in_time(cli: Cli, write: Write) -> None:
     cli("cancel", "r")
     assert cli("state", "r", "--at", "1", "--json", code=0).json == {"policy_id": 1}
     error = cli("state", "r", "--at", "9", "--json", code=2).error
-    assert "its last is 2" in error["message"]
+    assert (error["code"], error["details"]) == ("NO_SUCH_RECORD", {"first": 1, "last": 2})
+    assert "choose one from 1 to 2" in error["message"]
+    assert cli("fork", "r", "--at", "9", "--json", code=2).error == error
 
 
 def test_journal_trace_and_engine_state(cli: Cli, write: Write) -> None:

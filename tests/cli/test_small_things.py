@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from treadle.cli.form import asked
+from treadle.cli.main import app
 
 from .conftest import Cli
 
 Write = Callable[[str, str], Path]
 
 
-@pytest.mark.parametrize("command", ["run", "list", "task complete", "events"])
-def test_help_of_options_shows_words_not_types(cli: Cli, command: str) -> None:
-    said = cli(*command.split(), "--help", code=0).out
-    assert "list[" not in said
-    assert "9223372036854775807" not in said
+def commands(group: Any = None, *names: str) -> Iterator[tuple[str, ...]]:
+    """Every command there is."""
+    for name, command in (group or get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *names, name)
+        else:
+            yield *names, name
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
+def test_help_shows_words_not_types(cli: Cli, command: tuple[str, ...]) -> None:
+    said = cli(*command, "--help", code=0).out
+    for type in ("list[", "<bool>", "<str>", "<int", "9223372036854775807"):
+        assert type not in said
+
+
+def test_help_says_which_arguments_there_may_be_several_of(cli: Cli) -> None:
+    assert "treadle resume [OPTIONS] [ID]..." in cli("resume", "--help", code=0).out
+    assert "treadle check [OPTIONS] FILE..." in cli("check", "--help", code=0).out
+    assert "treadle task show [OPTIONS] ID" in cli("task", "show", "--help", code=0).out
 
 
 def test_a_number_beyond_all_numbers_is_refused(cli: Cli) -> None:

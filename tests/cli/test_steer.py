@@ -254,7 +254,7 @@ def test_fork_goes_on_from_a_record(cli: Cli, write: Write) -> None:
     assert document["forked_from"] == {"run": "r7", "seq": 1}
     assert [wait["name"] for wait in document["waiting_for"]] == ["approve"]
     assert cli("show", "r7", "--json").json["status"] == "completed"
-    assert cli("fork", "r7", "--at", "99", "--json", code=1).error["code"] == "NO_SUCH_RECORD"
+    assert cli("fork", "r7", "--at", "99", "--json", code=2).error["code"] == "NO_SUCH_RECORD"
 
 
 def test_fork_under_another_definition(cli: Cli, write: Write) -> None:

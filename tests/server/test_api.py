@@ -249,6 +249,37 @@ async def test_fork_replay_and_diff(http: httpx.AsyncClient) -> None:
     assert found.keys() == {"left", "right", "equal", "differences"}
 
 
+async def test_a_record_that_is_not_there_is_404_wherever_it_is_asked_for(http: httpx.AsyncClient) -> None:
+    await deployed(http, greet=FLOW)
+    await started(http, id="a")
+    await waited(http, "a")
+    last = (await http.get("/runs/a")).json()["version_no"]
+    told = [
+        await http.get("/runs/a/state", params={"at": 999}),
+        await http.get("/runs/a/graph", params={"at": 999}),
+        await http.post("/runs/a/fork", json={"at": 999}),
+    ]
+    for answer in told:
+        problem = refused(answer, 404, "NO_SUCH_RECORD")
+        assert problem["details"] == {"first": 1, "last": last}
+    assert (await http.get("/runs/a/state", params={"at": last})).status_code == 200
+
+
+async def test_who_deployed_forked_and_collected_is_written_down(
+    http: httpx.AsyncClient, engine: Engine
+) -> None:
+    http.headers.update({"x-treadle-user": "ann", "x-treadle-roles": "admin"})
+    await deployed(http, greet=FLOW)
+    await started(http, id="a")
+    await waited(http, "a")
+    await http.post("/runs/a/fork", json={"id": "b"})
+    await http.post("/gc")
+    told = {entry["code"]: entry.get("by") for entry in await engine.diagnostics()}
+    assert (told["DEPLOYED"], told["COLLECTED"]) == ("ann", "ann")
+    (first, *_) = await (await engine.run("b")).journal()
+    assert first["event"]["forked_from"]["by"] == "ann"
+
+
 async def test_a_run_that_is_not_there_is_404(http: httpx.AsyncClient) -> None:
     for path in ("/runs/x", "/runs/x/events", "/runs/x/state", "/runs/x/journal", "/runs/x/graph"):
         refused(await http.get(path), 404, "RUN_NOT_FOUND")

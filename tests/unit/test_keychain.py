@@ -142,6 +142,13 @@ async def test_a_secret_of_a_cloud_that_is_missing_is_named_by_its_entry():
     }
     with pytest.raises(SecretMissing, match="treadle secret set openai`"):
         await keychain(entry).resolve("openai")
+    other = Secrets({"openai": {"token": "sk-1234567890"}}, env={})
+    with pytest.raises(
+        SecretMissing, match="'openai' has the fields token, and the entry wants 'api_key'"
+    ) as no:
+        await keychain(entry, secrets=other).resolve("openai")
+    assert "treadle secret set openai --field token=… --field api_key=…" in no.value.message
+    assert "projects/1" not in no.value.message
 
 
 @pytest.mark.parametrize(

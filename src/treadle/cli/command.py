@@ -14,22 +14,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo, OptionInfo
 
 from treadle.kernel.errors import TreadleError
 
 from . import moments, stdout
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output
+from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
 
 DEFAULT_STORE: Final = "sqlite:///treadle.db"
-# No sequence and no count is larger.
-NUMBER_MAX: Final = 2**63 - 1
 # How long a process that is done finishes what it does for the runs of others.
 LEAVE_S: Final = 30
 NAMED_MAX: Final = 3
@@ -210,7 +208,9 @@ class Commands:
             app.add_typer(home, name=self.group, rich_help_panel=self.panel)
             panel = "Commands"
         for name, examples, body in self.made:
-            home.command(name, epilog=_examples(examples), rich_help_panel=panel)(_invocable(body))
+            home.command(name, cls=PlainCommand, epilog=_examples(examples), rich_help_panel=panel)(
+                _invocable(body)
+            )
 
 
 def _invocable(body: Body) -> Callable[..., None]:
@@ -220,8 +220,6 @@ def _invocable(body: Body) -> Callable[..., None]:
         p.name: p.annotation for p in asked if isinstance(p.annotation, type) and is_dataclass(p.annotation)
     }
     own = [one for p in asked for one in (_options_of(groups[p.name]) if p.name in groups else [p])]
-    for parameter in own:
-        _plain_help(parameter)
 
     def invoke(ctx: typer.Context, **values: Any) -> None:
         defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
@@ -237,30 +235,23 @@ def _invocable(body: Body) -> Callable[..., None]:
             raise typer.Exit(code)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
+    shown = [
+        *(parameter.replace(kind=keyword) for parameter in own),
+        inspect.Parameter("store", keyword, default=None, annotation=_STORE),
+        inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
+        inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
+    ]
+    for parameter in shown:
+        say_plainly(parameter)
     invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-            *(parameter.replace(kind=keyword) for parameter in own),
-            inspect.Parameter("store", keyword, default=None, annotation=_STORE),
-            inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
-            inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
+            *shown,
         ]
     )
     invoke.__annotations__ = {}
     invoke.__doc__ = body.__doc__
     return invoke
-
-
-def _plain_help(parameter: inspect.Parameter) -> None:
-    """Says in words what help would show as a type: `<list[str]>`, `<int range> [1<=x<=9223372036854775807]`."""
-    kind, *told = get_args(parameter.annotation) or (None,)
-    for info in told:
-        if not isinstance(info, OptionInfo | ArgumentInfo):
-            continue
-        if info.max == NUMBER_MAX:
-            info.max = None  # it is checked all the same, but nobody wants to read it
-        if info.metavar is None and kind is not bool:
-            info.metavar = parameter.name.rstrip("_").upper()
 
 
 def _options_of(group: type) -> list[inspect.Parameter]:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from . import completing, finding, inputs
-from .command import NUMBER_MAX, RUN, Commands, Session
+from .command import RUN, Commands, Session
 from .moments import instant_ns
 from .output import Usage
+from .plain_help import NUMBER_MAX
 from .view import listed
 
 commands = Commands(RUN)

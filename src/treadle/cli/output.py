@@ -43,6 +43,7 @@ _USAGE_CODES: Final = frozenset(
     [
         "EXTRA_MISSING",
         "INPUT_INVALID",
+        "NO_SUCH_RECORD",
         "PRICES_INVALID",
         "RUN_EXISTS",
         "RUN_NOT_FOUND",

@@ -11,10 +11,11 @@ from treadle.kernel.errors import RunFailed
 
 from . import completing, inputs
 from .bulk import Bulk, Chosen, each
-from .command import NUMBER_MAX, STEER, App, Commands, Session
+from .command import STEER, App, Commands, Session
 from .driving import drive, last_event
 from .loading import one
 from .output import Usage, worst
+from .plain_help import NUMBER_MAX
 from .view import outcome
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from . import completing, finding, form, inputs
-from .command import NUMBER_MAX, STEER, App, Commands, Session
+from .command import STEER, App, Commands, Session
 from .driving import drive
 from .moments import moment
+from .plain_help import NUMBER_MAX
 from .steer import marked
 from .view import outcome
 

@@ -208,6 +208,13 @@ class RunNotFound(TreadleError):
     code = "RUN_NOT_FOUND"
 
 
+class NoSuchRecord(TreadleError):
+    """The run has no record of this number."""
+
+    cls = "user"
+    code = "NO_SUCH_RECORD"
+
+
 class RunExists(TreadleError):
     """A run with this id exists already, with another definition or input. Choose another id."""
 

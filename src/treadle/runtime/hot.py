@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.kernel.errors import BlobMissing, JournalCorrupt, ReplayDiffers, RunTooOld
+from treadle.kernel.errors import BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
 from treadle.kernel.history import Stored, opened_by, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
@@ -92,6 +92,13 @@ def load_state(
 ) -> RunState:
     """A run as it was at a record (the last one by default): the nearest snapshot, then the tail
     decided again. With `genesis`, every record is decided again, and every snapshot compared."""
+    if until_seq is not None and not reads.journal(row.no, after_seq=until_seq - 1, until_seq=until_seq):
+        last = _last_seq(row, reads)
+        raise NoSuchRecord(
+            f"{row.id} has no record {until_seq}; its last is {last}: choose one from 1 to {last}",
+            where=row.id,
+            details={"first": 1, "last": last},
+        )
     cut = reads.snapshot(row.no, until_seq=1 if genesis else until_seq)
     records = reads.journal(row.no, after_seq=cut[0] if cut else 0, until_seq=until_seq)
     if cut is not None:
@@ -134,6 +141,12 @@ def _check_stored(row: RunRow, stored: Stored, reads: Reads) -> None:
         if not reads.has_blob(checksum):
             where = f"{row.id}#{stored.seq}"
             raise BlobMissing(f"{where} stored {checksum}, which is not there any more", where=where)
+
+
+def _last_seq(row: RunRow, reads: Reads) -> int:
+    cut = max(reads.snapshot_seqs(row.no), default=0)
+    tail = reads.journal(row.no, after_seq=cut)
+    return tail[-1].seq if tail else cut
 
 
 def _compare(row: RunRow, state: RunState, reads: Reads) -> None:

@@ -52,8 +52,6 @@ def fork(
         source = load_state(row, desk.store, desk.registry, desk.blobs, until_seq=at)
     except (ReplayDiffers, JournalCorrupt) as error:
         raise _before(error, id) from error
-    if at is not None and source.seq != at:
-        raise Unsupported(f"{id} has no record {at}; its last is {source.seq}", code="NO_SUCH_RECORD")
     digest = definition.digest if definition is not None else source.definition
     loaded = desk.registry.load(digest)
     if loaded.row.dialect != source.dialect:

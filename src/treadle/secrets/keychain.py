@@ -137,8 +137,22 @@ class Keychain:
         fields = dict(found)
         for to, source in wanted.items():
             value = found.get(str(source), found.get(str(to)))
-            fields[str(to)] = await self._one(str(source)) if value is None else value
+            fields[str(to)] = (
+                await self._elsewhere(name, str(to), str(source), found) if value is None else value
+            )
         return fields
+
+    async def _elsewhere(self, name: str, to: str, source: str, found: Mapping[str, str]) -> str:
+        """A field that the entry's own secret does not have. What is asked for is that field, under the name that
+        `check` told of: what a cloud calls it is no name that anybody here could store a secret under."""
+        try:
+            return await self._one(source)
+        except SecretMissing:
+            raise SecretMissing(
+                f"the secret {name!r} has the fields {', '.join(found)}, and the entry wants {to!r}; "
+                f"store that too: treadle secret set {name} {' '.join(f'--field {field}=…' for field in [*found, to])}",
+                details={"name": name, "field": to},
+            ) from None
 
     def _one_field(self, name: str, wanted: Mapping[str, Any], value: str) -> Secret:
         """A secret that is one text fills the entry's one field; it cannot be shared out among several."""

@@ -26,14 +26,14 @@ class Bundles:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def deploy(self, files: Sequence[File]) -> list[Definition]:
+    async def deploy(self, files: Sequence[File], *, by: str | None) -> list[Definition]:
         """Compiles all of them and claims their versions; all or nothing."""
-        return await asyncio.to_thread(self._deploy, files)
+        return await asyncio.to_thread(self._deploy, files, by)
 
-    def _deploy(self, files: Sequence[File]) -> list[Definition]:
+    def _deploy(self, files: Sequence[File], by: str | None) -> list[Definition]:
         found = self._load(files)  # every problem is found before anything is claimed
         for definition in found:
-            self._engine.deploy(definition)
+            self._engine.deploy(definition, by=by)
         return found
 
     async def check(self, files: Sequence[File]) -> list[dict[str, Any]]:

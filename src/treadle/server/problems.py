@@ -29,6 +29,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "ORIGIN_REFUSED": 403,
     "ROUTE_NOT_FOUND": 404,
     "RUN_NOT_FOUND": 404,
+    "NO_SUCH_RECORD": 404,
     "TASK_NOT_FOUND": 404,
     "DEFINITION_NOT_FOUND": 404,
     "BLOB_MISSING": 404,

@@ -110,7 +110,7 @@ class _Runner:
         try:
             starting = asyncio.create_task(
                 asyncio.create_subprocess_exec(
-                    *("/bin/sh", "-c", waits, self._shell, entry["command"]),
+                    *(*_gatekeeper(), waits, self._shell, entry["command"]),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=out.fd,
                     stderr=err.fd,
@@ -186,6 +186,14 @@ async def _kill_group(process: asyncio.subprocess.Process) -> None:
 def _default_shell() -> str:
     """bash where there is one, because that is what people write; else the system's sh."""
     return shutil.which("bash") or "/bin/sh"
+
+
+@cache
+def _gatekeeper() -> tuple[str, ...]:
+    """A shell that hands the environment on as it is: dash drops names that no shell could set, and `-p` keeps bash
+    from reading files that the environment names."""
+    shell = _default_shell()
+    return (shell, "-p", "-c") if shell.endswith("bash") else (shell, "-c")
 
 
 def _environment(extra: dict[str, Any], call: ToolCall) -> dict[str, str]:

@@ -54,6 +54,17 @@ async def test_env_cwd_and_stdin(run, tmp_path, monkeypatch):
     assert outcome.result["stdout"] == f"{tmp_path}/sub\nme::key-1\nfed"
 
 
+async def test_names_that_no_shell_could_set_reach_the_command(run):
+    outcome = await run("shell", {"cmd": "env | grep -c '^a.b-c=1$'", "env": {"a.b-c": "1"}})
+    assert outcome.result["stdout"] == "1\n"
+
+
+async def test_a_command_without_input_reads_nothing(run):
+    assert (await run("shell", {"cmd": "cat; echo end"})).result["stdout"] == "end\n"
+    fed = await run("shell", {"cmd": "cat", "stdin": "\nfirst\nsecond"})
+    assert fed.result["stdout"] == "\nfirst\nsecond"
+
+
 async def test_a_missing_folder_or_shell_is_an_outcome(run, tmp_path):
     outcome = await run("shell", {"cmd": "true", "cwd": str(tmp_path / "none")})
     assert outcome.error["kind"] == "not_found"

@@ -15,7 +15,7 @@ from treadle.server import bodies, scope
 from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes
+from treadle.server.routing import Document, Routes, actor_of
 
 from .runs import Limit, engine_of, picture
 
@@ -31,7 +31,7 @@ async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = Fal
         return Document({"ok": not any(p["severity"] == "error" for p in problems), "problems": problems})
     engine = engine_of(request)
     before = {row["digest"] for row in await engine.definitions()}
-    found = {definition.name for definition in await bundles.deploy(body.files)}
+    found = {definition.name for definition in await bundles.deploy(body.files, by=actor_of(request).user)}
     rows = [row for row in await engine.definitions() if row["name"] in found]
     new = any(row["digest"] not in before for row in rows)
     return Document({"items": rows}, 201 if new else 200)

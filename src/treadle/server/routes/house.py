@@ -11,7 +11,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.server import bodies, scope
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes
+from treadle.server.routing import Document, Routes, actor_of
 
 from .runs import engine_of
 
@@ -98,4 +98,4 @@ async def doctor(request: Request) -> Any:
 @routes.answers("POST", "/gc", ADMIN)
 async def collect(request: Request, body: bodies.Collect | None = None) -> Any:
     """Removes ended runs past their retention date."""
-    return await engine_of(request).gc(dry_run=body.dry_run if body else False)
+    return await engine_of(request).gc(dry_run=body.dry_run if body else False, by=actor_of(request).user)

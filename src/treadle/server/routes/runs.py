@@ -240,6 +240,7 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
         at=asked.at,
         definition=asked.definition,
         new_id=None if asked.id is None else checked_id(asked.id),
+        by=actor_of(request).user,
     )
     return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
