@@ -12,6 +12,8 @@ from textwrap import dedent
 from typing import Any
 
 from treadle.dialects.playbook import DIALECT
+from treadle.dialects.playbook.machine import PlaybookMachine
+from treadle.dialects.playbook.slices import Slices
 from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent, Receipt, make_reference
 from treadle.kernel.values import Value, decode, digest, encode, to_value
@@ -114,11 +116,13 @@ class Lab:
         *,
         secrets: dict[str, Any] | None = None,
         strict: bool = False,
+        slices: Slices | None = None,
     ) -> None:
         self.definition = compile_text(text, strict=strict)
         functions: dict[str, Callable[..., Any]] = {"echo": echo, **(tools or {})}
         self.tools = {kind: FakeTool(kind, function) for kind, function in functions.items()}
-        self.driver = Driver(DIALECT.machine, self.definition.body, name=self.definition.name)
+        machine = DIALECT.machine if slices is None else PlaybookMachine(slices)
+        self.driver = Driver(machine, self.definition.body, name=self.definition.name)
         self.performer = PipelinePerformer(self.tools)
         self.checkpoints: dict[str, Value] = {}
         self.frames: list[Any] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.dialects.playbook import marking
+from treadle.dialects.playbook.slices import SLICES, Slices
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Cancel, Patch
 from treadle.tools.protocol import ToolCall
@@ -66,12 +66,8 @@ MANY = """
 """
 
 
-def test_events_stand_in_causal_order_however_many_one_decision_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(marking, "EVENTS_MAX", 20)
-    monkeypatch.setattr(marking, "EVENTS_HARD_MAX", 25)
-    lab = Lab(MANY).run().advance(3).replays()
+def test_events_stand_in_causal_order_however_many_one_decision_has() -> None:
+    lab = Lab(MANY, slices=Slices(events=20, events_hard=25)).run().advance(3).replays()
     assert (lab.status, lab.result) == ("completed", "done")
     types = lab.types()
     last = len(types) - 1 - types[::-1].index("loop.iteration.failed")
@@ -84,9 +80,7 @@ def test_events_stand_in_causal_order_however_many_one_decision_has(
 
 def test_a_cancelled_run_says_so_though_events_wait_to_be_told() -> None:
     lab = Lab(MANY).run()
-    lab.driver.run.state["backlog"] = [
-        {"type": "late", "step": str(n)} for n in range(2 * marking.EVENTS_MAX)
-    ]
+    lab.driver.run.state["backlog"] = [{"type": "late", "step": str(n)} for n in range(2 * SLICES.events)]
     lab.driver.feed(Cancel(reason="enough"))
     assert lab.types()[-1] == "execution.cancelled"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.dialects.playbook import loops
+from treadle.dialects.playbook.slices import Slices
 from treadle.kernel.values import decode_trusted, encode
 from treadle.tools.protocol import ToolCall
 
@@ -188,18 +188,19 @@ def test_the_marking_does_not_grow_with_the_loop() -> None:
     assert manifest["count"] == 8_000
 
 
-def test_the_references_of_chunks_do_not_pile_up_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_references_of_chunks_do_not_pile_up_either() -> None:
     """Large results make many chunks; their references are stored level by level."""
-    monkeypatch.setattr(loops, "CHUNK_ITEMS_MAX", 2)
-    monkeypatch.setattr(loops, "FOLD_PARTS", 3)
-    lab = Lab("""
+    lab = Lab(
+        """
     workflow:
       - step: each
         loop: {in: "{{ range(workload.n) }}", iterator: n, spec: {mode: parallel, max_in_flight: 4}}
         tool: {kind: echo, value: "{{ n }}"}
         next: {arcs: [{step: check}]}
       - {step: check, tool: {kind: echo, value: ["{{ each.results | list }}", "{{ each.results[100] }}", "{{ each.results | length }}"]}}
-    """).start({"n": 101})
+    """,
+        slices=Slices(chunk_items=2, fold_parts=3),
+    ).start({"n": 101})
     most = 0
     while open_ := lab.driver.open("step"):
         lab.perform(open_[-1] if len(open_) % 2 else open_[0])

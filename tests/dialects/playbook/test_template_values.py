@@ -10,6 +10,7 @@ import pytest
 
 from treadle.dialects.playbook.edition import edition
 from treadle.dialects.playbook.handles import Scope
+from treadle.dialects.playbook.slices import Slices
 from treadle.dialects.playbook.templates import Field
 from treadle.kernel.errors import ExpressionError
 
@@ -178,16 +179,17 @@ def test_check_finds_what_has_no_value_where_it_can_be_seen(text: str) -> None:
     assert (problem.severity, problem.line) == ("error", 1)
 
 
-def test_a_net_that_doubles_its_tokens_fails_before_it_fills_the_store(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("treadle.dialects.playbook.marking.TOKENS_MAX", 50)
+def test_a_net_that_doubles_its_tokens_fails_before_it_fills_the_store() -> None:
     steps = "\n".join(
         f"  - {{step: s{n}, tool: {{kind: noop}}, next: {{spec: {{mode: inclusive}}, "
         f"arcs: [{{step: s{n + 1}}}, {{step: s{n + 1}}}]}}}}"
         for n in range(30)
     )
-    lab = Lab(f"workflow:\n{steps}\n  - {{step: s30, tool: {{kind: noop}}}}").run().replays()
+    lab = (
+        Lab(f"workflow:\n{steps}\n  - {{step: s30, tool: {{kind: noop}}}}", slices=Slices(tokens=50))
+        .run()
+        .replays()
+    )
     assert (lab.status, lab.error["code"]) == ("failed", "LIMIT_EXCEEDED")
     assert "50 tokens" in lab.error["message"]
 

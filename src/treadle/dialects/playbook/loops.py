@@ -31,12 +31,8 @@ from .refs import Ref
 from .states import TokenState, Tracker, WrittenState
 
 AHEAD_MAX: Final = 1024
-CHUNK_ITEMS_MAX: Final = 1024
-CHUNK_BYTES_MAX: Final = 32 * 1024
 # Results that come free all at once, behind a slow item, are cut into chunks of this size.
 CUT_BYTES_MAX: Final = 256 * 1024
-# So many chunks of one level become one of the next.
-FOLD_PARTS: Final = 256
 # So many iterations at most are in one lease of a local loop: their events fit into one decision.
 LEASE_ITEMS_MAX: Final = 64
 LEASE_BYTES_MAX: Final = 64 * 1024
@@ -223,13 +219,13 @@ def kept(turn: Turn, name: str, tracker: Tracker, part: int, reference: Value) -
 
 
 def _fold(turn: Turn, name: str, tracker: Tracker) -> None:
-    parts = tracker["parts"]
-    for start in range(len(parts) - FOLD_PARTS + 1):
+    parts, count = tracker["parts"], turn.slices.fold_parts
+    for start in range(len(parts) - count + 1):
         level = parts[start]["level"]
         first_of_level = start == 0 or parts[start - 1]["level"] != level
-        group = parts[start : start + FOLD_PARTS]
+        group = parts[start : start + count]
         if first_of_level and all(e["stored"] and e["level"] == level for e in group):
-            del parts[start : start + FOLD_PARTS]
+            del parts[start : start + count]
             _keep(turn, name, tracker, _manifest([e["stored"] for e in group]), level + 1, at=start)
             return
 
@@ -237,7 +233,7 @@ def _fold(turn: Turn, name: str, tracker: Tracker) -> None:
 def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
     """Puts full chunks of results away (in 0.1.0 a worker did). One slow item may have held back many: they
     leave in several chunks, in slices if need be."""
-    while is_full(tracker):
+    while is_full(turn, tracker):
         if not turn.room:
             turn.again = True
             return
@@ -247,9 +243,10 @@ def keep_chunks(turn: Turn, name: str, tracker: Tracker) -> None:
         tracker["chunk"], tracker["chunk_bytes"] = chunk[count:], tracker["chunk_bytes"] - size
 
 
-def is_full(tracker: Tracker) -> bool:
+def is_full(turn: Turn, tracker: Tracker) -> bool:
     """Whether results wait that are too many to stay in the marking."""
-    return len(tracker["chunk"]) >= CHUNK_ITEMS_MAX or tracker["chunk_bytes"] >= CHUNK_BYTES_MAX
+    slices = turn.slices
+    return len(tracker["chunk"]) >= slices.chunk_items or tracker["chunk_bytes"] >= slices.chunk_bytes
 
 
 def _cut(chunk: list[Value], size: int) -> tuple[int, int]:

@@ -41,6 +41,7 @@ from .needs import pick
 from .pipeline import failure, template_failure
 from .refs import KEYCHAIN, Ref
 from .routing import admitted
+from .slices import SLICES, Slices
 from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
 from .stored import by_reference
 
@@ -53,8 +54,11 @@ class PlaybookMachine(KeepingMachine):
     dialect = "playbook"
     version = CURRENT
     # One value is small or a reference; how many of them one step names is the author's choice. What
-    # can be sliced is (`marking.BYTES_MAX`); the arguments of one step cannot.
+    # can be sliced is (`slices.Slices`); the arguments of one step cannot.
     traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, record_bytes_max=16 * 1024 * 1024)
+
+    def __init__(self, slices: Slices = SLICES) -> None:
+        self._slices = slices
 
     def load(self, body: Value) -> Playbook:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.
@@ -71,7 +75,7 @@ class PlaybookMachine(KeepingMachine):
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
         with _surroundings(ctx):
-            turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx)
+            turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx, self._slices)
             turn.emit("playbook.started", data={"entry": definition.entry})
             if definition.keychain:
                 return self._prove(turn)
@@ -79,7 +83,7 @@ class PlaybookMachine(KeepingMachine):
 
     def step(self, definition: Playbook, state: PlaybookState, event: Event, ctx: Context) -> Decision:
         with _surroundings(ctx):
-            turn = Turn(definition, state, ctx)
+            turn = Turn(definition, state, ctx, self._slices)
             match event:
                 case Receipt():
                     return self._receipt(turn, event)
@@ -95,7 +99,7 @@ class PlaybookMachine(KeepingMachine):
 
     def cancel(self, definition: Playbook, state: PlaybookState, event: Cancel, ctx: Context) -> Decision:
         with _surroundings(ctx):
-            return self._cancel(Turn(definition, state, ctx), event)
+            return self._cancel(Turn(definition, state, ctx, self._slices), event)
 
     def _cancel(self, turn: Turn, event: Cancel) -> Decision:
         definition, state = turn.playbook, turn.state

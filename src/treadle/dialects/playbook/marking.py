@@ -23,19 +23,12 @@ from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
 from .refs import Ref
+from .slices import SLICES, Slices
 from .states import PlaybookState, StepEntry, TokenState
 from .stored import by_reference
 
-INTENTS_MAX: Final = 56
-EVENTS_MAX: Final = 200
-EVENTS_HARD_MAX: Final = 250
-BYTES_MAX: Final = 384 * 1024
-# So much is put away in one decision, about; what is left waits for the next.
-STORED_BYTES_MAX: Final = 4 * 1024 * 1024
 # Where a record is full, what is larger than this goes by reference. A reference has about half of it.
 SPARE_BYTES_MAX: Final = 2048
-# A net that doubles its tokens at each of thirty steps would fill the store with its marking.
-TOKENS_MAX: Final = 100_000
 
 
 def new_state(workload: dict[str, Value]) -> PlaybookState:
@@ -62,13 +55,15 @@ def new_state(workload: dict[str, Value]) -> PlaybookState:
 class Turn:
     """One decision in the making."""
 
-    def __init__(self, playbook: Playbook, state: PlaybookState, ctx: Context) -> None:
-        self.playbook, self.state, self.ctx = playbook, state, ctx
+    def __init__(
+        self, playbook: Playbook, state: PlaybookState, ctx: Context, slices: Slices = SLICES
+    ) -> None:
+        self.playbook, self.state, self.ctx, self.slices = playbook, state, ctx, slices
         # What an earlier record had no room for happened before anything of this one.
         backlog = state["backlog"]
-        self.events: list[dict[str, Value]] = backlog[:EVENTS_MAX]
+        self.events: list[dict[str, Value]] = backlog[: slices.events]
         if backlog:
-            state["backlog"] = backlog[EVENTS_MAX:]
+            state["backlog"] = backlog[slices.events :]
         self.intents: list[Intent] = []
         self.cancelled: list[str] = []
         self.bytes = 0
@@ -82,15 +77,15 @@ class Turn:
     @property
     def room(self) -> bool:
         return (
-            len(self.intents) < INTENTS_MAX
-            and len(self.events) < EVENTS_MAX
-            and self.bytes < BYTES_MAX
-            and self.stored < STORED_BYTES_MAX
+            len(self.intents) < self.slices.intents
+            and len(self.events) < self.slices.events
+            and self.bytes < self.slices.bytes
+            and self.stored < self.slices.stored_bytes
         )
 
     def emit(self, type: str, **data: Value) -> None:
         event = {"type": type, **data}
-        if self.state["backlog"] or len(self.events) >= EVENTS_HARD_MAX:
+        if self.state["backlog"] or len(self.events) >= self.slices.events_hard:
             self.state["backlog"].append(event)
         else:
             self.events.append(event)
@@ -168,7 +163,7 @@ class Turn:
             return params
         if "ctx" in params:
             params["ctx"] = {key: self.light(value) for key, value in params["ctx"].items()}
-        if len(encode(params)) <= BYTES_MAX:
+        if len(encode(params)) <= self.slices.bytes:
             return params
         for scope in ("workload", "ctx", "args"):
             if scope in params:
@@ -182,7 +177,7 @@ class Turn:
     def _recorded(self, value: Value) -> Value:
         """A value that this record shows, whatever else it has to show."""
         size = len(encode(value))
-        full = self.bytes + size > BYTES_MAX
+        full = self.bytes + size > self.slices.bytes
         kept = self.light(value, min(SPARE_BYTES_MAX, self.playbook.inline_bytes_max) if full else None)
         self.bytes += size if kept is value else len(encode(kept))
         return kept
@@ -243,9 +238,9 @@ class Turn:
         """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
         for its arguments to be stored."""
         state = self.state
-        if len(state["tokens"]) >= TOKENS_MAX and self.ctx.machine > 1:
+        if len(state["tokens"]) >= self.slices.tokens and self.ctx.machine > 1:
             raise LimitExceeded(
-                f"more than {TOKENS_MAX:,} tokens at once, the last on {step!r}: its arcs make more than they "
+                f"more than {self.slices.tokens:,} tokens at once, the last on {step!r}: its arcs make more than they "
                 "consume; join branches (admit.join), or let mode be exclusive"
             )
         state["n"] += 1

@@ -7,9 +7,9 @@ one token of them: thirty such steps in a row make a thousand million. A run of 
 
 from __future__ import annotations
 
-from .marking import TOKENS_MAX
 from .net import Net, always
 from .reading import Reader
+from .slices import SLICES
 
 
 def tokens_multiply(reader: Reader, net: Net) -> None:
@@ -25,11 +25,11 @@ def tokens_multiply(reader: Reader, net: Net) -> None:
     while ready:
         name = ready.pop(0)
         made = min(tokens[name], 1) if _joins(net, name) else tokens[name]
-        if made > TOKENS_MAX:
+        if made > SLICES.tokens:
             reader.warning(
                 "tokens_multiply",
                 net.path(name),
-                f"{made:,} tokens reach {name!r}, more than the {TOKENS_MAX:,} that a run may have",
+                f"{made:,} tokens reach {name!r}, more than the {SLICES.tokens:,} that a run may have",
                 hint="join branches where they meet (spec.policy.admit.join), or let mode be exclusive",
                 rule="000 §4.2",
             )

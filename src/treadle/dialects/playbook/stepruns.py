@@ -251,7 +251,7 @@ def advance_loop(turn: Turn, name: str, step: Step, token: TokenState) -> None:
         loops.stop(turn, name, step, token, "cancelled", "another iteration failed")
     loops.keep_chunks(turn, name, tracker)
     loops.fill(turn, name, step, token, params_of(turn, step, token))
-    if loops.is_over(token) and not tracker["keeping"] and not loops.is_full(tracker):
+    if loops.is_over(token) and not tracker["keeping"] and not loops.is_full(turn, tracker):
         _loop_ended(turn, name, step, token, tracker.get("wrong"))
 
 
