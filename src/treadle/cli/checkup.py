@@ -14,7 +14,7 @@ from treadle.store.open import has_store, is_postgres, read_store, shown, store_
 from treadle.store.owner import OwnerLock
 
 
-def examine(url: str, *, deep: bool = False) -> dict[str, Any]:
+def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) -> dict[str, Any]:
     """How a store is: `ok`, the `problems` that make it not so, and remarks on what waits for whom."""
     path = None if is_postgres(url) else store_path(url)
     if (path is None and not is_postgres(url)) or not has_store(url):
@@ -27,7 +27,7 @@ def examine(url: str, *, deep: bool = False) -> dict[str, Any]:
         }
     reads = read_store(url)
     try:
-        found = doctor.examine(reads, Library(Dialects()).registry(reads), deep=deep)
+        found = doctor.examine(reads, Library(Dialects()).registry(reads), deep=deep, tell=tell)
         runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
         schema = reads.schema_version
         # An idle cell is `running` too; what counts is work that nobody does.
@@ -36,6 +36,7 @@ def examine(url: str, *, deep: bool = False) -> dict[str, Any]:
         reads.close()
     owner = _owner(path) if path is not None else None
     remarks = _remarks(runs, unattended, inbox, due, owner)
+    remarks += [_slow(work, owner) for work in found["open_long"]]
     if not found["checked"]["all"]:
         remarks.append("the store is large, and not all of it was looked at: treadle doctor --deep")
     return {
@@ -50,6 +51,15 @@ def examine(url: str, *, deep: bool = False) -> dict[str, Any]:
         "next_timer": instant_text(due) if due is not None else None,
         "remarks": remarks,
     }
+
+
+def _slow(work: dict[str, Any], owner: int | None) -> str:
+    """Work that is open for long, and what to do about it."""
+    run = work["run"]
+    what = f"{run}: {work['step']} ({work['kind']}) is open since {work['since']}"
+    if owner is None:
+        return f"{what}, and nobody is at it: treadle resume {run}"
+    return f"{what}; process {owner} should be at it: treadle logs {run} shows what it says, treadle cancel {run} gives it up"
 
 
 def _size(path: Path | None) -> int | None:

@@ -37,7 +37,12 @@ async def doctor(
 
     from .checkup import examine
 
-    found = await asyncio.to_thread(examine, cli.store, deep=deep)
+    with cli.out.waiting("looking") as told:
+
+        def tell(checked: dict[str, int]) -> None:
+            told(", ".join(f"{count:,} {what}" for what, count in checked.items()))
+
+        found = await asyncio.to_thread(examine, cli.store, deep=deep, tell=tell)
     if cli.out.as_json:
         cli.out.document(found)
     else:
@@ -46,11 +51,11 @@ async def doctor(
             {
                 key: value
                 for key, value in found.items()
-                if key not in ("ok", "problems", "remarks", "damaged")
+                if key not in ("ok", "problems", "remarks", "damaged", "open_long")
             },
         )
         for remark in found["remarks"]:
-            cli.out.note(f"[yellow]·[/] {remark}")
+            cli.out.note(f"[yellow]·[/] {escape(remark)}")
         for problem in found["problems"]:
             cli.out.note(f"[red]✗[/] {escape(problem)}")
         for damage in found.get("damaged", ()):

@@ -7,7 +7,8 @@ what to write; this module decides how it looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import TreadleError
@@ -180,6 +181,15 @@ class Output:
         for row in rows:
             table.add_row(*(styled(key, row.get(key)) for key in columns))
         self.console.print(table)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
+        """While something takes long: how far it came, for people at a terminal. Everybody else sees nothing."""
+        if self.as_json or not self.people.is_terminal:
+            yield lambda told: None
+            return
+        with self.people.status(what) as status:
+            yield lambda told: status.update(f"{what}: {told}")
 
     def error(self, error: TreadleError) -> int:
         """Says what went wrong and what to do; gives the exit code."""

@@ -8,10 +8,12 @@ are looked at first.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import TERMINAL
+from treadle.kernel.model import ENGINE_KINDS, TERMINAL
+from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
 from .document import records
@@ -22,16 +24,26 @@ from .undecided import is_lasting
 BUDGET_S: Final = 10.0
 PAGE: Final = 200
 SHOWN_MAX: Final = 100
+# Work that is open for so long is told of: nobody may be at it, or it hangs.
+OPEN_LONG_S: Final = 600.0
+# How often whoever waits is told how far it came.
+TELL_S: Final = 0.2
+
+Tell = Callable[[dict[str, int]], None]
 
 
 class _Report:
-    def __init__(self, deep: bool) -> None:
+    def __init__(self, deep: bool, tell: Tell | None) -> None:
+        self._tell, self._told = tell, time.monotonic()
         self.until = None if deep else time.monotonic() + BUDGET_S
         self.damaged: list[dict[str, Any]] = []
         self.checked = {"definitions": 0, "runs": 0, "records": 0, "payloads": 0}
         self.partial = False
 
     def tired(self) -> bool:
+        if self._tell is not None and time.monotonic() - self._told >= TELL_S:
+            self._told = time.monotonic()
+            self._tell(dict(self.checked))
         self.partial = self.partial or (self.until is not None and time.monotonic() > self.until)
         return self.partial
 
@@ -41,10 +53,13 @@ class _Report:
             self.damaged.append(about)
 
 
-def examine(reads: Reads, registry: Registry, *, deep: bool = False) -> dict[str, Any]:
-    """`problems` in words, `damaged` one by one with what to do, and how much was `checked`."""
+def examine(
+    reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None
+) -> dict[str, Any]:
+    """`problems` in words, `damaged` one by one with what to do, work that is `open_long`, and how much was
+    `checked`. `tell` hears now and then how far it came."""
     problems = reads.check()
-    report = _Report(deep)
+    report = _Report(deep, tell)
     _definitions(reads, report)
     _payloads(reads, report, deep)
     _runs(reads, registry, report)
@@ -53,8 +68,34 @@ def examine(reads: Reads, registry: Registry, *, deep: bool = False) -> dict[str
         "ok": not problems,
         "problems": problems,
         "damaged": report.damaged,
+        "open_long": _open_long(reads, registry),
         "checked": {**report.checked, "all": not report.partial},
     }
+
+
+def _open_long(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
+    """Work that was handed out, or should have been, long ago and is not finished; the oldest first."""
+    now_ns, found = time.time_ns(), []
+    for row in reads.working(after_no=0, limit=PAGE):
+        try:
+            opened = load_state(row, reads, registry, BlobCache(reads)).open.values()
+        except TreadleError:
+            continue  # it is among the damaged
+        for intent in opened:
+            if intent.kind not in ENGINE_KINDS and now_ns - intent.at_ns >= OPEN_LONG_S * 10**9:
+                found.append((intent.at_ns, row, intent))
+    found.sort(key=lambda one: one[0])
+    return [
+        {
+            "run": row.id,
+            "workflow": row.workflow,
+            "step": intent.name,
+            "kind": intent.kind,
+            "since": instant_text(at_ns),
+            "seconds": (now_ns - at_ns) // 10**9,
+        }
+        for at_ns, row, intent in found[:SHOWN_MAX]
+    ]
 
 
 def _definitions(reads: Reads, report: _Report) -> None:

@@ -25,7 +25,7 @@ def written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"cannot write {path}: {error.strerror}"
+        said = f"cannot write {path}: {error.strerror}; choose another --store, or let this user write there"
         if error.errno in _FULL:
             raise StoreFull(f"{said}; nothing was lost, make room and go on") from error
         if error.errno in _READ_ONLY:

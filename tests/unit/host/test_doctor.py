@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -98,3 +99,39 @@ async def test_the_doctor_brings_no_store_up_to_date(tmp_path: Path) -> None:
     found: Any = examine(f"sqlite:///{tmp_path}/t.db")
     assert found["schema"] == 1
     assert (tmp_path / "t.db").read_bytes() == before
+
+
+async def test_work_that_is_open_for_long_is_named_with_its_step_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    (tmp_path / "f.yaml").write_text(
+        'metadata: {name: f, version: "1"}\nworkflow: [{step: pay, tool: {kind: shell, cmd: "true"}}]\n'
+    )
+    engine = Engine(url, work=False)
+    engine.deploy(tmp_path / "f.yaml")
+    async with engine:
+        await engine.start("f", id="r1")
+        assert (await engine.doctor())["open_long"] == [], "it has only just been asked for"
+        monkeypatch.setattr("treadle.runtime.doctor.OPEN_LONG_S", 0.0)
+        (work,) = (await engine.doctor())["open_long"]
+        assert (work["run"], work["workflow"], work["step"], work["kind"]) == ("r1", "f", "pay", "step")
+        assert work["since"].endswith("Z")
+        told = " ".join(examine(url)["remarks"])
+        assert f"r1: pay (step) is open since {work['since']}; process {os.getpid()} should be at it" in told
+        assert "treadle logs r1" in told
+        assert "treadle cancel r1" in told
+    found = examine(url)
+    assert found["ok"], "a run that waits is no damage"
+    assert any(remark.endswith("nobody is at it: treadle resume r1") for remark in found["remarks"])
+
+
+async def test_whoever_waits_is_told_how_far_the_doctor_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await made(tmp_path)
+    monkeypatch.setattr("treadle.runtime.doctor.TELL_S", 0.0)
+    told: list[dict[str, int]] = []
+    examine(url, deep=True, tell=told.append)
+    assert told[-1]["runs"] >= 1
+    assert told == sorted(told, key=lambda counts: sum(counts.values()))
