@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, Literal, Protocol
+
+import msgspec
 
 from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
@@ -50,19 +51,17 @@ class Resident(Protocol):
     def revoked(self, intents: Sequence[str]) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Queue:
+class _Queue(msgspec.Struct, eq=False):
     pool: str
     lane: str
-    entries: deque[_Entry] = field(default_factory=deque)
+    entries: deque[_Entry] = msgspec.field(default_factory=deque)
     # How many of the entries wait; the others are gone and will be skipped.
     waiting: int = 0
     # How many the resident has in hand.
     held: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     work: Work
     queue: _Queue
     number: int
@@ -72,7 +71,7 @@ class _Entry:
     lease: str = ""
     expires_ns: int = NEVER_NS
     # Who cannot do it, and why.
-    declined: dict[str, str] = field(default_factory=dict)
+    declined: dict[str, str] = {}
 
 
 class LocalBus:
@@ -96,6 +95,8 @@ class LocalBus:
         self._resident: Resident | None = None
         self._entries: dict[str, _Entry] = {}
         self._queues: dict[tuple[str, str], _Queue] = {}
+        # The same by lane; the lists are replaced, never changed.
+        self._lanes: dict[str, list[_Queue]] = {}
         self._leases: dict[str, _Entry] = {}
         self._seal = Seal()
         self._beyond: dict[str, dict[str, None]] = {}
@@ -112,6 +113,7 @@ class LocalBus:
             self._resident = resident
             self._entries.clear()
             self._queues.clear()
+            self._lanes.clear()
             self._leases.clear()
             self._beyond.clear()
             self._revoked.clear()
@@ -157,7 +159,7 @@ class LocalBus:
         if id in self._entries:
             return False
         pool = work.intent.pool or DEFAULT_POOL
-        queue = self._queue(pool, lane)
+        queue = self._queues.get((pool, lane)) or self._queue(pool, lane)
         if queue.waiting >= self._queue_max:
             self._beyond.setdefault(pool, {})[work.run] = None
             return False
@@ -171,6 +173,7 @@ class LocalBus:
         found = self._queues.get((pool, lane))
         if found is None:
             found = self._queues[pool, lane] = _Queue(pool, lane)
+            self._lanes[lane] = [*self._lanes.get(lane, ()), found]
         return found
 
     def revoke(self, intents: Sequence[str]) -> None:
@@ -213,9 +216,7 @@ class LocalBus:
         taken: list[Work] = []
         room: list[str] = []
         with self._lock:
-            for queue in self._queues.values():
-                if queue.lane != lane:
-                    continue
+            for queue in self._lanes.get(lane, ()):
                 while queue.entries and len(taken) < limit:
                     entry = queue.entries.popleft()
                     if not entry.waits:
@@ -244,10 +245,20 @@ class LocalBus:
         self._tell([entry])
 
     def waiting_in(self, lane: str) -> int:
-        return sum(queue.waiting for queue in list(self._queues.values()) if queue.lane == lane)
+        waiting = 0
+        for queue in self._lanes.get(lane, ()):
+            waiting += queue.waiting
+        return waiting
 
     def held_in(self, lane: str) -> int:
-        return sum(queue.held for queue in list(self._queues.values()) if queue.lane == lane)
+        return sum(queue.held for queue in self._lanes.get(lane, ()))
+
+    def is_idle(self, lane: str) -> bool:
+        """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
+        at_it = 0
+        for queue in self._lanes.get(lane, ()):
+            at_it += queue.waiting + queue.held
+        return at_it == 0
 
     def held(self) -> list[Work]:
         """What the resident has in hand."""
@@ -288,7 +299,7 @@ class LocalBus:
         """Whoever gets this work next goes on from here."""
         with self._lock:
             if entry := self._entries.get(intent):
-                entry.work = replace(entry.work, checkpoint=checkpoint)
+                entry.work = msgspec.structs.replace(entry.work, checkpoint=checkpoint)
 
     def done(self, intent: str, *, revoked: bool = False) -> None:
         """Settled by whoever has it, or `revoked`, which they do not know yet."""

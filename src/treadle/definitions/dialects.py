@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from treadle.dialects import INSTALLED
+from treadle.kernel.machine import Machine
 from treadle.lang.definition import Dialect, Surroundings
 
 
@@ -24,6 +25,11 @@ class Dialects(Mapping[str, Dialect]):
             # Two threads may meet here: all of them get the one that came first.
             return self._loaded.setdefault(name, found.within(self._surroundings))
         return self._loaded[name]
+
+    def machine_at_hand(self, name: str) -> Machine | None:
+        """The machine of a dialect that was needed before."""
+        found = self._loaded.get(name)
+        return None if found is None else found.machine
 
     def __setitem__(self, name: str, dialect: Dialect) -> None:
         """For tests and plug-ins: a dialect of one's own."""

@@ -217,7 +217,9 @@ class Library(Known):
     def at_hand(self, digest: str) -> Loaded | None:
         """A definition that was made ready before."""
         found = self.cache.get(digest)
-        return found if found is not None and found.machine is self.machine_of(found.row.dialect) else None
+        if found is None or found.machine is not self._dialects.machine_at_hand(found.row.dialect):
+            return None
+        return found
 
     def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
@@ -229,9 +231,7 @@ class ByDigest:
     def __init__(self, library: Library, ask: Callable[[Callable[[Reads], Any]], Any]) -> None:
         self._library = library
         self._ask = ask
-
-    def peek(self, digest: str) -> Loaded | None:
-        return self._library.at_hand(digest)
+        self.peek = library.at_hand
 
     def load(self, digest: str) -> Loaded:
         found: Loaded = self._ask(lambda reads: self._library.registry(reads).load(digest))

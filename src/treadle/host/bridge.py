@@ -100,6 +100,7 @@ class Bridge:
         self.signer: Signer | None = None
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
+        self.wants_news = self.watching.wants
         self._asking = Asking(self)
         self._clock = clock
         self._hot_runs = hot_runs
@@ -280,9 +281,6 @@ class Bridge:
         with suppress(EngineStopped):
             self.submit(Write(lambda desk: desk.offer_again(runs), None))
 
-    def wants_news(self, run: str, ended: bool) -> bool:
-        return self.watching.wants(run, ended)
-
     def publish_news(self, news: list[News]) -> None:
         # Asked again, now that it is durable: whoever began to watch since then would not look again.
         heard = [item for item in news if self.watching.wants(item.run, item.ended)]
@@ -297,7 +295,8 @@ class Bridge:
     # --- to the core ---
 
     def submit(self, command: Command) -> None:
-        self._check_process()
+        if self._pid != os.getpid():
+            self._check_process()
         if self.readonly:
             raise Unsupported("this engine only looks; open it without readonly to change something")
         if self._thread is None:

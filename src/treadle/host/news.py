@@ -122,7 +122,9 @@ class Watching:
         """Asked on the core thread: whether anybody would hear news of this run."""
         if self._observers or "" in self._watches:
             return True
-        return any(ended or not watch.end for watch in self._watches.get(run, ()))
+        if (watches := self._watches.get(run)) is None:
+            return False
+        return ended or not all(watch.end for watch in watches)
 
     def watch(self, run: str, *, end: bool = False) -> Watch:
         return Watch(self, run, end=end)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -148,8 +147,12 @@ EVENT_TYPES: dict[str, type[Event]] = {
 REFUSABLE: tuple[type, ...] = (Started, Signal, Domain, Patch, Retry, Cancel, Apply, Reset)
 
 
+_AS_THEY_ARE: Final = (bytes,)
+
+
 def event_value(event: Event) -> dict[str, Any]:
-    return cast("dict[str, Any]", msgspec.to_builtins(event, builtin_types=(bytes,)))
+    value: dict[str, Any] = msgspec.to_builtins(event, builtin_types=_AS_THEY_ARE)
+    return value
 
 
 def event_from_value(kind: str, value: dict[str, Any]) -> Event:
@@ -214,8 +217,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
-@dataclass(slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, kw_only=True):
     """What a machine wants to be so. All of it is validated before any of it is applied.
 
     `status=None` leaves running/waiting to the kernel: running while a worker holds something.
@@ -226,9 +228,9 @@ class Decision:
     """
 
     state: Value
-    events: list[dict[str, Any]] = field(default_factory=list)
-    intents: list[Intent] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = []
+    intents: list[Intent] = []
+    cancel: list[str] = []
     status: Status | None = None
     result: Value = None
     error: dict[str, Any] | None = None
@@ -236,11 +238,10 @@ class Decision:
     more: Value = None
     log: Value = None
     # Payloads that the decision refers to, by digest; they are committed with it (`Context.store`).
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, bytes] = {}
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct):
     """Everything a step may know that is neither state nor event. Replay gives the same."""
 
     now_ns: int
@@ -261,7 +262,7 @@ class Context:
     # On replay only: the `log` of the record, or {"fault": error} where the step had failed.
     logged: Value = None
     # What this step has stored, by digest.
-    stored: dict[str, bytes] = field(default_factory=dict)
+    stored: dict[str, bytes] = {}
     # Only where a journal is read, not decided again: the record at hand. A machine whose code may be missing
     # takes its decision from there.
     recorded: Mapping[str, Any] | None = None

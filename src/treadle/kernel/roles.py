@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from .errors import TreadleError
@@ -83,6 +84,12 @@ class PastMachine(CodeMachine):
     @abstractmethod
     def forget(self, state: Value) -> None:
         """The runtime has dropped this state: what the machine keeps beside it can go."""
+
+
+@cache
+def has_role(machine: type[Machine], role: type[Machine]) -> bool:
+    """`issubclass`. For abstract classes that is a walk through Python, and this is asked at every step."""
+    return issubclass(machine, role)
 
 
 def unavailable(machine: Machine, definition: Any) -> TreadleError | None:

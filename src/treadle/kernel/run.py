@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
 from .ids import intent_id
 from .limits import (
@@ -45,7 +47,7 @@ from .model import (
     Status,
     event_value,
 )
-from .roles import judged
+from .roles import JudgingMachine, has_role, judged
 from .values import Value, encode
 
 GENESIS: Final = bytes(32)
@@ -106,11 +108,12 @@ class RunState:
     @property
     def working(self) -> bool:
         """Whether something will move this run on without time, people or other runs."""
-        return (
-            bool(self.more)
-            or self.pending() is not None
-            or any(intent.kind not in ENGINE_KINDS for intent in self.open.values())
-        )
+        if self.more:
+            return True
+        for intent in self.open.values():
+            if intent.kind not in ENGINE_KINDS:
+                return True
+        return bool(self.signals) and self.pending() is not None
 
     def pending(self) -> Event | None:
         """The event this run owes itself: a continuation, or a signal that came before its await."""
@@ -124,17 +127,15 @@ class RunState:
                             return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
         return None
 
-    def wants_snapshot(self, limits: Limits, *, bytes_more: int = 0, records_more: int = 0) -> bool:
-        """Whether its tail is long enough to be replaced by a snapshot, or would be with one record more."""
-        tail_bytes = self.tail_bytes + bytes_more
+    def wants_snapshot(self, limits: Limits) -> bool:
+        """Whether its tail is long enough to be replaced by a snapshot."""
         return (
-            self.tail_records + records_more >= limits.snapshot_tail_records
-            or tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
-        ) and tail_bytes * 4 >= self.snapshot_bytes
+            self.tail_records >= limits.snapshot_tail_records
+            or self.tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
+        ) and self.tail_bytes * 4 >= self.snapshot_bytes
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """One admitted event: its record, the record's bytes, and what the runtime has to do about it."""
 
     seq: int
@@ -150,8 +151,10 @@ class Step:
     status_changed: bool
     ended: bool
     record: dict[str, Any]
+    # Whether the tail has become long enough to be replaced by a snapshot.
+    wants_snapshot: bool
     # Payloads that the machine made; they are committed with the record.
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, bytes]
 
     def carried(self, deliver: OpenIntent) -> Value:
         """The value of the event that a `deliver` intent carries, or names by its place in this step."""
@@ -172,15 +175,21 @@ def advance(
     limits: Limits = LIMITS,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
-    at_ns = max(at_ns, run.last_ns)
+    if at_ns < run.last_ns:
+        at_ns = run.last_ns
     intent: OpenIntent | None = None
     seen: Event = event
+    # Receipts are most of what happens, so they are asked for first.
     match event:
         case Receipt() | Rejected():
             intent = run.open.get(event.intent)
             if intent is None:
                 raise KernelBug(f"{run.id}: receipt for {event.intent}, which is not open")
-            seen = judged(machine, definition, intent, event)
+            if type(event) is Receipt:
+                if has_role(type(machine), JudgingMachine):
+                    seen = judged(machine, definition, intent, event)
+                if intent.kind == "signal":
+                    _unbuffer(run, intent.params["name"], event)
         case Signal():
             intent = _awaiting(run, event.name)
             if intent is None:
@@ -194,8 +203,6 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         del run.open[intent.id]
-        if intent.kind == "signal" and isinstance(event, Receipt):
-            _unbuffer(run, intent.params["name"], event)
     ctx = Context(
         now_ns=at_ns,
         run=run.id,
@@ -222,12 +229,11 @@ def advance(
         decision = machine.step(definition, run.state, seen, ctx)
     if ctx.stored:
         decision.blobs = {**ctx.stored, **decision.blobs}
-    kind = seen.kind if type(seen) is Rejected else event.kind
-    journaled = event_value(seen) if type(seen) is Rejected else event_value(event)
+    told = seen if type(seen) is Rejected else event
     return admit(
         run,
-        kind,
-        journaled,
+        told.kind,
+        event_value(told),
         decision,
         at_ns,
         intent,
@@ -347,50 +353,61 @@ def admit(
     """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
     kernel's own (a fault, a fork), which no limit may refuse."""
     seq = run.seq + 1
-    if bytes_max is not None:
+    if bytes_max is not None and (
+        len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
+    ):
         _check_limits(decision, events_max)
-    opened = [
-        _identify(run, intent, seq, index, at_ns, allowed) for index, intent in enumerate(decision.intents)
-    ]
-    cancelled = _cancelled(run, decision.cancel)
-    tracked = [intent for intent in opened if intent.kind not in DETACHED_KINDS]
-    if final and decision.status in TERMINAL:
+    opened: list[OpenIntent] = []
+    for index, intent in enumerate(decision.intents):
+        opened.append(_identify(run, intent, seq, index, at_ns, allowed))
+    cancelled = _cancelled(run, decision.cancel) if decision.cancel else []
+    ends = final and decision.status in TERMINAL
+    if ends:
         # A run that ends wants nothing any more; intents it opens with its last step are still done.
         cancelled = list(run.open.values())
         if any(intent.kind not in ("start", "deliver") for intent in opened):
             raise DecisionRefused("a run that ends opens work it could never take back")
-        tracked = []
-    for intent in cancelled:
-        del run.open[intent.id]
-    for intent in tracked:
-        run.open[intent.id] = intent
+    for gone in cancelled:
+        del run.open[gone.id]
+    if not ends:
+        for new in opened:
+            if new.kind not in DETACHED_KINDS:
+                run.open[new.id] = new
 
     status = decision.status or _derived_status(run)
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
     body = encode(record)
-    if bytes_max is not None and len(body) > bytes_max:
-        raise LimitExceeded(f"a step of {len(body)} bytes; at most {bytes_max} are allowed")
-    _check_kept(run, decision, record, len(body), limits)
+    size = len(body)
+    if bytes_max is not None and size > bytes_max:
+        raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
+    run.tail_bytes += size
+    run.tail_records += 1
+    wants_snapshot = run.wants_snapshot(limits)
+    # What the record does not hold must be made of values too, or the next snapshot could not be written,
+    # with the record committed. The state is looked at when a snapshot is due, and at the start.
+    if decision.result is not None and "result" not in record:
+        encode(decision.result)
+    if wants_snapshot or seq == 1:
+        encode(decision.state)
 
     was = run.status
+    over = status in TERMINAL
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
     run.digest = hashlib.sha256(run.digest + body).digest()
     run.result, run.error = decision.result, decision.error
     if decision.reference is not UNSET:
         run.reference = decision.reference
-    run.ended_ns = at_ns if status in TERMINAL else None
+    run.ended_ns = at_ns if over else None
     run.intents += len(opened)
-    if isinstance(event, Receipt):
+    if type(event) is Receipt:
         run.retries += event.attempts - 1
-    if isinstance(event, Apply):
+    elif type(event) is Apply:
         run.move(event.definition)
     if decision.more is not None:
         run.more.append(decision.more)
-    if run.ended and final:
+    if over and final:
         run.more, run.signals = [], []
-    run.tail_bytes += len(body)
-    run.tail_records += 1
     return Step(
         seq=seq,
         kind=kind,
@@ -403,8 +420,9 @@ def admit(
         cancelled=cancelled,
         status=status,
         status_changed=status != was or seq == 1,
-        ended=status in TERMINAL,
+        ended=over,
         record=record,
+        wants_snapshot=wants_snapshot,
         blobs=decision.blobs,
     )
 
@@ -417,15 +435,6 @@ def _check_limits(decision: Decision, events_max: int) -> None:
     events = len(decision.events)
     if events > events_max:
         raise LimitExceeded(f"{events} events in one step; at most {events_max} are allowed")
-
-
-def _check_kept(run: RunState, decision: Decision, record: dict[str, Any], size: int, limits: Limits) -> None:
-    """What the record does not hold must be made of values too, or the next snapshot could not be
-    written, with the record committed. The state is looked at when a snapshot is due, and at the start."""
-    if decision.result is not None and "result" not in record:
-        encode(decision.result)
-    if run.seq == 0 or run.wants_snapshot(limits, bytes_more=size, records_more=1):
-        encode(decision.state)
 
 
 def _describe(
@@ -473,8 +482,6 @@ def _identify(
 
 
 def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:
-    if not refs:
-        return []
     wanted = dict.fromkeys(refs)
     found = [intent for intent in run.open.values() if intent.ref in wanted]
     missing = wanted.keys() - {intent.ref for intent in found}

@@ -60,7 +60,7 @@ def encode(value: Value) -> bytes:
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
         raise ValueRefused("the value cannot be encoded") from error
-    if (_has_cid(data) or (_NEGATIVE_64 in data and _BELOW_64.search(data))) and not _is_plain(value):
+    if (_CID_TAG in data or _NEGATIVE_64 in data) and _is_doubtful(data) and not _is_plain(value):
         _check(value, "$", 0)
         out = bytearray()
         _write(value, out)
@@ -68,9 +68,10 @@ def encode(value: Value) -> bytes:
     return data
 
 
-def _has_cid(data: bytes) -> bool:
-    """Whether there may be a CID in it. A pattern that is not one costs time, and changes nothing."""
-    return _CID_TAG in data and _CID.search(data) is not None
+def _is_doubtful(data: bytes) -> bool:
+    """Whether there may be a CID in it, or an integer below 64 bits. A pattern that is neither costs time, and
+    changes nothing."""
+    return _CID.search(data) is not None or _BELOW_64.search(data) is not None
 
 
 def _is_plain(value: Value) -> bool:
@@ -104,7 +105,9 @@ def decode(data: bytes, *, levels: int = VALUE_DEPTH_MAX) -> Value:
 
 def decode_trusted(data: bytes) -> Value:
     """The value of bytes that this engine encoded and whose digest it has checked."""
-    if _has_cid(data) or (getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)):
+    if (_CID_TAG in data and _CID.search(data)) or (
+        getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)
+    ):
         value, end = _read(data, 0, 0)
         if end != len(data):
             raise NotCanonical("trailing bytes after the value")

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import PASSING, RunNotFound, TreadleError, Undecidable
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
+    ENGINE_KINDS,
     REFUSABLE,
     Apply,
     Cancel,
     Continue,
     Domain,
     Event,
+    OpenIntent,
     Receipt,
     Reset,
     Retry,
     Started,
     event_value,
 )
-from treadle.kernel.roles import CellMachine, PastMachine, unavailable
+from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
 from treadle.kernel.run import RunState, Step, advance, error_of, fault
 from treadle.kernel.values import Value
 from treadle.store.protocol import Reads, RunRow
@@ -43,6 +45,9 @@ from .staging import Staging
 from .undecided import Undecided, is_lasting
 
 log = logging.getLogger("treadle.core")
+
+# What people steer a run with.
+_STEERING: Final = frozenset({Reset, Retry, Cancel})
 
 
 class Admission:
@@ -93,64 +98,49 @@ class Admission:
     def _admit(self, item: Item) -> bool:
         if item.submission is not None and self._answers.given_before(item):
             return True
-        try:
-            hot = self._find(item)
-        except PASSING:
-            raise
-        except Exception as error:
-            self._hot.drop(item.run)
-            known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
-            if item.create is not None and self._reads.run(item.run) is None:
-                self._answers.refuse(item, known)
-            elif isinstance(item.event, Cancel) and (is_lasting(known) or isinstance(known, Undecidable)):
-                self._undecided.end(item, known)
-            else:
-                # Damaged, or its code is not at hand here: left as it is, its open work stays open.
-                self._undecided.quarantine(item, known)
-            return True
-        if hot is None:
-            self._answers.refuse(
-                item, RunNotFound(f"there is no run {item.run!r}; `treadle list` shows what is there")
-            )
+        hot = self._hot.peek(item.run)
+        if hot is None and (hot := self._find(item)) is None:
             return True
         event = item.event
         if event is None:
             return self._look(hot, item)
-        if (owed := hot.state.pending()) is not None and event != owed:
+        state = hot.state
+        owed = state.pending() if state.more or state.signals else None
+        if owed is not None and event != owed:
             # After a restart something may come before what the run owes itself: it has to wait.
             self._staging.staged.taken.pop()
             self._mail.post(item, front=True)
-            self._mail.owe(hot.state.id, hot.state.pending())
+            self._mail.owe(state.id, owed)
             return True
         if type(event) is Continue and owed is None:
             return True
-        if self._gate.is_stale(hot, item, event) or self._gate.is_barred(hot, item, event):
+        if self._gate.turns_away(hot, item, event):
             return True
         at_ns = self._clock.now_ns()
-        if isinstance(event, Domain):
+        if type(event) is Domain:
             event = self._to_cell(hot, item, event)
-        elif isinstance(event, Reset | Retry | Cancel) and isinstance(hot.machine, CellMachine):
+        elif type(event) in _STEERING and isinstance(hot.machine, CellMachine):
             self._move(hot, hot.machine.successor(hot.definition, self._state_of))
-        elif not self._moved(hot, item, event):
+        elif has_role(type(hot.machine), PastMachine) and not self._moved(hot, item, event):
             return self._undecided_now(hot)
-        if isinstance(event, Retry) and self._records.readable(hot):
+        if type(event) is Retry and self._records.readable(hot):
             # It had only waited for its code.
-            answer = {"run": item.run, "seq": hot.state.seq, "status": hot.state.status}
+            answer = {"run": item.run, "seq": state.seq, "status": state.status}
             self._answers.settle(item, answer, None)
             return True
-        if (problem := unavailable(hot.machine, hot.definition)) is not None:
+        if (
+            has_role(type(hot.machine), CodeMachine)
+            and (problem := unavailable(hot.machine, hot.definition)) is not None
+        ):
             self._hot.drop(item.run)
             self._leave(item, problem)
             return True
         if item.blobs:
             self._staging.hold(hot, item.blobs)
-        settled = hot.state.open.get(event.intent) if isinstance(event, Receipt) else None
-        # They stay for as long as this run does, also when the run that made them is gone.
-        self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
-        event = disarming(event, settled)
-        if hot.machine.traits.large_data:
-            event, blobs = lightened(event, settled, hot.machine.dialect)
-            self._staging.hold(hot, blobs)
+        settled = state.open.get(event.intent) if type(event) is Receipt else None
+        # What workers give is by reference already, and was marked where it came from.
+        if settled is None or settled.kind in ENGINE_KINDS:
+            event = self._taken_in(hot, event, settled)
         try:
             step = advance(
                 hot.state,
@@ -169,15 +159,42 @@ class Admission:
         return True
 
     def _find(self, item: Item) -> Hot | None:
-        hot = self._hot.peek(item.run)
-        if hot is None:
+        """A run that is not in memory, loaded or made; None, with whoever asks answered, if that cannot be."""
+        try:
             if isinstance(item.event, Retry):
                 self._undecided.try_again(item.run)
             self._undecided.check(item.run)
             hot = self._hot.get(item.run)
-        if hot is None and item.create is not None:
-            return self._create(item)
+            if hot is None and item.create is not None:
+                hot = self._create(item)
+        except PASSING:
+            raise
+        except Exception as error:
+            self._hot.drop(item.run)
+            known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
+            if item.create is not None and self._reads.run(item.run) is None:
+                self._answers.refuse(item, known)
+            elif isinstance(item.event, Cancel) and (is_lasting(known) or isinstance(known, Undecidable)):
+                self._undecided.end(item, known)
+            else:
+                # Damaged, or its code is not at hand here: left as it is, its open work stays open.
+                self._undecided.quarantine(item, known)
+            return None
+        if hot is None:
+            self._answers.refuse(
+                item, RunNotFound(f"there is no run {item.run!r}; `treadle list` shows what is there")
+            )
         return hot
+
+    def _taken_in(self, hot: Hot, event: Event, settled: OpenIntent | None) -> Event:
+        """What people or other runs send, as the journal takes it."""
+        # They stay for as long as this run does, also when the run that made them is gone.
+        self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
+        event = disarming(event, settled)
+        if hot.machine.traits.large_data:
+            event, blobs = lightened(event, settled, hot.machine.dialect)
+            self._staging.hold(hot, blobs)
+        return event
 
     def _create(self, item: Item) -> Hot:
         assert item.create is not None
@@ -261,8 +278,7 @@ class Admission:
     def _moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
         """Moves a run to the code that it takes an event under; False if that cannot take it on."""
         machine = hot.machine
-        other = machine.moves_on(hot.definition, event) if isinstance(machine, PastMachine) else None
-        if other is None:
+        if not (isinstance(machine, PastMachine) and (other := machine.moves_on(hot.definition, event))):
             return True
         try:
             self._move(hot, other)

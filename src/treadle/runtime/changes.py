@@ -117,25 +117,22 @@ class Changes:
 
     def __init__(self, desk: CoreDesk) -> None:
         self._desk = desk
-        self._waiting: deque[Change] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[Change] = deque()
 
     def add(self, change: Change) -> None:
-        self._waiting.append(change)
+        self.waiting.append(change)
 
     def put_back(self, changes: Sequence[Change]) -> None:
-        self._waiting.extendleft(reversed(changes))
+        self.waiting.extendleft(reversed(changes))
 
     def drop_foreign(self, held: Held) -> list[Change]:
         """Shards were lost: operations that are not decided here any more."""
-        foreign = [c for c in self._waiting if isinstance(c, Operate) and not held.holds(c.home)]
-        self._waiting = deque(change for change in self._waiting if change not in foreign)
+        foreign = [c for c in self.waiting if isinstance(c, Operate) and not held.holds(c.home)]
+        self.waiting = deque(change for change in self.waiting if change not in foreign)
         return list(foreign)
 
     def perform_next(self) -> None:
-        change = self._waiting.popleft()
+        change = self.waiting.popleft()
         desk = self._desk
         try:
             if isinstance(change, Operate):
@@ -144,7 +141,7 @@ class Changes:
             else:
                 value = change.change(desk)
         except PASSING:
-            self._waiting.appendleft(change)
+            self.waiting.appendleft(change)
             raise
         except Exception as error:
             self._refuse(change, known(error))

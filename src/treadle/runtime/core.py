@@ -115,7 +115,7 @@ class Core:
             answers,
             mail,
             Gate(staging, answers, store, verify),
-            Records(staging, answers, mail, effects, registry, limits),
+            Records(staging, answers, mail, effects, registry),
             undecided,
             numbers,
             clock=clock,
@@ -157,12 +157,9 @@ class Core:
         )
         # None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
+        # From any thread.
+        self.submit: Callable[[Command], None] = self._incoming.put
         self._trouble = Trouble()
-
-    # --- from any thread ---
-
-    def submit(self, command: Command) -> None:
-        self._incoming.put(command)
 
     def wake(self) -> None:
         self._incoming.put(None)
@@ -184,7 +181,7 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
-        if self._mail or self._changes or self._progress or self._intake.busy:
+        if self._mail.ready or self._changes.waiting or self._progress.waiting or self._intake.busy:
             return self._held_back_ns(now)
         due = self._intake.next_due_ns()
         return None if due is None else max(due - now, self._held_back_ns(now))
@@ -202,13 +199,15 @@ class Core:
     def turn(self, *, intake: bool = True) -> bool:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self._clock.now_ns()
-        self._drain()
-        if self._held_back_ns(now):
+        for _ in range(self._incoming.qsize()):
+            self.accept(self._incoming.get_nowait())
+        if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
-        if not (self._mail or self._changes or self._progress or (intake and self._intake.due(now))):
+        due = intake and self._intake.due(now)
+        if not (due or self._mail.ready or self._changes.waiting or self._progress.waiting):
             return False
         try:
-            if intake:
+            if due:
                 self._intake.gather(now)
             self._fill()
         except PASSING as error:
@@ -217,42 +216,35 @@ class Core:
         except Exception as error:
             self._single_out(error)
             return True
-        if self.staging.staged.empty:
+        if not self.staging.batch.records and self.staging.staged.empty:
             self.staging.begin()
             return False
         self._commit()
         return True
-
-    def _drain(self) -> None:
-        try:
-            while True:
-                self.accept(self._incoming.get_nowait())
-        except Empty:
-            return
 
     def accept(self, command: Command | None) -> None:
         """Takes a command in; on the thread that turns the core."""
         if command is None:
             return
         try:
-            self._accept(command)
+            if type(command) is Item or type(command) is Operate:
+                error = unusable(command)
+                if error is None and self._held.several:
+                    error = self._elsewhere(command)
+                if error is None:
+                    self.take(command)
+                elif command.ack is not None:
+                    self._port.answer([(command.ack, None, error)])
+            elif type(command) is Write:
+                self._changes.add(command)
+            else:
+                assert isinstance(command, FrameSent | CheckpointSaved)
+                self._progress.add(command)
         except Exception as error:
             # Nothing of it is anywhere.
             log.error("a command was turned away", exc_info=error)
             if not isinstance(command, FrameSent) and command.ack is not None:
                 self._port.answer([(command.ack, None, known(error))])
-
-    def _accept(self, command: Command) -> None:
-        if type(command) is Item or type(command) is Operate:
-            if (error := unusable(command) or self._elsewhere(command)) is None:
-                self.take(command)
-            elif command.ack is not None:
-                self._port.answer([(command.ack, None, error)])
-        elif type(command) is Write:
-            self._changes.add(command)
-        else:
-            assert isinstance(command, FrameSent | CheckpointSaved)
-            self._progress.add(command)
 
     def _elsewhere(self, command: Item | Operate) -> TreadleError | None:
         """Why something is not decided here: it lives on a shard that is not ours."""
@@ -269,24 +261,21 @@ class Core:
             self._mail.post(command)
 
     def _fill(self) -> None:
-        while self._changes and not self._closed:
-            if not self.staging.batch.empty:
+        staging, isolation, limits = self.staging, self._isolation, self.limits
+        while self._changes.waiting and not (staging.staged.full(limits) or isolation.closes):
+            if not staging.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return
             self._changes.perform_next()
-        while self._progress and not self._closed:
+        while self._progress.waiting and not (staging.staged.full(limits) or isolation.closes):
             self._progress.stage_next()
-        while self._mail and not self._closed:
-            item = self._mail.take()
+        mail, staged = self._mail, staging.staged
+        while mail.ready and not (staged.full(limits) or (isolation.apart and isolation.closes)):
+            item = mail.take()
             if not self._admission.admit(item):
                 # The run must be reloaded, and part of it is not durable yet: commit first.
-                self._mail.put_back(item)
+                mail.put_back(item)
                 return
-
-    @property
-    def _closed(self) -> bool:
-        """Whether the batch at hand takes no more."""
-        return self.staging.full or self._isolation.closes
 
     # --- commit ---
 
@@ -313,7 +302,8 @@ class Core:
             self._trouble.warned = False
             log.warning("the store takes commits again, after %d that it did not", self._trouble.failures)
         self._trouble.failures = self._trouble.conflicts = 0
-        self._isolation.committed()
+        if self._isolation.apart:
+            self._isolation.committed()
         self._publication.publish()
 
     def _lose(self, error: OwnershipLost) -> None:
@@ -345,7 +335,7 @@ class Core:
         self._publication.withdraw(error)
         self._trouble.retry_at_ns = self._clock.now_ns() + RETRY_AFTER_NS
         self._trouble.failures += 1
-        if (self._mail or self._progress) and (
+        if (self._mail.ready or self._progress.waiting) and (
             not self._trouble.warned or self._trouble.failures % WARN_EVERY == 0
         ):
             self._trouble.warned = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from treadle.kernel.model import ENGINE_KINDS, Domain, OpenIntent, Receipt
 from treadle.kernel.run import Step
-from treadle.kernel.values import Value
 from treadle.store.protocol import TimerRow
 
 from .board import Board
@@ -32,46 +31,56 @@ class Effects:
         self._children = children
 
     def apply(self, hot: Hot, step: Step, item: Item) -> None:
-        if step.settled is not None:
-            self._settle(hot, step.settled, item)
+        state, staged = hot.state, self._staging.staged
+        if (settled := step.settled) is not None:
+            self._close(hot, settled)
+            timed_out = type(item.event) is Receipt and item.event.status == "timeout"
+            if settled.kind == "task":
+                self._settle_task(settled, item)
+            elif timed_out and settled.kind not in ENGINE_KINDS:
+                staged.revoked.append(settled.id)
         for intent in step.cancelled:
-            self._close(hot, intent, "cancelled", None)
-            if intent.kind == "child":
-                self._children.cancel(hot, intent)
-            elif intent.kind not in ENGINE_KINDS:
-                self._staging.staged.revoked.append(intent.id)
+            self._cancel(hot, intent)
         for intent in step.opened:
-            self._open(hot, step, intent)
-        self._children.report(hot, step, item)
+            if intent.due_ns is not None and intent.id in state.open:
+                self._arm(hot, intent, intent.due_ns)
+            if intent.kind in ENGINE_KINDS:
+                self._open(hot, step, intent)
+            else:
+                staged.dispatched.append(
+                    Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
+                )
+        if step.ended or step.seq == 1:
+            self._children.report(hot, step, item)
 
-    def _settle(self, hot: Hot, intent: OpenIntent, item: Item) -> None:
+    def _settle_task(self, intent: OpenIntent, item: Item) -> None:
         receipt = item.event if isinstance(item.event, Receipt) else None
         status = receipt.status if receipt is not None else "ok"
-        if status == "timeout" and intent.kind not in ENGINE_KINDS:
-            self._staging.staged.revoked.append(intent.id)
         outcome = {"ok": "completed", "timeout": "expired"}.get(status, "cancelled")
         answer = {"answer": receipt.value} if receipt is not None and status == "ok" else {}
-        self._close(hot, intent, outcome, by_of(item), **answer)
+        self._board.close(intent.id, outcome, by_of(item), **answer)
+
+    def _cancel(self, hot: Hot, intent: OpenIntent) -> None:
+        self._close(hot, intent)
+        if intent.kind == "task":
+            self._board.close(intent.id, "cancelled", None)
+        elif intent.kind == "child":
+            self._children.cancel(hot, intent)
+        elif intent.kind not in ENGINE_KINDS:
+            self._staging.staged.revoked.append(intent.id)
+
+    def _arm(self, hot: Hot, intent: OpenIntent, due_ns: int) -> None:
+        self._staging.batch.timers[intent.id] = TimerRow(intent.id, hot.no, due_ns, intent.kind == "timer")
+        self._timers.arm(due_ns)
 
     def _open(self, hot: Hot, step: Step, intent: OpenIntent) -> None:
-        state = hot.state
-        if intent.due_ns is not None and intent.id in state.open:
-            row = TimerRow(intent.id, hot.no, intent.due_ns, intent.kind == "timer")
-            self._staging.batch.timers[intent.id] = row
-            self._timers.arm(intent.due_ns)
         match intent.kind:
-            case "timer" | "signal":
-                return
             case "task":
                 self._board.open(hot, intent)
             case "child" | "start":
                 self._children.start(hot, intent)
             case "deliver":
                 self._deliver(hot, step, intent)
-            case _:
-                self._staging.staged.dispatched.append(
-                    Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
-                )
 
     def _deliver(self, hot: Hot, step: Step, intent: OpenIntent) -> None:
         params = intent.params
@@ -79,16 +88,15 @@ class Effects:
         event = Domain(schema=params["event"]["schema"], value=step.carried(intent), source=intent.id)
         self._mail.send(params["run"], event, f"deliver:{intent.id}", create=create)
 
-    def _close(self, hot: Hot, intent: OpenIntent, outcome: str, by: str | None, **more: Value) -> None:
+    def _close(self, hot: Hot, intent: OpenIntent) -> None:
+        """Nobody waits for it any more: its time and its checkpoint go."""
         batch = self._staging.batch
         if intent.due_ns is not None:
             self._timers.closed(intent.id)
             if batch.timers.pop(intent.id, None) is None:
                 batch.timers_done[intent.id] = hot.no
-        if intent.kind == "task":
-            self._board.close(intent.id, outcome, by, **more)
-        if intent.kind not in ENGINE_KINDS:
+        if batch.checkpoints:
             batch.checkpoints.pop(intent.id, None)
-            if intent.id in hot.checkpoints:
-                hot.checkpoints.discard(intent.id)
-                batch.checkpoints_done.append(intent.id)
+        if intent.id in hot.checkpoints:
+            hot.checkpoints.discard(intent.id)
+            batch.checkpoints_done.append(intent.id)

@@ -21,7 +21,7 @@ from treadle.kernel.model import (
     Signal,
     Started,
 )
-from treadle.kernel.roles import CellMachine
+from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.values import decode_trusted
 from treadle.store.protocol import Reads
 
@@ -42,24 +42,28 @@ class Gate:
         self._reads = reads
         self._verify = verify
 
-    def is_stale(self, hot: Hot, item: Item, event: Event) -> bool:
-        """What settles an intent that is not open, or steers a run that has ended, changes nothing."""
-        if isinstance(event, Receipt | Rejected | Frame):
-            if event.intent in hot.state.open:
-                if isinstance(event, Frame):
-                    return self._is_late(hot, item, event)
-                return isinstance(event, Receipt) and self._is_forged(hot, item, event)
-            self._answers.stale(hot, item, "receipt.stale", {"intent": event.intent})
-            return True
-        if hot.state.ended and isinstance(event, Signal | Cancel if hot.machine.traits.final else Cancel):
-            self._answers.stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
-            return True
-        return False
+    def turns_away(self, hot: Hot, item: Item, event: Event) -> bool:
+        """Whether an event does not count; then whoever sent it is answered. What settles an intent that is not
+        open, or steers a run that has ended, changes nothing."""
+        match event:
+            case Receipt() | Rejected() | Frame():
+                if event.intent not in hot.state.open:
+                    self._answers.stale(hot, item, "receipt.stale", {"intent": event.intent})
+                    return True
+                if type(event) is Frame:
+                    if self._is_late(hot, item, event):
+                        return True
+                elif hot.machine.traits.signed and type(event) is Receipt and self._is_forged(hot, item, event):
+                    return True
+            case Cancel() | Signal() if hot.state.ended and (hot.machine.traits.final or type(event) is Cancel):
+                self._answers.stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
+                return True
+        return self._is_barred(hot, item, event)
 
     def _is_forged(self, hot: Hot, item: Item, receipt: Receipt) -> bool:
         """Where receipts are signed, one without the node's signature settles nothing: the intent stays
         open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
-        if not hot.machine.traits.signed or self._verify is None or type(item) is Own:
+        if self._verify is None or type(item) is Own:
             return False
         if hot.state.open[receipt.intent].kind in ENGINE_KINDS or self._verify(receipt):
             return False
@@ -76,7 +80,7 @@ class Gate:
             self._answers.stale(hot, item, "stream.non_monotonic", about)
         return frame.seq <= last
 
-    def is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
+    def _is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
         if type(event) is Started and hot.state.seq > 0:
             self._start_again(hot, item, event)
             return True
@@ -85,7 +89,8 @@ class Gate:
             self._answers.refuse(item, RunExists(f"{taken}; a cell of {item.create.workflow} cannot have it"))
             return True
         if (
-            isinstance(hot.machine, CellMachine)
+            has_role(type(hot.machine), CellMachine)
+            and isinstance(hot.machine, CellMachine)
             and (barred := hot.machine.bars(item.run, hot.state.status, event)) is not None
         ):
             self._answers.refuse(item, barred)

@@ -6,7 +6,7 @@ a long inbox costs memory or delays the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from .inbox import Inbox
 from .recovery import Recovery
@@ -44,11 +44,15 @@ class Intake:
         self._timers.fire(now_ns)
         self._schedules.fire(now_ns)
 
-    def committed(self, staged: Staged, posted: Iterable[str]) -> None:
-        self._inbox.committed(posted, staged.batch.inbox_done)
-        self._timers.committed(staged.batch.timers_done)
+    def committed(self, staged: Staged, posted: Collection[str]) -> None:
+        batch = staged.batch
+        if posted or batch.inbox_done:
+            self._inbox.committed(posted, batch.inbox_done)
+        if batch.timers_done:
+            self._timers.committed(batch.timers_done)
         self._schedules.committed(staged)
-        self._recovery.committed(staged.dispatched)
+        if self._recovery.cares:
+            self._recovery.committed(staged.dispatched)
 
     def undo(self, staged: Staged) -> None:
         self._recovery.undo()

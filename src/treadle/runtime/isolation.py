@@ -40,21 +40,21 @@ class Isolation:
         self._answers = answers
         self._undecided = undecided
         # How many of the next batches hold one command each, because one of several is to blame.
-        self._apart = 0
+        self.apart = 0
 
     @property
     def closes(self) -> bool:
         """Whether the batch at hand takes no more on this account."""
-        return self._apart > 0 and self._staging.staged.holds > 0
+        return self.apart > 0 and self._staging.staged.holds > 0
 
     def committed(self) -> None:
-        self._apart = max(0, self._apart - 1)
+        self.apart = max(0, self.apart - 1)
 
     def suspect(self) -> bool:
         """Whether the batch at hand holds one command only, which is then to blame. Else each of those it
         holds gets a batch of its own."""
-        self._apart = self._staging.staged.holds
-        return self._apart <= 1
+        self.apart = self._staging.staged.holds
+        return self.apart <= 1
 
     def expel(
         self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]

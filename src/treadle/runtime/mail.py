@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from treadle.kernel.model import Event
@@ -16,28 +16,26 @@ class Mail:
     def __init__(self, held: Held) -> None:
         self._held = held
         self._boxes: dict[str, deque[Item]] = {}
-        self._ready: deque[str] = deque()
+        # The runs that have something to do, in the order of their turns.
+        self.ready: deque[str] = deque()
         # What the batch at hand made, by identity: looked at with every commit, however long the rest is.
         self._made: dict[int, Item] = {}
         # What the batch at hand made for runs that are not ours: rows of its commit.
         self.away: list[Item] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._ready)
 
     def __iter__(self) -> Iterator[Item]:
         for box in self._boxes.values():
             yield from box
 
     def post(self, item: Item, *, front: bool = False) -> None:
-        if item.message is not None and not self._held.holds(item.run):
+        if item.message is not None and self._held.several and not self._held.holds(item.run):
             self.away.append(item)
             return
         box = self._boxes.get(item.run)
         if box is None:
-            box = self._boxes[item.run] = deque()
-            self._ready.append(item.run)
-        if front:
+            self._boxes[item.run] = deque((item,))
+            self.ready.append(item.run)
+        elif front:
             box.appendleft(item)
         else:
             box.append(item)
@@ -56,25 +54,31 @@ class Mail:
         if not box or box[0].event != owed:
             self.post(Item(run, owed, derived=True), front=True)
 
-    def made(self) -> list[Item]:
+    def made(self) -> Collection[Item]:
         """What the batch at hand made and did not get to."""
-        return list(self._made.values())
+        return self._made.values()
 
-    def keep_made(self) -> None:
-        """What made them is durable now, so no later rollback may drop them."""
+    def keep_made(self) -> Collection[str]:
+        """What made them is durable now, so no later rollback may drop them. The keys of those that are messages."""
+        if self.away:
+            self.away.clear()
+        if not self._made:
+            return ()
+        kept = [item.inbox for item in self._made.values() if item.inbox is not None]
         for item in self._made.values():
             item.derived = False
         self._made.clear()
-        self.away.clear()
+        return kept
 
     def take(self) -> Item:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""
-        run = self._ready.popleft()
+        run = self.ready.popleft()
         box = self._boxes[run]
         item = box.popleft()
-        self._made.pop(id(item), None)
+        if item.derived:
+            self._made.pop(id(item), None)
         if box:
-            self._ready.append(run)
+            self.ready.append(run)
         else:
             del self._boxes[run]
         return item
@@ -82,8 +86,8 @@ class Mail:
     def put_back(self, item: Item) -> None:
         """Undoes a `take`: first in its box, and next to have a turn."""
         self.post(item, front=True)
-        self._ready.remove(item.run)
-        self._ready.appendleft(item.run)
+        self.ready.remove(item.run)
+        self.ready.appendleft(item.run)
 
     def drop_foreign(self) -> list[Item]:
         """Shards were lost: what waits for their runs, which others have to be told."""
@@ -100,4 +104,4 @@ class Mail:
                 self._boxes[run] = kept
             else:
                 del self._boxes[run]
-                self._ready.remove(run)
+                self.ready.remove(run)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Event, OpenIntent
@@ -25,8 +26,7 @@ class SystemClock:
 Ack = Callable[[Any, TreadleError | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """An opened intent for a worker, as data: a definition is named by its digest, a large payload by its
     reference, and a worker loads what it lacks. The same work may be handed out again after a crash."""
 
@@ -39,8 +39,7 @@ class Work:
     checkpoint: Value = None
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(msgspec.Struct, frozen=True):
     """What a commit changed about one run, for those who watch it."""
 
     run: str
@@ -59,8 +58,7 @@ class Port(Protocol):
     def wants_news(self, run: str, ended: bool) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(msgspec.Struct, frozen=True):
     """How to make a run that is not there yet."""
 
     dialect: str
@@ -70,8 +68,7 @@ class NewRun:
     key: Value = None
 
 
-@dataclass(slots=True)
-class Item:
+class Item(msgspec.Struct):
     """One event on its way to a run.
 
     `derived` items were made by a step of the batch at hand: if that commit fails they are made
@@ -89,12 +86,11 @@ class Item:
     reply: tuple[str, str] | None = None
     derived: bool = False
     # Payloads that the event refers to, by their digests.
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, bytes] = {}
     # The key of the message that it becomes if it does not fit into the batch that made it.
     message: str | None = None
 
 
-@dataclass(slots=True)
 class Own(Item):
     """What the core tells a run by itself: its time is up, look what you owe yourself. It has no byte
     form and cannot be handed in, so it needs nobody's signature."""

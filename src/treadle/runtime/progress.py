@@ -25,10 +25,7 @@ class ProgressQueue:
         self._staging = staging
         self._answers = answers
         self._mail = mail
-        self._waiting: deque[Progress] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[Progress] = deque()
 
     def add(self, progress: Progress) -> None:
         hot = self._hot.peek(progress.run)
@@ -36,14 +33,14 @@ class ProgressQueue:
             # An event of the run like any other: it keeps its place before the receipt.
             self._mail.post(_as_event(progress))
         else:
-            self._waiting.append(progress)
+            self.waiting.append(progress)
 
     def put_back(self, progress: Sequence[Progress]) -> None:
-        self._waiting.extendleft(reversed(progress))
+        self.waiting.extendleft(reversed(progress))
 
     def stage_next(self) -> None:
         """Stages what an intent's work has come to; of an intent that is not open any more, nothing."""
-        progress = self._waiting.popleft()
+        progress = self.waiting.popleft()
         self._staging.staged.progress.append(progress)
         self._staging.belongs(progress.run)
         try:

@@ -58,10 +58,9 @@ class Publication:
 
     def publish(self) -> None:
         staged = self._staging.begin()
-        left = [item.inbox for item in self._mail.made() if item.inbox is not None]
-        self._mail.keep_made()
-        self._intake.committed(staged, left)
-        self._registry.committed(staged.batch.definitions, staged.batch.versions)
+        self._intake.committed(staged, self._mail.keep_made())
+        if staged.batch.definitions or staged.batch.versions:
+            self._registry.committed(staged.batch.definitions, staged.batch.versions)
         if staged.revoked:
             self._port.revoke(staged.revoked)
         if staged.news:

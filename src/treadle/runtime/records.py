@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step
 
@@ -25,14 +24,12 @@ class Records:
         mail: Mail,
         effects: Effects,
         registry: Registry,
-        limits: Limits,
     ) -> None:
         self._staging = staging
         self._answers = answers
         self._mail = mail
         self._effects = effects
         self._registry = registry
-        self._limits = limits
 
     def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
         """Stages an admitted step, with all that follows from it."""
@@ -44,22 +41,25 @@ class Records:
         first_no = hot.event_no + 1
         hot.event_no += len(told)
         self._staging.touch(hot)
-        opens = join_ids([i.id for i in step.opened if i.id in state.open])
-        closes = join_ids([i.id for i in (step.settled, *step.cancelled) if i is not None])
+        opens = join_ids([i.id for i in step.opened if i.id in state.open]) if step.opened else None
+        closes = _closes(step)
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
         batch.bytes += len(step.body)
-        self._staging.hold(hot, step.blobs)
+        if step.blobs:
+            self._staging.hold(hot, step.blobs)
         self._effects.apply(hot, step, item)
         self._write_row(hot, step)
-        if forked or state.wants_snapshot(self._limits):
+        if forked or step.wants_snapshot:
             self._staging.snapshot(hot)
         elif step.ended and not hot.machine.traits.final:
             self._staging.rest(hot, moved=step.status_changed)
         self._staging.tell(hot, told, first_no, step.seq, step.at_ns)
-        self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.status}, None)
+        if item.ack is not None or item.inbox is not None:
+            self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.status}, None)
         if item.submission is not None:
             self._answers.remember(item.submission, {"run": state.id, "seq": step.seq})
-        self._mail.owe(state.id, state.pending())
+        if state.more or state.signals:
+            self._mail.owe(state.id, state.pending())
 
     def readable(self, hot: Hot) -> bool:
         """A run that could not be decided can be: its row says again how it stands. False if it said so already."""
@@ -80,7 +80,7 @@ class Records:
             or row.working != working
             or row.reference != state.reference
             or row.definition != state.definition
-            or is_undecided(row)
+            or (row.error is not None and is_undecided(row))
         ):
             return
         row.status, row.working, row.reference = state.status, working, state.reference
@@ -100,3 +100,11 @@ class Records:
             self._registry.unwritten(state.definition).write(batch, step.at_ns)
         elif row.no not in batch.runs_new:
             batch.runs_changed[row.no] = row
+
+
+def _closes(step: Step) -> bytes | None:
+    """The ids that a step settled or cancelled."""
+    if step.cancelled:
+        gone = step.cancelled if step.settled is None else [step.settled, *step.cancelled]
+        return join_ids([intent.id for intent in gone])
+    return None if step.settled is None else bytes.fromhex(step.settled.id)

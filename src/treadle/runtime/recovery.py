@@ -41,13 +41,14 @@ class Recovery:
         self._at_no: int | None = 0
         self._before_no: int | None = 0
         self._handed: set[str] = set()
+        # Whether it has to be told of commits.
+        self.cares = True
 
     @property
     def over(self) -> bool:
         return self._at_no is None
 
     def go_on(self) -> None:
-        self._before_no = self._at_no
         if self._at_no is None:
             return
         limit = self._limits.recover_per_turn
@@ -78,10 +79,12 @@ class Recovery:
         self._at_no = rows[-1].no if len(rows) == limit else None
 
     def committed(self, works: list[Work]) -> None:
+        self._before_no = self._at_no
         if self._at_no is not None:
             self._handed.update(work.intent.id for work in works)
         else:
             self._handed.clear()
+            self.cares = False
 
     def undo(self) -> None:
         """A commit failed: what it recovered is recovered again."""

@@ -34,10 +34,13 @@ class LoadedCache:
         self._lock = threading.Lock()
 
     def get(self, digest: str) -> Loaded | None:
-        with self._lock:
-            if found := self._found.get(digest):
+        """Asked at every step, so without the lock: each of the two calls is one step for other threads."""
+        if (found := self._found.get(digest)) is not None:
+            try:
                 self._found.move_to_end(digest)
-            return found
+            except KeyError:
+                return found  # another thread has dropped it meanwhile
+        return found
 
     def add(self, digest: str, loaded: Loaded) -> Loaded:
         with self._lock:

@@ -20,6 +20,8 @@ class Held:
     def __init__(self, count: int, shards: Iterable[int]) -> None:
         self._count = count
         self._shards = set(shards)
+        # Whether there are others at all. Where there are none, events are not asked where they belong.
+        self.several = count > 1
 
     @staticmethod
     def of(store: Store) -> Held:

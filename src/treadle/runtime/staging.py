@@ -7,8 +7,9 @@ the store or decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import snapshot
@@ -26,23 +27,22 @@ from .shards import Held
 REST_BYTES_MAX = 4096
 
 
-@dataclass(slots=True)
-class Staged:
+class Staged(msgspec.Struct):
     number: int
-    batch: Batch = field(default_factory=Batch)
+    batch: Batch = msgspec.field(default_factory=Batch)
     # What the commit holds, to be put back if it fails.
-    taken: list[Item] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
-    writes: list[Change] = field(default_factory=list)
+    taken: list[Item] = []
+    progress: list[Progress] = []
+    writes: list[Change] = []
     # Operations that an event answers in their place, with that event.
-    handed: list[tuple[Operate, Item]] = field(default_factory=list)
+    handed: list[tuple[Operate, Item]] = []
     # What follows from it, to be done if it does not.
-    answers: list[tuple[Ack, Any, TreadleError | None]] = field(default_factory=list)
-    dispatched: list[Work] = field(default_factory=list)
-    revoked: list[str] = field(default_factory=list)
-    news: dict[str, News] = field(default_factory=dict)
+    answers: list[tuple[Ack, Any, TreadleError | None]] = []
+    dispatched: list[Work] = []
+    revoked: list[str] = []
+    news: dict[str, News] = {}
     # Submissions answered in this commit: (scope, id) -> answer.
-    submitted: dict[tuple[str, str], Value] = field(default_factory=dict)
+    submitted: dict[tuple[str, str], Value] = {}
 
     @property
     def empty(self) -> bool:
@@ -107,28 +107,27 @@ class Staging:
         self.staged = Staged(1)
         self.batch = self.staged.batch
 
-    @property
-    def full(self) -> bool:
-        return self.staged.full(self._limits)
-
     def begin(self) -> Staged:
         """Begins an empty commit; gives the last one back."""
         last = self.staged
         self.staged = Staged(last.number + 1)
         self.batch = self.staged.batch
-        self._blobs.staged.clear()
+        if self._blobs.staged:
+            self._blobs.staged.clear()
         return last
 
     def touch(self, hot: Hot) -> None:
         """The commit changes this run: it holds only with the run's shard, and without it the run is loaded
         again."""
         hot.batch = self.staged.number
-        self.batch.shards.add(hot.shard)
+        if self._held.several:
+            self.batch.shards.add(hot.shard)
 
     def belongs(self, run: str) -> None:
         """The commit decides something for a run, or, with "", for the whole store: it holds only with that
-        shard."""
-        self.batch.shards.add(self._held.shard_of(run))
+        shard. Where there is one shard, every commit does."""
+        if self._held.several:
+            self.batch.shards.add(self._held.shard_of(run))
 
     def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
         self.batch.diagnostics.append((run, self._clock.now_ns(), code, encode(body)))
@@ -170,10 +169,11 @@ class Staging:
     def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
         """Events for those who watch the run."""
         state = hot.state
+        ended = state.ended
         # An end is always told: somebody may begin to wait for it before it is durable.
-        if not (wanted := self._wants_news(state.id, state.ended)) and not state.ended:
+        if not (wanted := self._wants_news(state.id, ended)) and not ended:
             return
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
-        self.staged.news[state.id] = News(state.id, state.status, state.ended, earlier + told)
+        self.staged.news[state.id] = News(state.id, state.status, ended, earlier + told)

@@ -8,7 +8,6 @@ durable when it returns. Anything else leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, Protocol
 
@@ -98,51 +97,48 @@ class VersionRow(msgspec.Struct, kw_only=True):
     created_ns: int = 0
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Everything one commit writes. Rows are plain tuples: this is the hot path."""
 
     # (run, seq, event_no, opens, closes, digest, body)
-    records: list[tuple[int, int, int, bytes | None, bytes | None, bytes, bytes]] = field(
-        default_factory=list
-    )
-    runs_new: dict[int, RunRow] = field(default_factory=dict)
-    runs_changed: dict[int, RunRow] = field(default_factory=dict)
+    records: list[tuple[int, int, int, bytes | None, bytes | None, bytes, bytes]] = []
+    runs_new: dict[int, RunRow] = {}
+    runs_changed: dict[int, RunRow] = {}
     # (run, seq, body)
-    snapshots: list[tuple[int, int, bytes]] = field(default_factory=list)
+    snapshots: list[tuple[int, int, bytes]] = []
     # (run, seq) of snapshots that later ones stand in for
-    snapshots_done: list[tuple[int, int]] = field(default_factory=list)
-    timers: dict[str, TimerRow] = field(default_factory=dict)
+    snapshots_done: list[tuple[int, int]] = []
+    timers: dict[str, TimerRow] = {}
     # intent -> run
-    timers_done: dict[str, int] = field(default_factory=dict)
-    tasks_new: dict[str, TaskRow] = field(default_factory=dict)
-    tasks_changed: dict[str, TaskRow] = field(default_factory=dict)
-    inbox: list[tuple[str, bytes]] = field(default_factory=list)
-    inbox_done: list[str] = field(default_factory=list)
+    timers_done: dict[str, int] = {}
+    tasks_new: dict[str, TaskRow] = {}
+    tasks_changed: dict[str, TaskRow] = {}
+    inbox: list[tuple[str, bytes]] = []
+    inbox_done: list[str] = []
     # (key of the message, at_ns, body): answers for those who asked from another process
-    replies: list[tuple[str, int, bytes]] = field(default_factory=list)
+    replies: list[tuple[str, int, bytes]] = []
     # answers from before this instant are removed: whoever asked is gone
     replies_until_ns: int = 0
     # intent -> (run, body)
-    checkpoints: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    checkpoints_done: list[str] = field(default_factory=list)
+    checkpoints: dict[str, tuple[int, bytes]] = {}
+    checkpoints_done: list[str] = []
     # (run, event_no, at_ns, body)
-    frames: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    frames: list[tuple[int, int, int, bytes]] = []
     # (run id, at_ns, code, body)
-    diagnostics: list[tuple[str, int, str, bytes]] = field(default_factory=list)
+    diagnostics: list[tuple[str, int, str, bytes]] = []
     # (scope, id, at_ns, body)
-    submissions: list[tuple[str, str, int, bytes]] = field(default_factory=list)
+    submissions: list[tuple[str, str, int, bytes]] = []
     # digest -> bytes
-    blobs: dict[str, bytes] = field(default_factory=dict)
+    blobs: dict[str, bytes] = {}
     # (run, digest)
-    blob_refs: list[tuple[int, str]] = field(default_factory=list)
-    definitions: list[DefinitionRow] = field(default_factory=list)
-    versions: list[VersionRow] = field(default_factory=list)
+    blob_refs: list[tuple[int, str]] = []
+    definitions: list[DefinitionRow] = []
+    versions: list[VersionRow] = []
     # (kind, id, at_ns, body or None to remove)
-    documents: list[tuple[str, str, int, bytes | None]] = field(default_factory=list)
-    runs_removed: list[int] = field(default_factory=list)
+    documents: list[tuple[str, str, int, bytes | None]] = []
+    runs_removed: list[int] = []
     # The shards that it touches: the commit holds only if each is still ours. None named: all that are.
-    shards: set[int] = field(default_factory=set)
+    shards: set[int] = set()
     bytes: int = 0
 
     @property
@@ -157,7 +153,7 @@ class Batch:
 
 # All rows but records, in one call: asked several times a commit.
 _beside_records = attrgetter(
-    *(name for name in Batch.__slots__ if name not in ("records", "shards", "bytes"))
+    *(name for name in Batch.__struct_fields__ if name not in ("records", "shards", "bytes"))
 )
 
 Numbered = Literal["run", "task"]

@@ -73,7 +73,7 @@ class Lane:
         """So much new work is there."""
         with self._lock:
             while self._idle < self.waiting and len(self._members) < self._usual and self._add():
-                pass
+                continue
         for _ in range(count):
             self._tokens.put(True)
 
@@ -132,18 +132,16 @@ class Lane:
 
     def _work(self, member: Member) -> None:
         again = True
-        while again and not member.given_up and (work := self._take(member)) is not None:
+        while again and not member.given_up and not self._leaving:
+            if not (works := self._bus.take_here(FUNCTIONS, 1)):
+                return
             member.since_s = time.monotonic()
-            member.work = work
+            (member.work,) = works
             try:
-                again = self._serve(work)
+                again = self._serve(works[0])
             finally:
                 member.work = None
                 self._finished += 1
-
-    def _take(self, member: Member) -> Work | None:
-        works = [] if self._leaving else self._bus.take_here(FUNCTIONS, 1)
-        return works[0] if works else None
 
     def _leave(self, member: Member) -> None:
         with self._lock:

@@ -16,12 +16,9 @@ class Others:
     """Any thread may call."""
 
     def __init__(self) -> None:
-        self._helps = True
+        # Whether everybody's work is done here.
+        self.helps = True
         self._roots: frozenset[str] = frozenset()
-
-    @property
-    def helps(self) -> bool:
-        return self._helps
 
     @property
     def wanted(self) -> list[str]:
@@ -29,7 +26,7 @@ class Others:
 
     def leave_alone(self) -> None:
         """From now on only what is wanted is done."""
-        self._helps = False
+        self.helps = False
 
     def want(self, runs: Iterable[str]) -> None:
         """These runs are wanted, with all that they called or that called them."""
@@ -37,7 +34,7 @@ class Others:
 
     def help(self) -> None:
         """Everybody's work is done from now on."""
-        self._helps = True
+        self.helps = True
 
     def takes(self, run: str) -> bool:
-        return self._helps or root_of(run) in self._roots
+        return self.helps or root_of(run) in self._roots

@@ -63,6 +63,8 @@ class PerformerTable:
                 await row.close()
 
     def get(self, dialect: str, kind: str) -> Performs | None:
-        """Of a dialect that is ready."""
+        """Of a dialect that is ready; None for one that is not."""
+        if dialect not in self._ready:
+            return None
         rows = self._rows
         return rows.get((dialect, kind)) or rows.get((ANY, kind)) or rows.get((dialect, ANY))

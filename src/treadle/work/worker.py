@@ -64,6 +64,12 @@ class CoreDoor(Protocol):
         ...
 
 
+class _Here(threading.local):
+    """Of the calling thread: whether it turns the core right now."""
+
+    turning = False
+
+
 class Worker:
     def __init__(
         self,
@@ -91,7 +97,7 @@ class Worker:
         self.performers = performers or PerformerTable()
         self._threads = threads
         self._make_lane()
-        self._here = threading.local()
+        self._here = _Here()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Work that was revoked and came again before its task had ended.
         self._after: dict[str, Work] = {}
@@ -170,17 +176,17 @@ class Worker:
     def lane_of(self, work: Work) -> str:
         if self.pools is not None and (work.intent.pool or DEFAULT_POOL) not in self.pools:
             return OTHERS
-        if not self.others.takes(work.run):
+        if not (self.others.helps or self.others.takes(work.run)):
             return OTHERS
         return FUNCTIONS if self._is_threaded(work) else COROUTINES
 
     def offered(self, lanes: dict[str, int]) -> None:
         if self._stopping or self._loop is None:
             return
-        if plain := lanes.get(FUNCTIONS):
-            # The thread that turned the core takes a single piece of work itself.
-            if plain > 1 or not getattr(self._here, "turning", False):
-                self._lane.wake(plain)
+        plain = lanes.get(FUNCTIONS, 0)
+        # The thread that turned the core takes a single piece of work itself.
+        if plain > 1 or (plain and not self._here.turning):
+            self._lane.wake(plain)
             if self._lane.is_short:
                 self._soon(self._watch)
         if COROUTINES in lanes:
@@ -208,7 +214,7 @@ class Worker:
         try:
             row = self.performers.get(work.dialect, work.intent.kind)
             # Who performs a dialect's work is found out by its first job, on the loop.
-            if row is None or row.threaded is None or not self.performers.is_ready(work.dialect):
+            if row is None or row.threaded is None:
                 return False
             found = self.definitions.peek(work.definition)
             return row.threaded(work.intent, None if found is None else found.definition)
@@ -305,28 +311,25 @@ class Worker:
             item = _drive(self._perform(job))
         except BaseException as error:  # whatever a tool raises must not cost the thread
             item = failed(job, error)
-        if item is not None:
-            self.bus.done(work.intent.id)
-        return item is not None and self._hand_in(item)
+        if item is None:
+            return False
+        self.bus.done(work.intent.id)
+        return self._hand_in(item)
 
     def _hand_in(self, item: Item) -> bool:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
-        alone = (
-            not self._stopping
-            and not self.bus.held_in(FUNCTIONS)
-            and not self._lane.waiting
-            and not self._tasks
-        )
-        if alone:
+        if not self._stopping and not self._tasks and self.bus.is_idle(FUNCTIONS):
             self._here.turning = True
             try:
                 if self.core.turn_with(item):
                     return True
             finally:
                 self._here.turning = False
-        with contextlib.suppress(EngineStopped):  # it took longer than the engine waits
+        try:
             self.submit(item)
+        except EngineStopped:
+            log.debug("%s: its receipt comes after the engine has stopped", item.run)
         return False
 
     # --- lanes that do not move ---
@@ -383,8 +386,7 @@ class Worker:
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
         try:
-            done = await row.performer(job)
-            return job.finish(done)
+            return job.finish(await row.performer(job))
         except StaysOpen as error:
             return self._stays_open(job, str(error))
         except EngineStopped:

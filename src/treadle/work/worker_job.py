@@ -179,7 +179,7 @@ class WorkerJob:
         row = self._worker.performers.get(self.dialect, self.intent.kind)
         if row is not None and row.signed:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.core.sign(receipt))
-        return Item(self.run, receipt, blobs=self._unsaved())
+        return Item(self.run, receipt, blobs=self._unsaved() if self._blobs else {})
 
 
 def failed(job: WorkerJob, error: BaseException) -> Item:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
@@ -72,7 +74,7 @@ def lost_recovery() -> Iterator[None]:
 def double_settle() -> Iterator[None]:
     """A second receipt for an intent is admitted like the first."""
     settled: dict[str, OpenIntent] = {}
-    advance, is_stale = kernel_run.advance, Gate.is_stale
+    advance, turns_away = kernel_run.advance, Gate.turns_away
 
     def forgetful(run: Any, machine: Any, definition: Any, event: Any, **more: Any) -> Any:
         if isinstance(event, Receipt) and event.intent in settled:
@@ -84,9 +86,9 @@ def double_settle() -> Iterator[None]:
 
     def never_stale(gate: Gate, hot: Any, item: Any, event: Any) -> bool:
         again = isinstance(event, Receipt) and event.intent in settled and not hot.state.ended
-        return False if again else is_stale(gate, hot, item, event)
+        return False if again else turns_away(gate, hot, item, event)
 
-    with patch.object(admission, "advance", forgetful), patch.object(Gate, "is_stale", never_stale):
+    with patch.object(admission, "advance", forgetful), patch.object(Gate, "turns_away", never_stale):
         yield
 
 
@@ -112,7 +114,10 @@ def answer_before_its_commit() -> Iterator[None]:
         if command.inbox is not None and command.inbox.startswith(GUEST):
             home = command.home if isinstance(command, Operate) else command.run
             core.desk.answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
-            command = replace(command, inbox=None)
+            if isinstance(command, Operate):
+                command = replace(command, inbox=None)
+            else:
+                command = msgspec.structs.replace(command, inbox=None)
         take(core, command)
 
     with patch.object(Core, "take", hasty):
