@@ -245,20 +245,15 @@ class LocalBus:
         self._tell([entry])
 
     def waiting_in(self, lane: str) -> int:
-        waiting = 0
-        for queue in self._lanes.get(lane, ()):
-            waiting += queue.waiting
-        return waiting
+        return sum([queue.waiting for queue in self._lanes.get(lane, ())])
 
     def held_in(self, lane: str) -> int:
-        return sum(queue.held for queue in self._lanes.get(lane, ()))
+        return sum([queue.held for queue in self._lanes.get(lane, ())])
 
     def is_idle(self, lane: str) -> bool:
         """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
-        at_it = 0
-        for queue in self._lanes.get(lane, ()):
-            at_it += queue.waiting + queue.held
-        return at_it == 0
+        queues = self._lanes.get(lane, ())
+        return sum([queue.waiting + queue.held for queue in queues]) == 0
 
     def held(self) -> list[Work]:
         """What the resident has in hand."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .history import replay
     from .machine import Machine
     from .model import Context, Decision, Intent, Receipt, Signal, Started
-    from .run import RunState, Step, advance
+    from .run import Step, advance
+    from .state import RunState
     from .values import Value, decode, digest, encode
 
 __all__ = [
@@ -43,7 +44,8 @@ _HOMES = {
     "replay": "history",
     "Machine": "machine",
     **dict.fromkeys(("Context", "Decision", "Intent", "Receipt", "Signal", "Started"), "model"),
-    **dict.fromkeys(("RunState", "Step", "advance"), "run"),
+    "RunState": "state",
+    **dict.fromkeys(("Step", "advance"), "run"),
     **dict.fromkeys(("Value", "decode", "digest", "encode"), "values"),
 }
 

@@ -26,7 +26,8 @@ from .model import (
     event_value,
 )
 from .roles import PastMachine, unavailable
-from .run import GENESIS, Blobs, RunState, Step, abandon, admit, advance, error_of, fault
+from .run import Blobs, Step, abandon, admit, advance, error_of, fault
+from .state import GENESIS, RunState
 from .values import decode_trusted, encode
 
 SNAPSHOT_VERSION: Final = 1

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -48,91 +47,10 @@ from .model import (
     event_value,
 )
 from .roles import JudgingMachine, has_role, judged
+from .state import RunState
 from .values import Value, encode
 
-GENESIS: Final = bytes(32)
-
 Blobs = Callable[[str], Value]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """Everything needed to take a run one event further."""
-
-    id: str
-    dialect: str
-    workflow: str
-    version: str | None
-    definition: str
-    key: Value = None
-    machine: int = 1
-    seed: bytes = b""
-    options: dict[str, Any] = field(default_factory=dict)
-    parent: str | None = None
-    parent_intent: str | None = None
-    continued_from: str | None = None
-    depth: int = 0
-    reference: str | None = None
-    seq: int = 0
-    digest: bytes = GENESIS
-    status: Status = "running"
-    state: Value = None
-    result: Value = None
-    error: dict[str, Any] | None = None
-    started_ns: int = 0
-    last_ns: int = 0
-    ended_ns: int | None = None
-    open: dict[str, OpenIntent] = field(default_factory=dict)
-    signals: list[dict[str, Any]] = field(default_factory=list)
-    more: list[Value] = field(default_factory=list)
-    retries: int = 0
-    intents: int = 0
-    # Kept beside the run, not part of what is digested.
-    tail_bytes: int = 0
-    tail_records: int = 0
-    snapshot_bytes: int = 0
-    identity: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.identity = encode([self.id, self.definition, self.key])
-
-    def move(self, definition: str) -> None:
-        """Pins the run to another definition; intents opened from now on are identified by it."""
-        self.definition = definition
-        self.identity = encode([self.id, self.definition, self.key])
-
-    @property
-    def ended(self) -> bool:
-        return self.status in TERMINAL
-
-    @property
-    def working(self) -> bool:
-        """Whether something will move this run on without time, people or other runs."""
-        if self.more:
-            return True
-        for intent in self.open.values():
-            if intent.kind not in ENGINE_KINDS:
-                return True
-        return bool(self.signals) and self.pending() is not None
-
-    def pending(self) -> Event | None:
-        """The event this run owes itself: a continuation, or a signal that came before its await."""
-        if self.more:
-            return Continue(more=self.more[0])
-        if self.signals:
-            for intent in self.open.values():
-                if intent.kind == "signal":
-                    for signal in self.signals:
-                        if signal["name"] == intent.params["name"]:
-                            return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
-        return None
-
-    def wants_snapshot(self, limits: Limits) -> bool:
-        """Whether its tail is long enough to be replaced by a snapshot."""
-        return (
-            self.tail_records >= limits.snapshot_tail_records
-            or self.tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
-        ) and self.tail_bytes * 4 >= self.snapshot_bytes
 
 
 class Step(msgspec.Struct):
@@ -175,11 +93,9 @@ def advance(
     limits: Limits = LIMITS,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
-    if at_ns < run.last_ns:
-        at_ns = run.last_ns
+    at_ns = max(at_ns, run.last_ns)
     intent: OpenIntent | None = None
     seen: Event = event
-    # Receipts are most of what happens, so they are asked for first.
     match event:
         case Receipt() | Rejected():
             intent = run.open.get(event.intent)
@@ -305,10 +221,8 @@ def error_of(exception: Exception) -> dict[str, Any]:
 
 
 def _awaiting(run: RunState, name: str) -> OpenIntent | None:
-    for intent in run.open.values():
-        if intent.kind == "signal" and intent.params["name"] == name:
-            return intent
-    return None
+    awaits = (i for i in run.open.values() if i.kind == "signal" and i.params["name"] == name)
+    return next(awaits, None)
 
 
 def _buffer(run: RunState, event: Signal, at_ns: int, limits: Limits) -> Step:
@@ -360,20 +274,7 @@ def admit(
     opened: list[OpenIntent] = []
     for index, intent in enumerate(decision.intents):
         opened.append(_identify(run, intent, seq, index, at_ns, allowed))
-    cancelled = _cancelled(run, decision.cancel) if decision.cancel else []
-    ends = final and decision.status in TERMINAL
-    if ends:
-        # A run that ends wants nothing any more; intents it opens with its last step are still done.
-        cancelled = list(run.open.values())
-        if any(intent.kind not in ("start", "deliver") for intent in opened):
-            raise DecisionRefused("a run that ends opens work it could never take back")
-    for gone in cancelled:
-        del run.open[gone.id]
-    if not ends:
-        for new in opened:
-            if new.kind not in DETACHED_KINDS:
-                run.open[new.id] = new
-
+    cancelled = _open_and_cancel(run, decision, opened, ends=final and decision.status in TERMINAL)
     status = decision.status or _derived_status(run)
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
@@ -391,8 +292,7 @@ def admit(
     if wants_snapshot or seq == 1:
         encode(decision.state)
 
-    was = run.status
-    over = status in TERMINAL
+    was, over = run.status, status in TERMINAL
     run.seq, run.last_ns, run.state, run.status = seq, at_ns, decision.state, status
     run.digest = hashlib.sha256(run.digest + body).digest()
     run.result, run.error = decision.result, decision.error
@@ -479,6 +379,25 @@ def _identify(
         idempotency_key=intent.idempotency_key,
         pool=intent.pool,
     )
+
+
+def _open_and_cancel(
+    run: RunState, decision: Decision, opened: list[OpenIntent], *, ends: bool
+) -> list[OpenIntent]:
+    """What is open after a decision; gives what is not any more."""
+    cancelled = _cancelled(run, decision.cancel) if decision.cancel else []
+    if ends:
+        # A run that ends wants nothing any more; intents it opens with its last step are still done.
+        cancelled = list(run.open.values())
+        if any(intent.kind not in ("start", "deliver") for intent in opened):
+            raise DecisionRefused("a run that ends opens work it could never take back")
+        opened = []
+    for intent in cancelled:
+        del run.open[intent.id]
+    for intent in opened:
+        if intent.kind not in DETACHED_KINDS:
+            run.open[intent.id] = intent
+    return cancelled
 
 
 def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:

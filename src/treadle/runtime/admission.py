@@ -28,7 +28,8 @@ from treadle.kernel.model import (
     event_value,
 )
 from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
-from treadle.kernel.run import RunState, Step, advance, error_of, fault
+from treadle.kernel.run import Step, advance, error_of, fault
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.store.protocol import Reads, RunRow
 

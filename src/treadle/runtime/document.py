@@ -10,7 +10,8 @@ from treadle.kernel.history import Stored, check_link
 from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
-from treadle.kernel.run import GENESIS, RunState, error_of
+from treadle.kernel.run import error_of
+from treadle.kernel.state import GENESIS, RunState
 from treadle.kernel.values import decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow

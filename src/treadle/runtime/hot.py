@@ -18,7 +18,8 @@ from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.roles import PastMachine
-from treadle.kernel.run import Blobs, RunState
+from treadle.kernel.run import Blobs
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads, RunRow
 

@@ -12,7 +12,8 @@ from typing import Any
 from treadle.kernel.errors import TreadleError, Undecidable
 from treadle.kernel.machine import RETENTION_NS
 from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
-from treadle.kernel.run import RunState, Step, abandon, error_of
+from treadle.kernel.run import Step, abandon, error_of
+from treadle.kernel.state import RunState
 from treadle.store.protocol import Reads, RunRow
 
 from .answers import Answers

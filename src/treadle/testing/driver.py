@@ -9,7 +9,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Event, OpenIntent, Patch, Receipt, Retry, Signal, Started
-from treadle.kernel.run import RunState, advance, error_of, fault
+from treadle.kernel.run import advance, error_of, fault
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted, digest
 
 START_NS = 1_800_000_000 * 10**9

@@ -32,7 +32,8 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.roles import JudgingMachine
-from treadle.kernel.run import RunState, advance, fault
+from treadle.kernel.run import advance, fault
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode
 from treadle.testing.driver import Driver
 

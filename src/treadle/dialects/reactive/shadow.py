@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.model import Apply, Event, Frame, OpenIntent, Receipt, Rejected, event_from_value
-from treadle.kernel.run import RunState, Step, advance, error_of, fault
+from treadle.kernel.run import Step, advance, error_of, fault
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 
 from .app import App

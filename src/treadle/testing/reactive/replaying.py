@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from treadle.kernel.errors import ReplayDiffers
 from treadle.kernel.history import replay, restore, snapshot_of
-from treadle.kernel.run import RunState
+from treadle.kernel.state import RunState
 from treadle.runtime.hot import BlobCache, fresh_state, load_state
 from treadle.store.protocol import RunRow
 

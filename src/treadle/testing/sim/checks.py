@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, event_value
-from treadle.kernel.run import GENESIS
+from treadle.kernel.state import GENESIS
 from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.ports import Work

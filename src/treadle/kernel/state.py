@@ -1,0 +1,92 @@
+"""Where a run stands: everything needed to take it one event further, and what it owes itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .limits import Limits
+from .model import ENGINE_KINDS, TERMINAL, Continue, Event, OpenIntent, Receipt, Status
+from .values import Value, encode
+
+GENESIS: Final = bytes(32)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Everything needed to take a run one event further."""
+
+    id: str
+    dialect: str
+    workflow: str
+    version: str | None
+    definition: str
+    key: Value = None
+    machine: int = 1
+    seed: bytes = b""
+    options: dict[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    parent_intent: str | None = None
+    continued_from: str | None = None
+    depth: int = 0
+    reference: str | None = None
+    seq: int = 0
+    digest: bytes = GENESIS
+    status: Status = "running"
+    state: Value = None
+    result: Value = None
+    error: dict[str, Any] | None = None
+    started_ns: int = 0
+    last_ns: int = 0
+    ended_ns: int | None = None
+    open: dict[str, OpenIntent] = field(default_factory=dict)
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    more: list[Value] = field(default_factory=list)
+    retries: int = 0
+    intents: int = 0
+    # Kept beside the run, not part of what is digested.
+    tail_bytes: int = 0
+    tail_records: int = 0
+    snapshot_bytes: int = 0
+    identity: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.identity = encode([self.id, self.definition, self.key])
+
+    def move(self, definition: str) -> None:
+        """Pins the run to another definition; intents opened from now on are identified by it."""
+        self.definition = definition
+        self.identity = encode([self.id, self.definition, self.key])
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def working(self) -> bool:
+        """Whether something will move this run on without time, people or other runs."""
+        if self.more:
+            return True
+        for intent in self.open.values():
+            if intent.kind not in ENGINE_KINDS:
+                return True
+        return bool(self.signals) and self.pending() is not None
+
+    def pending(self) -> Event | None:
+        """The event this run owes itself: a continuation, or a signal that came before its await."""
+        if self.more:
+            return Continue(more=self.more[0])
+        if self.signals:
+            for intent in self.open.values():
+                if intent.kind == "signal":
+                    for signal in self.signals:
+                        if signal["name"] == intent.params["name"]:
+                            return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
+        return None
+
+    def wants_snapshot(self, limits: Limits) -> bool:
+        """Whether its tail is long enough to be replaced by a snapshot."""
+        return (
+            self.tail_records >= limits.snapshot_tail_records
+            or self.tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
+        ) and self.tail_bytes * 4 >= self.snapshot_bytes
