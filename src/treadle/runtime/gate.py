@@ -53,9 +53,13 @@ class Gate:
                 if type(event) is Frame:
                     if self._is_late(hot, item, event):
                         return True
-                elif hot.machine.traits.signed and type(event) is Receipt and self._is_forged(hot, item, event):
+                elif (
+                    hot.machine.traits.signed and type(event) is Receipt and self._is_forged(hot, item, event)
+                ):
                     return True
-            case Cancel() | Signal() if hot.state.ended and (hot.machine.traits.final or type(event) is Cancel):
+            case Cancel() | Signal() if hot.state.ended and (
+                hot.machine.traits.final or type(event) is Cancel
+            ):
                 self._answers.stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
                 return True
         return self._is_barred(hot, item, event)
