@@ -145,19 +145,15 @@ class Core:
         )
         self._changes = Changes(self.desk)
         self._progress = ProgressQueue(hot, staging, answers, mail)
-        self._intake = Intake(
-            recovery,
-            Inbox(store, staging, answers, self.take, held, limits),
-            timers,
-            SchedulesDue(store, held, self._changes.add, clock=clock),
-        )
+        inbox = Inbox(store, staging, answers, self.take, held, limits)
+        schedules = SchedulesDue(store, held, self._changes.add, clock=clock)
+        self._intake = Intake(recovery, inbox, timers, schedules)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = Publication(
             port, staging, hot, registry, mail, self._changes, self._progress, self._intake
         )
-        # None only wakes whoever waits.
+        # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
-        # From any thread.
         self.submit: Callable[[Command], None] = self._incoming.put
         self._trouble = Trouble()
 
