@@ -25,12 +25,12 @@ def written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"cannot write {path}: {error.strerror}; choose another --store, or let this user write there"
+        said = f"cannot write {path}: {error.strerror}"
         if error.errno in _FULL:
             raise StoreFull(f"{said}; nothing was lost, make room and go on") from error
         if error.errno in _READ_ONLY:
-            raise StoreReadOnly(said) from error
-        raise StoreUnavailable(said) from error
+            raise StoreReadOnly(f"{said}; let this user write there, or choose another --store") from error
+        raise StoreUnavailable(f"{said}; choose another --store") from error
 
 
 PRIVATE: Final = 0o600
