@@ -92,7 +92,7 @@ async def steps(peer: Peer, sizes: Sizes, folder: Path, clients: int) -> Figures
     async def once() -> None:
         expect("the chain", await peer.chain(sizes.steps), sizes.steps)
 
-    await peer.open(folder)
+    await peer.open(folder, "chain")
     await sustained(0.0, min(clients, 10), once)
     cpu = cpu_s()
     done, took = await sustained(sizes.seconds, clients, once)
@@ -110,15 +110,17 @@ async def w1x100(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 
 
 async def w2steps(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
-    return await _wide(peer, sizes, folder, lambda width: peer.fan(width))
+    return await _wide(peer, sizes, folder, "fan", lambda width: peer.fan(width))
 
 
 async def w2children(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
-    return await _wide(peer, sizes, folder, lambda width: peer.children(width))
+    return await _wide(peer, sizes, folder, "children", lambda width: peer.children(width))
 
 
-async def _wide(peer: Peer, sizes: Sizes, folder: Path, spread: Callable[[int], Awaitable[int]]) -> Figures:
-    await peer.open(folder)
+async def _wide(
+    peer: Peer, sizes: Sizes, folder: Path, program: str, spread: Callable[[int], Awaitable[int]]
+) -> Figures:
+    await peer.open(folder, program)
     expect("the sum", await spread(sizes.width), sizes.width)  # what is loaded once is loaded now
     begun = time.perf_counter()
     expect("the sum", await spread(sizes.width), sizes.width)
@@ -128,7 +130,7 @@ async def _wide(peer: Peer, sizes: Sizes, folder: Path, spread: Callable[[int], 
 
 
 async def w3(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
-    await peer.open(folder)
+    await peer.open(folder, "wait")
     runs = [f"wait-{number}" for number in range(sizes.waiting)]
     await peer.wait("warm")
     await peer.wake("warm")
@@ -150,7 +152,7 @@ async def w3(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 async def w4before(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
     """The first life: starts everything and says so; the one who asked kills it."""
     work.trace(folder / "steps.log", seconds=sizes.slow_s, hang=True)
-    await peer.open(folder / "store")
+    await peer.open(folder / "store", "slow")
     starting = [asyncio.ensure_future(peer.slow(run, sizes.slow_steps)) for run in slow_runs(sizes)]
     await asyncio.gather(*starting)
     print("started", flush=True)
@@ -161,7 +163,7 @@ async def w4before(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 async def w4after(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
     """The second life: everything is taken up and ends."""
     work.trace(folder / "steps.log", seconds=sizes.slow_s, hang=False)
-    await peer.open(folder / "store")
+    await peer.open(folder / "store", "slow")
     opened = time.time()
     got = await asyncio.gather(*(peer.slow_result(run, sizes.slow_steps) for run in slow_runs(sizes)))
     done = time.time()
@@ -174,7 +176,7 @@ def slow_runs(sizes: Sizes) -> list[str]:
 
 
 async def w5(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
-    await peer.open(folder)
+    await peer.open(folder, "chain")
     expect("the chain", await peer.chain(1), 1)
     return {"done_at": time.time()}
 
@@ -183,7 +185,7 @@ async def w6(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
     """What the second lot of runs adds, so that what an empty store takes is not counted."""
 
     async def lot() -> int:
-        await peer.open(folder)
+        await peer.open(folder, "chain")
         await pooled(sizes.disk_runs, sizes.at_once, lambda number: peer.chain(sizes.steps))
         await peer.close()
         return bytes_in(folder)
@@ -200,7 +202,7 @@ async def w7(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
         print(json.dumps({"figures": long_run(list(work.marks), sizes), "about": peer.about}), flush=True)
         os._exit(0)
 
-    await peer.open(folder)
+    await peer.open(folder, "chain")
     work.mark()
     watch = threading.Timer(sizes.length_s, too_long)
     watch.start()
@@ -232,7 +234,7 @@ async def w8(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
     async def once() -> None:
         expect("nodes answered", await peer.nodes(sizes.nodes), sizes.nodes)
 
-    await peer.open(folder)
+    await peer.open(folder, "nodes")
     await once()
     done, took = await sustained(sizes.seconds, 1, once)
     await peer.close()

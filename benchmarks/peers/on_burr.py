@@ -79,7 +79,7 @@ class Peer:
             "recovery": "by the caller, who has to know the ids",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(folder / "burr.db", check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")

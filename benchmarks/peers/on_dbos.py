@@ -77,7 +77,7 @@ class Peer:
             "recovery": "by itself",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{folder}/dbos.sqlite"
         DBOS(

@@ -121,23 +121,28 @@ class Peer:
             "recovery": "by the caller, who has to know the ids",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        if program == "slow":
+            others = await aiosqlite.connect(folder / "langgraph.db")
+            await others.execute("PRAGMA synchronous=FULL")
+            self._slow = slowed().compile(checkpointer=AsyncSqliteSaver(others))
+            self._others: aiosqlite.Connection | None = others
+            return
+        self._others = None
         self._connection = sqlite3.connect(folder / "langgraph.db", check_same_thread=False)
         self._connection.execute("PRAGMA synchronous=FULL")
-        saver = SqliteSaver(self._connection)
-        self._chain = chained().compile(checkpointer=saver)
-        self._fan = fanned(one).compile(checkpointer=saver)
-        self._wait = waiting().compile(checkpointer=saver)
+        self._saver = SqliteSaver(self._connection)
+        make = {"chain": chained, "fan": lambda: fanned(one), "wait": waiting}.get(program)
+        if make is not None:
+            self._graph = make().compile(checkpointer=self._saver)
         self._talks: dict[int, Any] = {}
-        self._saver = saver
-        self._others = await aiosqlite.connect(folder / "slow.db")
-        await self._others.execute("PRAGMA synchronous=FULL")
-        self._slow = slowed().compile(checkpointer=AsyncSqliteSaver(self._others))
 
     async def close(self) -> None:
-        self._connection.close()
-        await self._others.close()
+        if self._others is not None:
+            await self._others.close()
+        else:
+            self._connection.close()
 
     def _run(self, graph: Any, given: Any, run: str, most: int = 100) -> Any:
         config = {"configurable": {"thread_id": run}, "recursion_limit": most + 10}
@@ -146,20 +151,20 @@ class Peer:
     async def chain(self, steps: int) -> int:
         """Blocks the loop: threads that share its one connection are no faster."""
         given = {"n": 0, "steps": steps}
-        return int(self._run(self._chain, given, f"chain-{next(_numbers)}", steps)["n"])
+        return int(self._run(self._graph, given, f"chain-{next(_numbers)}", steps)["n"])
 
     async def fan(self, width: int) -> int:
-        return int(self._run(self._fan, {"n": 0, "width": width}, f"fan-{next(_numbers)}")["n"])
+        return int(self._run(self._graph, {"n": 0, "width": width}, f"fan-{next(_numbers)}")["n"])
 
     async def wait(self, run: str) -> None:
-        self._run(self._wait, {"n": 0}, run)
+        self._run(self._graph, {"n": 0}, run)
 
     async def wake(self, run: str) -> None:
-        self._run(self._wait, Command(resume=7), run)
+        self._run(self._graph, Command(resume=7), run)
 
     async def woken(self, run: str) -> int:
         config: Any = {"configurable": {"thread_id": run}}
-        return int(self._wait.get_state(config).values["n"])
+        return int(self._graph.get_state(config).values["n"])
 
     async def slow(self, run: str, steps: int) -> None:
         await self._slowly(run, steps, {"run": run, "steps": steps, "tokens": []})

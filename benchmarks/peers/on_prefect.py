@@ -28,7 +28,7 @@ class Peer:
             "processes": "a server and the flows (both Python)",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         """Prefect reads its settings when it is imported, so that comes after the folder is known."""
         folder.mkdir(parents=True, exist_ok=True)
         os.environ |= {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -88,9 +89,12 @@ class Peer:
             "processes": "a server (Rust, uses both cores) and the service (Python)",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        ingress, admin, node, service = (free_port() for _ in range(4))
+        ports = folder / "ports.json"
+        if not ports.exists():  # an invocation in flight is taken up where its service was
+            ports.write_text(json.dumps([free_port() for _ in range(4)]))
+        ingress, admin, node, service = json.loads(ports.read_text())
         self._ending = asyncio.Event()
         config = Config()
         config.bind = [f"127.0.0.1:{service}"]
@@ -161,7 +165,7 @@ class Peer:
         return await self._lines.ask("GET", f"/restate/workflow/slows/{run}/attach")
 
     async def serve(self, folder: Path) -> tuple[str, int, str, Any]:
-        await self.open(folder)
+        await self.open(folder, "chain")
         return "127.0.0.1", self._ingress, "/bench/leaf/send", 0
 
     async def served(self, folder: Path) -> int:

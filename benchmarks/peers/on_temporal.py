@@ -107,7 +107,7 @@ class Peer:
             "processes": "a server (Go, uses both cores) and a worker (Python)",
         }
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         port, log = free_port(), folder / "server.log"
         command = [str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--headless"]

@@ -35,7 +35,7 @@ class Instant:
 class Peer(TreadlePeer):
     cannot = dict.fromkeys(("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W9"), ELSEWHERE)
 
-    def prepare(self, engine: Engine, folder: Path) -> None:
+    def prepare(self, engine: Engine, folder: Path, program: str) -> None:
         self._folder, self._model = folder, Instant()
         engine.models["instant"] = self._model
 

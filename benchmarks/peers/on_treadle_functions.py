@@ -76,12 +76,13 @@ async def served(ctx: flow.Context) -> int:
 
 
 class Peer(TreadlePeer):
-    names = {"chain": chain, "fan": fan, "parent": parent, "wait": wait, "slow": slowly}  # noqa: RUF012
+    names = {"chain": chain, "fan": fan, "children": parent, "wait": wait, "slow": slowly}  # noqa: RUF012
     served_file = ("served.py", SERVED)
 
-    def prepare(self, engine: Engine, folder: Path) -> None:
-        for workflow in (chain, fan, leaf, parent, wait, slowly):
-            engine.deploy(workflow)
+    def prepare(self, engine: Engine, folder: Path, program: str) -> None:
+        engine.deploy(self.names[program])
+        if program == "children":
+            engine.deploy(leaf)
 
     async def _ran(self, program: str, given: dict[str, Any]) -> Any:
         (only,) = given.values()

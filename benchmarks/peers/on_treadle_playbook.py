@@ -33,7 +33,7 @@ BOOKS: dict[str, dict[str, Any]] = {
     },
     "fan": {"workload": {"width": 1}, "workflow": [each("width", {"kind": "count", "n": 0})]},
     "leaf": {"workload": {}, "workflow": [{"step": "s", "tool": {"kind": "count", "n": 0}}]},
-    "parent": {"workload": {"count": 1}, "workflow": [each("count", {"kind": "playbook", "path": "leaf"})]},
+    "children": {"workload": {"count": 1}, "workflow": [each("count", {"kind": "playbook", "path": "leaf"})]},
     "wait": {"workload": {}, "workflow": [{"step": "s", "tool": {"kind": "await", "signal": "go"}}]},
     "slow": {
         "workload": {"run": "", "steps": 1},
@@ -62,7 +62,7 @@ class Peer(TreadlePeer):
     names = {name: name for name in BOOKS}  # noqa: RUF012
     served_file = ("served.yaml", SERVED)
 
-    def prepare(self, engine: Engine, folder: Path) -> None:
+    def prepare(self, engine: Engine, folder: Path, program: str) -> None:
         @engine.tool("count", idempotent=True)
         def count(n: int = 0) -> int:
             return work.count(n)
@@ -71,11 +71,10 @@ class Peer(TreadlePeer):
         async def slow(run: str, step: int) -> str:
             return await work.slow(run, step)
 
-        for name, book in BOOKS.items():
+        for name in ("leaf", program) if program == "children" else (program,):
             path = folder / f"{name}.json"
-            path.write_text(json.dumps({"metadata": {"name": name}, **book}))
-        for name in BOOKS:
-            engine.deploy(str(folder / f"{name}.json"))
+            path.write_text(json.dumps({"metadata": {"name": name}, **BOOKS[name]}))
+            engine.deploy(str(path))
 
     async def fan(self, width: int) -> Any:
         return (await super().fan(width))["reduced"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,28 @@ steps:
 
 
 class Peer(TreadlePeer):
-    names = {"chain": chain, "wait": wait, "slow": slowly}  # noqa: RUF012
+    names = {"chain": "chain", "wait": "wait", "slow": "slow"}  # noqa: RUF012
     served_file = ("served.yaml", SERVED)
 
-    def prepare(self, engine: Engine, folder: Path) -> None:
+    def prepare(self, engine: Engine, folder: Path, program: str) -> None:
         engine.transport("count")(count)
         engine.transport("slow")(slow)
-        for definition in (chain, leaf, wait, slowly):
-            engine.deploy(definition)
-        self._wide: dict[str, Any] = {}
+        programs: dict[str, Any] = {"chain": chain, "wait": wait, "slow": slowly, "children": leaf}
+        if program in programs:
+            engine.deploy(programs[program])
+        self._wide: dict[int, str] = {}
 
     async def fan(self, width: int) -> Any:
-        definition = self._wide.setdefault(f"fan{width}", fan(width))
-        return await (await self.engine.start(definition, {})).result()
+        return await self._spread(width, fan)
 
     async def children(self, count: int) -> Any:
-        definition = self._wide.setdefault(f"parent{count}", parent(count))
-        return await (await self.engine.start(definition, {})).result()
+        return await self._spread(count, parent)
+
+    async def _spread(self, width: int, make: Callable[[int], Any]) -> Any:
+        if width not in self._wide:
+            (definition,) = self.engine.deploy(make(width))
+            self._wide[width] = definition.name
+        return await (await self.engine.start(self._wide[width], {})).result()
 
     async def slow_result(self, run: str, steps: int) -> Any:
         """Expressions of a process join texts, not lists."""

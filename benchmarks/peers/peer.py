@@ -14,8 +14,9 @@ class Peer(Protocol):
     cannot: dict[str, str]  # workload → why not
     about: dict[str, str]  # version, durability (what it really does at a commit), recovery, …
 
-    async def open(self, folder: Path) -> None:
-        """Ready to run. What was unfinished in the folder goes on by itself, if the peer does that."""
+    async def open(self, folder: Path, program: str) -> None:
+        """Ready to run what is named: chain, fan, children, wait, slow or nodes; nothing else needs to be loaded.
+        What was unfinished in the folder goes on by itself, if the peer does that."""
 
     async def close(self) -> None: ...
 

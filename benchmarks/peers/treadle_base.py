@@ -34,13 +34,13 @@ class TreadlePeer(ABC):
         self._port = 0
 
     @abstractmethod
-    def prepare(self, engine: Engine, folder: Path) -> None:
-        """Registers and deploys what the workloads need."""
+    def prepare(self, engine: Engine, folder: Path, program: str) -> None:
+        """Registers and deploys what the program needs."""
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.engine = Engine(f"sqlite:///{folder}/treadle.db")
-        self.prepare(self.engine, folder)
+        self.prepare(self.engine, folder, program)
         await self.engine.__aenter__()
 
     async def close(self) -> None:
@@ -61,7 +61,7 @@ class TreadlePeer(ABC):
         return await self._ran("fan", {"width": width})
 
     async def children(self, count: int) -> Any:
-        return await self._ran("parent", {"count": count})
+        return await self._ran("children", {"count": count})
 
     async def wait(self, run: str) -> None:
         await self.engine.start(self.names["wait"], {}, id=run)
