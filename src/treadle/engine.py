@@ -375,11 +375,19 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         """Changes a run's data from outside; what waits for it is looked at again."""
         return await self.submit(id, Patch(data=from_caller(data), by=by))
 
-    async def retry(self, /, id: str, *, by: str | None = None, **how: Any) -> dict[str, Any]:
+    async def retry(
+        self, /, id: str, *, by: str | None = None, definition: Any = None, **how: Any
+    ) -> dict[str, Any]:
         """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
-        Python), `input`, `skip`, `fail`, `budget`."""
+        Python), `input`, `skip`, `fail`, `budget`. With a `definition` (the mended one) it goes on under that from
+        where it stopped, if it fits; refused, nothing changes."""
         how = {"from" if name == "from_" else name: value for name, value in how.items()}
-        return await self.submit(id, Retry(how=from_caller(how), by=by))
+        digest: str | None = None
+        if definition is not None:
+            digest = (await self.definition(definition)).digest
+            if digest in self.library.known:
+                await self.operate("learn", deploys.family_value(self.library.family(digest)))
+        return await self.submit(id, Retry(how=from_caller(how), by=by, definition=digest))
 
     async def fork(
         self,

@@ -300,3 +300,12 @@ async def test_beside_an_owner_commands_are_handed_over(
         code, found = await cli("doctor")
         assert code == 0
         assert found["owner"] is not None
+
+
+def test_a_failed_run_is_retried_under_a_mended_file(cli: Cli, folder: Path) -> None:
+    text = 'metadata: {name: f}\nworkflow:\n  - step: s\n    tool: {kind: python, code: "def main():\\n    return 1 / 0"}\n'
+    (folder / "f.yaml").write_text(text)
+    (folder / "fixed.yaml").write_text(text.replace("1 / 0", "1 / 1"))
+    assert cli("run", "f.yaml", "--id", "r", "--json", code=1).json["status"] == "failed"
+    assert cli("retry", "r", "--definition", "fixed.yaml", "--json", code=0).json["status"] == "completed"
+    assert cli("replay", "r", "--json", code=0).json["equal"] is True

@@ -186,6 +186,7 @@ async def cancel(
     examples=[
         "treadle retry etl-1",
         "treadle retry etl-1 --from load",
+        "treadle retry etl-1 --definition etl-fixed.yaml",
         "treadle retry renewal-7 --skip --value '{\"total\": 0}'",
         "treadle retry --all-failed --workflow etl --since 2h --dry-run",
         "treadle retry --status failed --error TIMEOUT --no-wait --user ann",
@@ -226,10 +227,19 @@ async def retry(
             show_default=False,
         ),
     ] = None,
+    definition: Annotated[
+        str | None,
+        typer.Option(
+            "--definition",
+            metavar="FILE",
+            help="Go on from where it stopped under this mended definition.",
+            show_default=False,
+        ),
+    ] = None,
     choice: Chosen = NONE,
     app: App = None,
 ) -> int:
-    """Move a stalled or failed run on: again, from a step, with other input, skipping, or failing it."""
+    """Move a stalled or failed run on: again, from a step, with other input, mended, skipping, or failing it."""
     how: dict[str, Any] = {}
     if from_ is not None:
         how["from"] = from_
@@ -249,7 +259,8 @@ async def retry(
     async def act(engine: Engine, id: str) -> dict[str, Any]:
         run = await engine.run(id)
         before = await last_event(engine, id)
-        await engine.retry(id, by=choice.user, **how)
+        other = one(engine, definition) if definition is not None else None
+        await engine.retry(id, by=choice.user, definition=other, **how)
         return await then(cli, engine, run, choice, after=before)
 
     async with cli.engine(app, creates=False, help_others=False) as engine:

@@ -124,7 +124,8 @@ def replay(
         check_link(run.id, run.seq, run.digest, stored)
         record = stored.record()
         # A move is decided by what it moves to: what it leaves need not be at hand any more.
-        decides = record["event"]["definition"] if record["kind"] == "apply" else run.definition
+        moves = record["kind"] in ("apply", "retry") and record["event"].get("definition")
+        decides = moves or run.definition
         definition = definition_of(decides)
         reads = reading and isinstance(machine, PastMachine)
         if not reads and (problem := unavailable(machine, definition)) is not None:

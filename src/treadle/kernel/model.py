@@ -108,11 +108,14 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A person moves a stalled or failed run on. `how` holds the dialect's own choice:
-    {"from": step} | {"input": value} | {"skip": value} | {"fail": text}."""
+    {"from": step} | {"input": value} | {"skip": value} | {"fail": text}. With a `definition` it goes on under that
+    one from this record on, in place of the one that it `was`."""
 
     kind: ClassVar[str] = "retry"
     how: dict[str, Any] = {}
     by: str | None = None
+    definition: str | None = None
+    was: str | None = None
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

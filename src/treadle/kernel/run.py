@@ -41,6 +41,7 @@ from .model import (
     OpenIntent,
     Receipt,
     Rejected,
+    Retry,
     Signal,
     Started,
     Status,
@@ -143,6 +144,8 @@ def advance(
         decision = machine.cancel(definition, run.state, seen, ctx)
     else:
         decision = machine.step(definition, run.state, seen, ctx)
+    if type(seen) is Retry:
+        _tell_move(seen, decision)
     if ctx.stored:
         decision.blobs = {**ctx.stored, **decision.blobs}
     told = seen if type(seen) is Rejected else event
@@ -160,6 +163,12 @@ def advance(
         events_max=machine.traits.record_events_max,
         limits=limits,
     )
+
+
+def _tell_move(event: Retry, decision: Decision) -> None:
+    if event.definition is not None:
+        moved = {"type": "definition.changed", "definition": event.definition, "was": event.was}
+        decision.events = [moved, *decision.events]
 
 
 def _begin(run: RunState, event: Started, at_ns: int) -> None:
@@ -302,7 +311,7 @@ def admit(
     run.intents += len(opened)
     if type(event) is Receipt:
         run.retries += event.attempts - 1
-    elif type(event) is Apply:
+    elif (type(event) is Apply or type(event) is Retry) and event.definition is not None:
         run.move(event.definition)
     if decision.more is not None:
         run.more.append(decision.more)

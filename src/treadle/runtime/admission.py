@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from treadle.kernel.errors import PASSING, RunNotFound, TreadleError, Undecidable
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
@@ -37,6 +39,7 @@ from .answers import Answers
 from .gate import Gate
 from .hot import BlobCache, Hot, HotRuns
 from .mail import Mail
+from .mending import mended
 from .numbers import Numbers
 from .payloads import disarming, handed_over, lightened
 from .ports import Clock, Item, NewRun, Own
@@ -143,6 +146,8 @@ class Admission:
         if settled is None or settled.kind in ENGINE_KINDS:
             event = self._taken_in(hot, event, settled)
         try:
+            if isinstance(event, Retry) and event.definition is not None:
+                event = self._mend(hot, event, event.definition)
             step = advance(
                 hot.state,
                 hot.machine,
@@ -266,6 +271,12 @@ class Admission:
         )
         hot.machine, hot.definition = loaded.machine, loaded.definition
         self._records.add(hot, step, Item(hot.state.id, moved, derived=True))
+
+    def _mend(self, hot: Hot, event: Retry, digest: str) -> Retry:
+        """A run goes on under another definition from this event on. Refused, it is loaded again as it was."""
+        loaded = mended(self._registry, hot.state, digest)
+        hot.machine, hot.definition = loaded.machine, loaded.definition
+        return replace(event, was=hot.state.definition)
 
     def _look(self, hot: Hot, item: Item) -> bool:
         """No event: the run looks what it owes itself, and whether there is code for it again."""

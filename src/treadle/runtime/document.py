@@ -79,7 +79,7 @@ def show(
     document: dict[str, Any] = {
         "id": state.id,
         "workflow": state.workflow,
-        "version": state.version,
+        "version": _version(state, loaded, started),
         "digest": state.definition,
         "dialect": state.dialect,
         "key": state.key,
@@ -112,6 +112,12 @@ def show(
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
     return document
+
+
+def _version(state: RunState, loaded: Loaded, started: Mapping[str, Any]) -> str | None:
+    """The version that a run goes by: it may have been sent on under a mended definition."""
+    moved = started.get("definition") not in (None, state.definition)
+    return loaded.row.version if moved and loaded.row.version is not None else state.version
 
 
 def _input(reads: Reads, started: Mapping[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from treadle.store.protocol import DefinitionRow, Reads, RunRow
 from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state, open_work
+from .mending import check_compatible
 
 COLLECT_PER_COMMIT = 200
 # How long an answer waits for whoever asked from another process.
@@ -54,12 +55,7 @@ def fork(
         raise _before(error, id) from error
     digest = definition.digest if definition is not None else source.definition
     loaded = desk.registry.load(digest)
-    if loaded.row.dialect != source.dialect:
-        raise Unsupported(f"{id} is a {source.dialect} run; the definition is a {loaded.row.dialect}")
-    if definition is not None and (problem := loaded.machine.compatible(loaded.definition, source.state)):
-        raise Unsupported(
-            f"{id} cannot go on under {definition.name}: {problem}", code="INCOMPATIBLE_DEFINITION"
-        )
+    check_compatible(loaded, source, moves=definition is not None)
     state, step = fork_run(
         source, id=new_id, definition=digest, seed=desk.entropy(16), at_ns=desk.clock.now_ns(), by=by
     )

@@ -67,6 +67,12 @@ class PlaybookMachine(KeepingMachine):
     def kinds(self, definition: Playbook) -> frozenset[str]:
         return frozenset({KIND})
 
+    def compatible(self, definition: Playbook, state: PlaybookState) -> str | None:
+        """Whether every step at which the run stands, or has stopped, is there."""
+        stands = [*state["failures"], *state["halted"], *state["tokens"].values()]
+        missing = {item["step"] for item in stands} - definition.steps.keys() - {KEYCHAIN_STEP}
+        return f"the run is at {', '.join(sorted(missing))}, which is not there" if missing else None
+
     def has_lifetimes(self, definition: Playbook) -> bool:
         return definition.has_lifetimes
 
