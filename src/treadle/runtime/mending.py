@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.roles import CellMachine, CodeMachine
-from treadle.kernel.run import RunState
+from treadle.kernel.state import RunState
 
 from .registry import Loaded, Registry
 
