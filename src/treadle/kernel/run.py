@@ -144,8 +144,6 @@ def advance(
         decision = machine.cancel(definition, run.state, seen, ctx)
     else:
         decision = machine.step(definition, run.state, seen, ctx)
-    if type(seen) is Retry:
-        _tell_move(seen, decision)
     if ctx.stored:
         decision.blobs = {**ctx.stored, **decision.blobs}
     told = seen if type(seen) is Rejected else event
@@ -275,6 +273,8 @@ def admit(
 ) -> Step:
     """Validates a decision as a whole, writes its record, applies it. Without `bytes_max` it is the
     kernel's own (a fault, a fork), which no limit may refuse."""
+    if type(event) is Retry:
+        _tell_move(event, decision)
     seq = run.seq + 1
     if bytes_max is not None and (
         len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
