@@ -182,9 +182,9 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         """Hands one event to a run; returns when the decision on it is durable."""
         return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
 
-    async def write(self, change: Callable[[Desk], T]) -> T:
-        """Runs a change on the core thread, in a commit of its own."""
-        return await self._bridge.write(change)
+    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
+        """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
+        return await self._bridge.write(change, action=action, target=target)
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
         """Asks the store, off the core thread where possible; `long` if the answer may take its time."""
@@ -401,7 +401,8 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
-        await self.write(lambda desk: keeping.fork(desk, id, at=at, definition=row, new_id=name, by=by))
+        made = partial(keeping.fork, id=id, at=at, definition=row, new_id=name, by=by)
+        await self.write(made, action="run.fork", target=name)
         return Run(self, name)
 
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from treadle.dialects.reactive.machine import ReactiveMachine, taken
 from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
+from treadle.host.acting import stamped
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.values import Value
@@ -115,6 +116,8 @@ class Applications:
         """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each.
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) > 1 and self._engine.owns:
+            for item in made:
+                stamped(item)
             found: list[str] = await self._engine.ask(
                 lambda ack: Write(lambda desk: cells.post(desk, app, made, submission, ack), ack)
             )

@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from treadle.kernel.errors import TreadleError
 
@@ -61,6 +62,18 @@ _UTC = Annotated[
     ),
 ]
 
+_USER = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="USER",
+        envvar="TREADLE_USER",
+        help="Who does this; recorded. Default: who is logged in.",
+        rich_help_panel="Common",
+        show_default=False,
+    ),
+]
+
 App = Annotated[
     str | None,
     typer.Option(
@@ -94,6 +107,8 @@ class Session:
     out: Output
     # Printed on Ctrl-C: how to go on.
     on_interrupt: str = ""
+    # Who does it, as the audit log has it.
+    user: str = "local"
 
     async def prepare(self, app: str | None = None, **options: Any) -> Engine:
         """An engine that has not been started: it can compile, and has not touched the store."""
@@ -220,6 +235,7 @@ def _invocable(body: Body) -> Callable[..., None]:
         p.name: p.annotation for p in asked if isinstance(p.annotation, type) and is_dataclass(p.annotation)
     }
     own = [one for p in asked for one in (_options_of(groups[p.name]) if p.name in groups else [p])]
+    asks_user = not any(_has_option(parameter, "--user") for parameter in own)
 
     def invoke(ctx: typer.Context, **values: Any) -> None:
         defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
@@ -229,14 +245,18 @@ def _invocable(body: Body) -> Callable[..., None]:
         store = values.pop("store") or defaults.store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
         for name, group in groups.items():
             values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
+        user = _user_of(values, groups) or os.environ.get("TREADLE_USER") or _logged_in()
+        if asks_user:
+            values.pop("user")
         moments.ZONE.set(UTC if values.pop("utc") or defaults.utc else None)
-        session = Session(store, Output(as_json=values.pop("as_json") or defaults.as_json))
+        session = Session(store, Output(as_json=values.pop("as_json") or defaults.as_json), user=user)
         if code := perform(session, body, values):
             raise typer.Exit(code)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     shown = [
         *(parameter.replace(kind=keyword) for parameter in own),
+        *([inspect.Parameter("user", keyword, default=None, annotation=_USER)] if asks_user else []),
         inspect.Parameter("store", keyword, default=None, annotation=_STORE),
         inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
         inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
@@ -252,6 +272,31 @@ def _invocable(body: Body) -> Callable[..., None]:
     invoke.__annotations__ = {}
     invoke.__doc__ = body.__doc__
     return invoke
+
+
+def _user_of(values: dict[str, Any], groups: dict[str, type]) -> str | None:
+    """Who the command line says does this, in an option of its own or of a group."""
+    told = [values.get("user")]
+    for name, group in groups.items():
+        told += [getattr(values[name], option.name) for option in fields(group) if option.name == "user"]
+    return next((user for user in told if user), None)
+
+
+def _has_option(parameter: inspect.Parameter, name: str) -> bool:
+    return any(
+        # Inside Annotated the first name stands where a default would.
+        isinstance(told, OptionInfo) and name in (told.default, *(told.param_decls or ()))
+        for told in get_args(parameter.annotation)
+    )
+
+
+def _logged_in() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "local"
 
 
 def _options_of(group: type) -> list[inspect.Parameter]:
@@ -274,9 +319,11 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
     """Runs a command's body to its exit code, whatever happens in it."""
     import asyncio
 
+    from treadle.host.acting import Origin, acting
+
     out = session.out
     try:
-        with stdout.reserved():
+        with stdout.reserved(), acting(Origin(session.user)):
             return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
     except TreadleError as error:
         return out.error(error)

@@ -10,6 +10,7 @@ import typer
 from treadle import __version__
 
 from . import (
+    audit,
     compare,
     definitions,
     house,
@@ -76,6 +77,7 @@ for subject in (
     house.commands,
     house.secret,
     tokens.token,
+    audit.commands,
     serving.commands,
     working.commands,
 ):

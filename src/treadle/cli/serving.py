@@ -63,6 +63,7 @@ async def serve(
     app: App = None,
 ) -> int:
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
+    from treadle.host.acting import acting
     from treadle.lang.duration import parse_duration
     from treadle.store.open import shown
 
@@ -78,15 +79,17 @@ async def serve(
 
     engine = await cli.prepare(app, work=not no_worker, concurrency=concurrency, pools=pool or ())
     for path in deploy or ():
-        engine.deploy(str(path))
+        engine.deploy(str(path), by=cli.user)
     options = Options(name=name, advertise=advertise, drain_s=drain_s, **door.checked())
 
     def ready(url: str, name: str, access: str) -> None:
         about = {"store": shown(engine.store_url), "bus": "memory", "worker": not no_worker, "access": access}
         _say(cli, {"url": url, "name": name, **about})
 
-    async with engine:
-        return await serve(engine, options, ready)
+    # What a server does by itself nobody did; whoever asks it for something says who they are.
+    with acting(None):
+        async with engine:
+            return await serve(engine, options, ready)
 
 
 def _say(cli: Session, about: dict[str, Any]) -> None:

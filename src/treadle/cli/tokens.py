@@ -20,7 +20,9 @@ token = Commands(HOUSE, group="token", help="Tokens for servers of this store. A
 )
 async def create(
     cli: Session,
-    user: Annotated[str, typer.Option("--user", help="Whose token it is.", show_default=False)],
+    owner: Annotated[
+        str, typer.Option("--user", metavar="USER", help="Whose token it is.", show_default=False)
+    ],
     role: Annotated[
         list[str],
         typer.Option(
@@ -46,7 +48,7 @@ async def create(
     from treadle.access import tokens
 
     async with cli.engine(work=False, lingers=False) as engine:
-        made = await tokens.create(engine, user, role, workflow=workflow, expires=expires)
+        made = await tokens.create(engine, owner, role, workflow=workflow, expires=expires)
     if cli.out.as_json:
         cli.out.document(made)
         return

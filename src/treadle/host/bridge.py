@@ -34,6 +34,7 @@ from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
+from .acting import stamped
 from .helping import Asking
 from .news import Watching
 from .readers import Readers
@@ -311,7 +312,7 @@ class Bridge:
         future: asyncio.Future[Any] = loop.create_future()
         self._unanswered.add(future)
         try:
-            self.submit(make(_LoopAck(future)))
+            self.submit(stamped(make(_LoopAck(future))))
             if self.core is None:
                 await self._be_patient(future)
             return await future
@@ -333,12 +334,13 @@ class Bridge:
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self.submit(make(blocking_ack(done)))
+        self.submit(stamped(make(blocking_ack(done))))
         return done.result(timeout=timeout_s)
 
-    async def write(self, change: Callable[[Desk], T]) -> T:
-        """Runs a change on the core thread, in a commit of its own."""
-        found: T = await self.ask(lambda ack: Write(change, ack))
+    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
+        """Runs a change on the core thread, in a commit of its own. With an `action`, who did it is
+        written down."""
+        found: T = await self.ask(lambda ack: Write(change, ack, action, target))
         return found
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from treadle.access import tokens
+from treadle.access import tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang.definition import Dialect
 from treadle.runtime import deploys, schedules, tasks
@@ -56,6 +56,8 @@ class EngineOperations:
                 return schedules.perform(desk, asked.body)
             case "task":
                 return tasks.perform(desk, asked)
+            case "audit":
+                return trail.perform(desk, asked.body)
             case "token":
                 return tokens.perform(desk, asked.body)
             case _:

@@ -15,6 +15,7 @@ from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Reads
 
+from .audit import outcome
 from .commands import Change, Write
 from .hot import Hot
 from .mail import Mail
@@ -31,11 +32,16 @@ class Answers:
         self._clock = clock
 
     def settle(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
-        """Answers a command with the commit at hand."""
+        """Answers a command with the commit at hand, which also says who did it."""
+        self.write_down(asked, value, error)
         if asked.ack is not None:
             self.tell(asked.ack, value, error)
         if not isinstance(asked, Write) and asked.inbox is not None:
             self.dispose(asked.inbox, value, error)
+
+    def write_down(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
+        if asked.entry is not None:
+            self._staging.batch.audit.append(outcome(asked.entry, self._clock.now_ns(), value, error))
 
     def tell(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
         self._staging.staged.answers.append((ack, value, error))

@@ -67,7 +67,7 @@ class CoreDesk:
         self.mail.post(item)
 
     def hand_on(self, asked: Operate, item: Item) -> object:
-        item.ack, item.inbox = asked.ack, asked.inbox
+        item.ack, item.inbox, item.entry = asked.ack, asked.inbox, asked.entry
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 
+from .audit import AuditEntry
 from .desk import Desk
 from .ports import Ack, Item
 
@@ -45,13 +46,18 @@ class Operate:
     body: dict[str, Any]
     ack: Ack | None = None
     inbox: str | None = None
+    entry: AuditEntry | None = None
 
 
 class Write(NamedTuple):
-    """A change that only the process can ask for which owns the store: fork, collect."""
+    """A change that only the process can ask for which owns the store: fork, collect. With an `action` it is
+    one that somebody did."""
 
     change: Callable[[Desk], Any]
     ack: Ack | None
+    action: str = ""
+    target: str = ""
+    entry: AuditEntry | None = None
 
 
 class Handing(Desk, Protocol):

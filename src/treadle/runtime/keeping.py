@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from treadle.kernel.errors import (
     JournalCorrupt,
@@ -20,6 +20,7 @@ from treadle.kernel.roles import FOREVER_NS, CellMachine, KeepingMachine
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
+from .audit import KEPT_NS as AUDIT_KEPT_NS
 from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state, open_work
@@ -97,8 +98,16 @@ def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
     return sorted(found)
 
 
+class Writes(Protocol):
+    """How a change is handed to the core (`Engine.write`)."""
+
+    def __call__(
+        self, change: Callable[[Desk], Any], *, action: str = "", target: str = ""
+    ) -> Awaitable[Any]: ...
+
+
 async def collect(
-    write: Callable[[Callable[[Desk], Any]], Awaitable[Any]],
+    write: Writes,
     *,
     now_ns: int | None,
     dry_run: bool,
@@ -109,7 +118,8 @@ async def collect(
         raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
     removed = 0
     while True:
-        count = await write(lambda desk: _collect_some(desk, now_ns, dry_run))
+        some = partial(_collect_some, now_ns=now_ns, dry_run=dry_run)
+        count = await write(some, action="" if dry_run else "store.collect")
         removed += count
         if dry_run or count < COLLECT_PER_COMMIT:
             break
@@ -133,9 +143,10 @@ def _told(desk: Desk, what: dict[str, Any]) -> None:
 
 
 def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
-    """Answers that nobody came for: whoever asked is dead."""
+    """Answers that nobody came for: whoever asked is dead. With them, what was audited long ago."""
     now = desk.clock.now_ns() if now_ns is None else now_ns
     desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
+    desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
 
 
 def _sweep(desk: Desk, expired: list[tuple[int, str]]) -> int:

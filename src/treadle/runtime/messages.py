@@ -31,6 +31,7 @@ from treadle.kernel.model import (
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 
+from .audit import AuditEntry
 from .commands import Operate
 from .ports import Item, NewRun
 
@@ -52,12 +53,14 @@ class _Delivery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     submission: tuple[str, str] | None = None
     reply: tuple[str, str] | None = None
     blobs: dict[str, bytes] = {}
+    entry: AuditEntry | None = None
 
 
 class _Operation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
     body: dict[str, Any]
     home: str = ""
+    entry: AuditEntry | None = None
 
 
 def unusable(command: Item | Operate) -> TreadleError | None:
@@ -91,8 +94,8 @@ def unusable(command: Item | Operate) -> TreadleError | None:
 
 def message_to_bytes(command: Item | Operate) -> bytes:
     if isinstance(command, Operate):
-        operation = {"home": command.home, "name": command.name, "body": command.body}
-        return encode({"operate": operation})
+        operation: dict[str, Any] = {"home": command.home, "name": command.name, "body": command.body}
+        return encode({"operate": operation | _signed(command.entry)})
     item = command
     assert item.event is not None, "only events travel"
     value: dict[str, Any] = {"run": item.run, "event": {"kind": item.event.kind, **event_value(item.event)}}
@@ -107,7 +110,12 @@ def message_to_bytes(command: Item | Operate) -> bytes:
         value["reply"] = list(item.reply)
     if item.blobs:
         value["blobs"] = item.blobs
-    return encode(value)
+    return encode(value | _signed(item.entry))
+
+
+def _signed(entry: AuditEntry | None) -> dict[str, Any]:
+    """Who asks, where somebody does: other messages stay as they were."""
+    return {} if entry is None else {"entry": msgspec.to_builtins(entry)}
 
 
 def message_from_bytes(body: bytes, key: str) -> Item | Operate:
@@ -119,7 +127,8 @@ def message_from_bytes(body: bytes, key: str) -> Item | Operate:
         if "operate" in value or "op" in value:  # `op` is how 0.1.0 wrote it
             (asked,) = value.values() if "operate" in value else (value["op"],)
             operation = msgspec.convert(asked, _Operation)
-            return Operate(operation.home, operation.name, operation.body, inbox=key)
+            _check_entry(operation.entry)
+            return Operate(operation.home, operation.name, operation.body, inbox=key, entry=operation.entry)
         delivery = msgspec.convert(value, _Delivery, builtin_types=(bytes,))
         item = _item(delivery, key)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -149,6 +158,7 @@ def _item(delivery: _Delivery, key: str) -> Item:
         reply=delivery.reply,
         inbox=key,
         blobs=delivery.blobs,
+        entry=delivery.entry,
     )
 
 
@@ -157,6 +167,12 @@ def _check_foreign(item: Item) -> None:
     if not isinstance(item.event, _FROM_OUTSIDE) or item.reply is not None:
         raise InputInvalid(f"{item.inbox}: this is said only between a run and its engine")
     check_name(item.event)
+    _check_entry(item.entry)
+
+
+def _check_entry(entry: AuditEntry | None) -> None:
+    if entry is not None and entry.user.startswith(OWN_NAMES):
+        raise ValueRefused(f"an actor whose name begins with {OWN_NAMES}, as only Treadle's own names do")
 
 
 def check_name(event: Event) -> None:

@@ -12,6 +12,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Event, OpenIntent
 from treadle.kernel.values import Value
 
+from .audit import AuditEntry
+
 
 class Clock(Protocol):
     def now_ns(self) -> int: ...
@@ -89,6 +91,8 @@ class Item(msgspec.Struct):
     blobs: dict[str, bytes] = {}
     # The key of the message that it becomes if it does not fit into the batch that made it.
     message: str | None = None
+    # Who asked for it, if somebody did: written down with the decision.
+    entry: AuditEntry | None = None
 
 
 class Own(Item):

@@ -13,17 +13,20 @@ import asyncio
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
+from starlette.routing import Route as BareRoute
 
-from treadle.access import tokens
+from treadle.access import tokens, trail
 from treadle.access.tokens import AccessHome, TokenRow
+from treadle.runtime.audit import AuditEntry
 from treadle.runtime.messages import OWN_NAMES
 
-from .problems import Refused
+from .problems import Refused, status_of
+from .rates import RateLimit, address_key
 
 EVERYBODY: Final = "none"
 VIEWER: Final = "viewer"
@@ -51,6 +54,7 @@ _BELIEVED_S: Final = 0.5
 _KNOWN_MAX: Final = 10_000
 # That a token was used is written down this often.
 _USED_EVERY_NS: Final = 300_000_000_000
+_WRITING_MAX: Final = 100
 _BEARER: Final = "bearer "
 
 
@@ -93,6 +97,7 @@ class Access:
         self._known: OrderedDict[str, tuple[float, TokenRow | None]] = OrderedDict()
         self._used: OrderedDict[str, int] = OrderedDict()
         self._writing: set[asyncio.Task[object]] = set()
+        self._noted = RateLimit(1)
         # Once a token was made the store never becomes open again.
         self._made = False
         self._looked = -_BELIEVED_S
@@ -113,6 +118,13 @@ class Access:
 
     async def judge(self, request: Request, role: str) -> Actor:
         """The actor of a request that may be answered; else raises what is answered in its place."""
+        try:
+            return await self._judged(request, role)
+        except Refused as refusal:
+            self._note_refusal(request, refusal)
+            raise
+
+    async def _judged(self, request: Request, role: str) -> Actor:
         if await self.closed(shown="authorization" in request.headers):
             if role == EVERYBODY:
                 return Actor("", ())
@@ -120,6 +132,7 @@ class Access:
         else:
             self._check_page(request)
             actor = _said(request)
+        request.state.user = actor.user
         if not may(actor.roles, role):
             raise Refused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
         return actor
@@ -188,7 +201,27 @@ class Access:
         self._used.move_to_end(id)
         if len(self._used) > _KNOWN_MAX:
             self._used.popitem(last=False)
-        task = asyncio.ensure_future(self._home.operate("token", {"op": "used", "id": id, "at_ns": now}))
+        self._write_aside(self._home.operate("token", {"op": "used", "id": id, "at_ns": now}))
+
+    def _note_refusal(self, request: Request, refusal: Refused) -> None:
+        """Writes down who was turned away, one a second for each address: a flood fills no store."""
+        if status_of(refusal) not in (401, 403) or not self._noted.take(_address(request)):
+            return
+        state = request.state
+        entry = AuditEntry(
+            getattr(state, "user", ""),
+            "request.refuse",
+            f"{request.method} {_route_of(request)}",
+            server=request.app.state.member.name,
+            request=state.request_id,
+        )
+        self._write_aside(trail.refused(self._home, entry, refusal.code))
+
+    def _write_aside(self, work: Coroutine[Any, Any, Any]) -> None:
+        if len(self._writing) >= _WRITING_MAX:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
         self._writing.add(task)
         task.add_done_callback(self._written)
 
@@ -196,6 +229,16 @@ class Access:
         self._writing.discard(task)
         if not task.cancelled():
             task.exception()
+
+
+def _address(request: Request) -> str:
+    return address_key(request.client.host if request.client is not None else "")
+
+
+def _route_of(request: Request) -> str:
+    """The route that was asked for, without what stands in its place: an id may be somebody's."""
+    route = request.scope.get("route")
+    return route.path.removeprefix("/api/v1") if isinstance(route, BareRoute) else "/"
 
 
 def _acting_as(actor: Actor, user: str | None) -> Actor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -20,17 +21,18 @@ from treadle.engine import Engine
 from . import console, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
-from .routes import definitions, house, runs, schedules, tasks, tokens, work
+from .routes import audit, definitions, house, runs, schedules, tasks, tokens, work
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
 
 PREFIX = "/api/v1"
 # Every route but the console's files: what is here names its role.
 PARTS: Final[tuple[tuple[str, Routes], ...]] = (
-    *((PREFIX, part.routes) for part in (definitions, runs, tasks, schedules, work, house, tokens)),
+    *((PREFIX, part.routes) for part in (definitions, runs, tasks, schedules, work, house, tokens, audit)),
     ("", house.health),
 )
 BLOB_MAX = 1024 * 1024 * 1024
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,100}")
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -114,7 +116,8 @@ class SafeHeaders:
             await self._app(scope, receive, send)
             return
         asked = dict(scope["headers"]).get(b"x-request-id", b"")
-        id = asked if 1 <= len(asked) <= 100 else secrets.token_hex(8).encode()
+        id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8).encode()
+        scope.setdefault("state", {})["request_id"] = id.decode()
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from treadle.host.acting import Origin, acting
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
@@ -102,12 +103,18 @@ class Route(APIRoute):
         role = self.role
 
         async def judged(request: Request) -> Response:
-            request.state.actor = await request.app.state.access.judge(request, role)
+            actor = await request.app.state.access.judge(request, role)
+            request.state.actor = actor
             if self.body_field is not None:
                 await _read(request)
-            return await handle(request)
+            with acting(_origin(request, actor)):
+                return await handle(request)
 
         return judged
+
+
+def _origin(request: Request, actor: Actor) -> Origin:
+    return Origin(actor.user, actor.token, request.app.state.member.name, request.state.request_id)
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:

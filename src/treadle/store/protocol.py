@@ -97,6 +97,21 @@ class VersionRow(msgspec.Struct, kw_only=True):
     created_ns: int = 0
 
 
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what, and what became of it. Never bodies, never values."""
+
+    no: int = 0
+    at_ns: int
+    user: str
+    token: str = ""
+    action: str
+    target: str = ""
+    status: str
+    code: str | None = None
+    server: str = ""
+    request: str = ""
+
+
 class Batch(msgspec.Struct):
     """Everything one commit writes. Rows are plain tuples: this is the hot path."""
 
@@ -126,6 +141,9 @@ class Batch(msgspec.Struct):
     frames: list[tuple[int, int, int, bytes]] = []
     # (run id, at_ns, code, body)
     diagnostics: list[tuple[str, int, str, bytes]] = []
+    audit: list[AuditRow] = []
+    # rows from before this instant have been kept long enough
+    audit_until_ns: int = 0
     # (scope, id, at_ns, body)
     submissions: list[tuple[str, str, int, bytes]] = []
     # digest -> bytes
@@ -226,6 +244,22 @@ class Reads(Protocol):
 
     def checkpoints(self, run: int) -> dict[str, Value]: ...
     def diagnostics(self, run: str | None = None, *, limit: int = 1000) -> list[dict[str, Any]]: ...
+    def audit(
+        self,
+        *,
+        user: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        token: str | None = None,
+        status: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditRow]:
+        """Who did what, newest first. `action` is one (`run.signal`) or a family of them (`run`)."""
+        ...
+
     def submission(self, scope: str, id: str) -> Value | None: ...
 
     def blob(self, digest: str) -> bytes: ...

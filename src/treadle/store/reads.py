@@ -14,7 +14,7 @@ from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
 from .dialect import SqlDialect
-from .protocol import DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
+from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
     "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
@@ -72,6 +72,9 @@ def _task(row: Sequence[Any]) -> TaskRow:
         due_ns=row[14],
         history=decode_trusted(row[15]),
     )
+
+
+AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 
 
 class SqlReads:
@@ -350,6 +353,42 @@ class SqlReads:
         return [
             {"run": r, "at_ns": at, "code": code, **decode_trusted(body)}
             for r, at, code, body in reversed(rows)
+        ]
+
+    def audit(
+        self,
+        *,
+        user: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        token: str | None = None,
+        status: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        before_no: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditRow]:
+        family = action is not None and "." not in action
+        asked: list[tuple[str, Any]] = [
+            ('"user" = ?', user),
+            ("substr(action, 1, ?) = ?" if family else "action = ?", action),
+            ("target = ?", target),
+            ("token = ?", token),
+            ("status = ?", status),
+            ("at_ns >= ?", None if since_ns is None else bounded(since_ns)),
+            ("at_ns < ?", None if until_ns is None else bounded(until_ns)),
+            ("no < ?", before_no),
+        ]
+        given = [(clause, value) for clause, value in asked if value is not None]
+        where = f" WHERE {' AND '.join(clause for clause, _ in given)}" if given else ""
+        values: list[Any] = []
+        for clause, value in given:
+            values += [len(value) + 1, f"{value}."] if clause.startswith("substr") else [value]
+        query = f"SELECT no, {AUDIT_COLUMNS} FROM audit{where} ORDER BY no DESC LIMIT ?"
+        names = ("no", "at_ns", "user", "token", "action", "target", "status", "code", "server", "request")
+        return [
+            AuditRow(**dict(zip(names, row, strict=True)))
+            for row in self._all(query, *values, bounded(limit))
         ]
 
     def submission(self, scope: str, id: str) -> Value | None:

@@ -21,7 +21,7 @@ from treadle.kernel.values import Value, encode
 from .blobs import BlobFiles
 from .dialect import SqlDialect
 from .protocol import Batch, Numbered, RunRow, TaskRow
-from .reads import RUN_COLUMNS, TASK_COLUMNS, SqlReads
+from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
@@ -57,6 +57,7 @@ _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version,
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""
+_INSERT_AUDIT = f"INSERT INTO audit ({AUDIT_COLUMNS}) VALUES ({_marks(AUDIT_COLUMNS)})"
 _INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
@@ -291,6 +292,14 @@ class SqlStore(SqlReads):
             tx.executemany(query, batch.diagnostics)
             runs = dict.fromkeys(row[0] for row in batch.diagnostics)
             tx.executemany(_CAP_DIAGNOSTICS, [(run, run, DIAGNOSTICS_PER_RUN_MAX) for run in runs])
+        if batch.audit:
+            rows_kept = [
+                (r.at_ns, r.user, r.token, r.action, r.target, r.status, r.code, r.server, r.request)
+                for r in batch.audit
+            ]
+            tx.executemany(_INSERT_AUDIT, rows_kept)
+        if batch.audit_until_ns:
+            tx.execute("DELETE FROM audit WHERE at_ns < ?", (batch.audit_until_ns,))
         if batch.submissions:
             tx.executemany(
                 "INSERT INTO submissions (scope, id, at_ns, body) VALUES (?, ?, ?, ?)", batch.submissions

@@ -221,7 +221,7 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
     day = keeping.REPLIES_KEPT_NS
     bench.real.commit(Batch(replies=[("guest:old", now - day - HOUR_NS, b"1"), ("guest:new", now, b"2")]))
 
-    async def write(change: Any) -> Any:
+    async def write(change: Any, *, action: str = "", target: str = "") -> Any:
         bench.answers.pop("write", None)
         bench.core.submit(Write(change, bench.ack("write")))
         bench.settle()

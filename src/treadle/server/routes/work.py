@@ -140,7 +140,7 @@ async def discard(request: Request, id: str, body: bodies.Nothing | None = None)
             desk.batch.documents.append((DEAD_LETTER, id, 0, None))
         return there
 
-    if not await engine_of(request).write(remove):
+    if not await engine_of(request).write(remove, action="deadletter.discard", target=id):
         raise Refused("DEAD_LETTER_NOT_FOUND", f"there is no dead letter {id!r}")
     return {"id": id, "discarded": True}
 

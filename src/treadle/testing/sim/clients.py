@@ -352,5 +352,5 @@ class _Asking:
         return (yield self._change)
 
 
-def _ask_for(change: Callable[[Desk], Any]) -> Awaitable[Any]:
+def _ask_for(change: Callable[[Desk], Any], *, action: str = "", target: str = "") -> Awaitable[Any]:
     return _Asking(change)

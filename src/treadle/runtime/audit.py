@@ -1,0 +1,70 @@
+"""Who did what: one row a change, written by the commit that makes the change.
+
+A command that somebody asked for carries an `AuditEntry`. When it is answered, with success or with a refusal, its row
+goes into the batch that holds the answer (`answers.py`), so there is no change without its row and no row without its
+change. What the engine does by itself (timers, receipts, children) has no entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from treadle.kernel.errors import TreadleError
+from treadle.lang.duration import instant_text
+from treadle.store.protocol import AuditRow
+
+OK: Final = "ok"
+STALE: Final = "stale"
+REFUSED: Final = "refused"
+KEPT_NS: Final = 365 * 86_400 * 1_000_000_000
+# A target may be as long as a run's id; what is longer is cut, not refused.
+_CHARS_MAX: Final = 1000
+
+
+class AuditEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who asks for what, before it is known what becomes of it."""
+
+    user: str
+    action: str
+    target: str = ""
+    token: str = ""
+    server: str = ""
+    request: str = ""
+
+    def row(self, at_ns: int, status: str, code: str | None = None) -> AuditRow:
+        return AuditRow(
+            at_ns=at_ns,
+            user=self.user[:_CHARS_MAX],
+            token=self.token,
+            action=self.action[:_CHARS_MAX],
+            target=self.target[:_CHARS_MAX],
+            status=status,
+            code=code,
+            server=self.server,
+            request=self.request,
+        )
+
+
+def outcome(entry: AuditEntry, at_ns: int, value: Any, error: TreadleError | None) -> AuditRow:
+    """The row of a command that is answered."""
+    if error is not None:
+        return entry.row(at_ns, REFUSED, error.code)
+    stale = isinstance(value, dict) and bool(value.get("stale"))
+    return entry.row(at_ns, STALE if stale else OK)
+
+
+def shown(row: AuditRow) -> dict[str, Any]:
+    """A row as people see it."""
+    found: dict[str, Any] = {
+        "at": instant_text(row.at_ns),
+        "user": row.user,
+        "token": row.token or None,
+        "action": row.action,
+        "target": row.target,
+        "status": row.status,
+        "server": row.server or None,
+        "request": row.request or None,
+    }
+    return found if row.code is None else {**found, "code": row.code}
