@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .command import HOUSE, NUMBER_MAX, Commands, Session
+from .command import HOUSE, Commands, Session
 from .moments import instant_ns
+from .plain_help import NUMBER_MAX
 
 commands = Commands(HOUSE)
 
