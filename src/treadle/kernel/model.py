@@ -297,7 +297,8 @@ class Context(msgspec.Struct):
 # A mapping with this key is data, whatever else it looks like.
 INERT: Final = "$inert"
 # How what looks like a reference, or like a manifest of references, looks in canonical bytes.
-_LIKENESS: Final = (b"sha256:", b"hmanifest")
+_CHECKSUM: Final = b"sha256:"
+_MANIFEST: Final = b"hmanifest"
 
 
 def is_reference(value: Value) -> bool:
@@ -328,8 +329,12 @@ def is_manifest(value: Value) -> bool:
 def disarmed(value: Value, *, ours: Container[str] = ()) -> Value:
     """A value from outside, in which nothing will be taken for a reference: whatever looks like one gets
     a mark that it is data. `ours` are checksums that whoever gave the value was given by the engine."""
-    body = encode(value)
-    return _disarmed(value, ours) if any(mark in body for mark in _LIKENESS) else value
+    return _disarmed(value, ours) if may_look_like_ours(encode(value)) else value
+
+
+def may_look_like_ours(body: bytes) -> bool:
+    """Whether something in these canonical bytes may be taken for a reference."""
+    return _CHECKSUM in body or _MANIFEST in body
 
 
 def _disarmed(value: Value, ours: Container[str]) -> Value:

@@ -39,7 +39,8 @@ def is_small(value: Any) -> bool:
             parts -= len(part)
             if parts >= 0:
                 left.extend(part.values() if kind is dict else part)
-                chars -= sum(len(key) for key in part if isinstance(key, str)) if kind is dict else 0
+                if kind is dict:
+                    chars -= len("".join([key for key in part if isinstance(key, str)]))
         elif part is not None and kind not in (int, float, bool):
             return False  # what it holds is not known before it is converted
         if parts < 0 or chars < 0:

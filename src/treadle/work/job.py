@@ -43,6 +43,8 @@ class Done(msgspec.Struct, kw_only=True):
     events: list[dict[str, Any]] = []
     # Who did it, where that is worth recording.
     by: str | None = None
+    # The canonical bytes of `value`, from a performer that made the value and keeps nothing of it.
+    body: bytes | None = None
 
 
 class Job(Protocol):

@@ -159,7 +159,7 @@ class WorkerJob:
     def finish(self, done: Done) -> Item:
         """The receipt: redacted, and by reference where it is large."""
         redact = self._worker.vault.redact
-        given, body = copied(done.value)
+        given, body = copied(done.value) if done.body is None else (done.value, done.body)
         value = redact(given)
         if value is not given:
             body = encode(value)

@@ -21,8 +21,8 @@ from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import LimitExceeded, TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference, may_look_like_ours
+from treadle.kernel.values import Value, copied, encode
 from treadle.lang.expressions.functions import REFERENCE_LEVELS_MAX
 from treadle.tools.base import too_large
 from treadle.tools.functions import aside, off_the_loop
@@ -43,6 +43,8 @@ SENT_BYTES_MAX: Final = 256 * 1024 * 1024
 # Frames that tell an author nothing.
 _OURS: Final = (__file__, aside.__code__.co_filename)
 _NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload"})
+# What a function mostly returns; `isawaitable` walks through abstract classes to say so.
+_NEVER_AWAITED: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 
 F = TypeVar("F", bound=Callable[..., Any])
 Send = Callable[[dict[str, Any], Job], Awaitable[Done]]
@@ -60,7 +62,7 @@ class Transports:
 
     def __init__(self, tools: ToolRegistry) -> None:
         self._tools = tools
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._functions: dict[str, _Callable] = {}
         self._nats: dict[str, Any] = {}
         self._built_in: dict[str, Send] = {
             "http": self._http,
@@ -74,14 +76,15 @@ class Transports:
         be async. `call` is a `ToolCall`: key, run, progress, secrets."""
 
         def decorate(function: F) -> F:
-            self._functions[name] = function
+            self._functions[name] = _Callable(function)
             return function
 
         return decorate
 
     def function(self, name: str) -> Callable[..., Any] | None:
         """A registered function by its name, whoever calls it."""
-        return self._functions.get(name) or _registered(self._tools, name)
+        found = self._functions.get(name)
+        return found.function if found is not None else _registered(self._tools, name)
 
     def names(self) -> list[str]:
         """Every transport that can be called here."""
@@ -93,10 +96,10 @@ class Transports:
         name = str(params["transport"])
         if name == "python" and "callable" in params:
             name = str(params["callable"])
-            function = self.function(name)
-            return function is not None and not inspect.iscoroutinefunction(function)
+            called = self.function(name)
+            return called is not None and not inspect.iscoroutinefunction(called)
         if function := self._functions.get(name):
-            return not inspect.iscoroutinefunction(function)
+            return function.never_waits
         if name in self._built_in:
             return False
         try:
@@ -113,19 +116,27 @@ class Transports:
     async def __call__(self, job: Job) -> Done:
         done = await self._send(job)
         # Whatever came back from outside is data, whatever it looks like.
-        given = done.value
-        done.value, size = await off_the_loop(given, lambda: _as_data(given), "process")
-        done.error = disarmed(done.error)
-        if done.status == "ok" and size > PAYLOAD_INLINE_BYTES_MAX:
+        if done.body is None:
+            given = done.value
+            done.value, body = await off_the_loop(given, lambda: _as_data(given), "process")
+        else:
+            body = done.body
+        if done.error is not None:
+            done.error = disarmed(done.error)
+        if done.status == "ok" and len(body) > PAYLOAD_INLINE_BYTES_MAX:
             # Marked as ours: people who look at the run see the value, not where it is kept.
-            done.value = await job.store_blob(done.value, schema_hint="process")
+            done.value, done.body = await job.store_blob(done.value, schema_hint="process"), None
+        else:
+            done.body = body
         return done
 
     async def _send(self, job: Job) -> Done:
-        params: dict[str, Any] = await _Unfolding(job).of(job.intent.params)
+        params = job.intent.params
+        if _refers(params):
+            params = await _Unfolding(job).of(params)
         name = str(params["transport"])
         if function := self._functions.get(name):
-            return await self._called(function, params.get("payload"), job)
+            return await _called(function, params.get("payload"), job, self._tools.result_bytes_max)
         if send := self._built_in.get(name):
             return await send(params, job)
         return await self._tool(name, params, job)
@@ -219,9 +230,9 @@ class Transports:
         name = params.get("callable")
         if name is None:
             return await self._tool("python", params, job)
-        if function := self.function(str(name)):
-            return await self._called(function, params.get("payload"), job)
-        return await self._called(_imported(str(name), job.options.get("base")), params.get("payload"), job)
+        function = self.function(str(name)) or _imported(str(name), job.options.get("base"))
+        bytes_max = self._tools.result_bytes_max
+        return await _called(_Callable(function), params.get("payload"), job, bytes_max)
 
     async def _tool(self, name: str, params: dict[str, Any], job: Job) -> Done:
         config = {key: value for key, value in params.items() if key not in _NOT_FIELDS}
@@ -239,9 +250,6 @@ class Transports:
             return _failed(outcome) if outcome.error is not None else Done(value=outcome.result)
         return await _answered(outcome, self._tools.result_bytes_max)
 
-    async def _called(self, function: Callable[..., Any], payload: Value, job: Job) -> Done:
-        return await _called(function, payload, job, self._tools.result_bytes_max)
-
     async def _run(self, kind: str, config: dict[str, Any], job: Job) -> Outcome:
         return await self._tools.get(kind, config).run(config, _tool_call(job))
 
@@ -249,9 +257,27 @@ class Transports:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _as_data(value: Value) -> tuple[Value, int]:
-    data = disarmed(value)
-    return data, len(encode(data))
+def _as_data(value: Value) -> tuple[Value, bytes]:
+    """A value of our own in which nothing will be taken for a reference, and its bytes."""
+    data, body = copied(value)
+    if may_look_like_ours(body):
+        data = disarmed(data)
+        body = encode(data)
+    return data, body
+
+
+def _refers(value: Value) -> bool:
+    """Whether a reference stands anywhere in a value. Asked for every call, so one flat walk."""
+    left: list[Value] = [value]
+    while left:
+        part = left.pop()
+        if type(part) is dict:
+            if "checksum" in part and is_reference(part):
+                return True
+            left.extend(part.values())
+        elif type(part) is list:
+            left.extend(part)
+    return False
 
 
 class _Unfolding:
@@ -332,17 +358,33 @@ async def _quiet(error: Exception) -> None:
 # --- functions ------------------------------------------------------------------------------------
 
 
-async def _called(function: Callable[..., Any], payload: Value, job: Job, bytes_max: int) -> Done:
-    """A function with the payload, and with the call if it wants one."""
-    positional = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    arguments = [payload, _tool_call(job)][: len(positional)]
+class _Callable:
+    """A function that can be called, with what has to be known of it for every call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.never_waits = not inspect.iscoroutinefunction(function)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(function).parameters.values()
+        self._takes = sum(parameter.kind in positional for parameter in parameters)
+
+    def __call__(self, payload: Value, job: Job) -> Any:
+        """With the payload, and with the call if it wants one."""
+        match self._takes:
+            case 0:
+                return self.function()
+            case 1:
+                return self.function(payload)
+            case _:
+                return self.function(payload, _tool_call(job))
+
+
+async def _called(function: _Callable, payload: Value, job: Job, bytes_max: int) -> Done:
     try:
-        value = function(*arguments)
-        return await _answered(await value if inspect.isawaitable(value) else value, bytes_max)
+        value = function(payload, job)
+        if type(value) not in _NEVER_AWAITED and inspect.isawaitable(value):
+            value = await value
+        return await _answered(value, bytes_max)
     except TreadleError:
         raise
     except TimeoutError as error:
@@ -361,7 +403,8 @@ async def _answered(value: Any, bytes_max: int) -> Done:
             return _failed(value)
         value = value.result
     try:
-        return Done(value=await off_the_loop(value, lambda: kept(value, bytes_max), "process"))
+        data, body = await off_the_loop(value, lambda: _as_data(kept(value, bytes_max)), "process")
+        return Done(value=data, body=body)
     except ResultTooLarge as error:
         return _failed(too_large(error.size, bytes_max))
 
