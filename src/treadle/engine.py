@@ -80,7 +80,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         validation: str | None = None,
         hot_runs: int | None = None,
         work: bool = True,
-        concurrency: int = 256,
+        concurrency: int = 1_000,
         threads: int = 8,
         clock: Clock | None = None,
         readonly: bool = False,

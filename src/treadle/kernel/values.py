@@ -60,7 +60,7 @@ def encode(value: Value) -> bytes:
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
         raise ValueRefused("the value cannot be encoded") from error
-    if (_CID_TAG in data or _NEGATIVE_64 in data) and _is_doubtful(data) and not _is_plain(value):
+    if (_CID_TAG in data or _NEGATIVE_64 in data) and _is_doubtful(value, data):
         _check(value, "$", 0)
         out = bytearray()
         _write(value, out)
@@ -68,15 +68,18 @@ def encode(value: Value) -> bytes:
     return data
 
 
-def _is_doubtful(data: bytes) -> bool:
-    """Whether there may be a CID in it, or an integer below 64 bits. A pattern that is neither costs time, and
-    changes nothing."""
-    return _CID.search(data) is not None or _BELOW_64.search(data) is not None
+def _is_doubtful(value: Value, data: bytes) -> bool:
+    """Whether the codec may have been wrong about a value: it took bytes for a CID, or an integer below 64 bits. The
+    patterns of both are found by chance in whatever is large, and cost time but change nothing."""
+    has_cid = _CID.search(data) is not None
+    if not has_cid and _BELOW_64.search(data) is None:
+        return False
+    return not _is_plain(value, bytes_too=not has_cid)
 
 
-def _is_plain(value: Value) -> bool:
-    """Whether a value holds neither bytes nor integers below 64 bits: then the codec was right about it.
-    On the way of every large payload, so one flat walk that builds nothing."""
+def _is_plain(value: Value, *, bytes_too: bool) -> bool:
+    """Whether a value holds no integers below 64 bits, nor bytes unless they are plain too: then the codec was right
+    about it. On the way of every large payload and snapshot, so one flat walk that builds nothing."""
     open_: list[Value] = [value]
     while open_:
         item = open_.pop()
@@ -88,7 +91,7 @@ def _is_plain(value: Value) -> bool:
         elif kind is int:
             if item < INT_MIN:
                 return False
-        elif kind not in _PLAIN:
+        elif kind not in _PLAIN and not (bytes_too and kind is bytes):
             return False
     return True
 

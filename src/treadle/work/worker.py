@@ -79,7 +79,7 @@ class Worker:
         definitions: Definitions,
         performers: PerformerTable | None = None,
         *,
-        concurrency: int = 256,
+        concurrency: int = 1_000,
         threads: int = 8,
         pools: Collection[str] | None = None,
     ) -> None:

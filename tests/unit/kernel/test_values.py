@@ -298,3 +298,30 @@ def test_what_has_not_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(ValueRefused) as caught:
         to_value(value)
     assert caught.value.details["path"] == path
+
+
+def test_large_values_with_bytes_in_them_go_through_the_codec():
+    # A snapshot: two digests, and thousands of instants in which the head of a negative integer stands by chance.
+    value = {
+        "digest": bytes(range(32)),
+        "open": [{"at": 0x3BFF00000000 + n, "id": "a" * 32} for n in range(2_000)],
+    }
+    assert b"\x3b\xff" in encode(value), "the pattern that casts doubt is there"
+    walks = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal walks
+        walks += event == "call"
+
+    sys.setprofile(count)
+    try:
+        body = encode(value)
+    finally:
+        sys.setprofile(None)
+    assert walks < 10, "not one call for each of its parts"
+    assert decode(body) == value
+
+
+def test_doubt_about_an_integer_does_not_hide_one_below_64_bits_beside_bytes():
+    with pytest.raises(ValueRefused):
+        encode({"digest": bytes(32), "n": -(2**63) - 1})
