@@ -50,7 +50,7 @@ async def serve(
     ] = False,
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, envvar="TREADLE_CONCURRENCY", help="Work at once.")
-    ] = 256,
+    ] = 1_000,
     pool: Pools = None,
     deploy: Annotated[
         list[Path] | None,
