@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -412,3 +414,14 @@ def test_dropping_a_run_reaches_nothing() -> None:
     assert run.calls(reach) == []
     assert reached == ["end"]
     assert run.waiting == ["sleep"]
+
+
+@flow.workflow
+async def paths(ctx: flow.Context, folder: str) -> list[str]:
+    path = PurePosixPath(folder, "..", "a.txt")
+    return [path.name, str(path.with_suffix(".md")), posixpath.normpath(str(path))]
+
+
+def test_paths_that_are_only_names_ask_the_system_nothing() -> None:
+    run = whole(play(paths, "/in/b"))
+    assert run.result == ["a.txt", "/in/b/../a.md", "/in/a.txt"]

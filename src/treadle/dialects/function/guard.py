@@ -38,7 +38,9 @@ _BUILTINS: Final = frozenset({"open", "open_code", "input", "breakpoint"})
 _CLOCKS: Final = frozenset({"now", "utcnow", "today"})
 _THREADS: Final = frozenset({"start_new_thread", "start_new", "start_joinable_thread"})
 # Arithmetic with what is given: asks the system nothing.
-_HARMLESS: Final = frozenset({"fspath", "strptime", "register_at_fork"})
+_HARMLESS: Final = frozenset(
+    {"fspath", "strptime", "register_at_fork", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"}
+)
 # Modules whose own doings are not the function's: they write for people, load code, or fetch a stored payload.
 _PASSING: Final = (
     "treadle.kernel.model",
