@@ -18,7 +18,7 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
-	@echo "make bench  Treadle and its peers side by side (45 minutes; BENCH=--quick: 3)"
+	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
 	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from charts import Bar, bars
 from targets import TARGETS, Verdict, judge
-from workloads import WORKLOADS
+from workloads import FULL, WORKLOADS
 
 # Figures beside a workload's main one.
 MORE = {
@@ -157,6 +157,12 @@ def batched_share(figures: Figures) -> str:
     )
 
 
+def smaller(sizes: dict[str, float]) -> list[str]:
+    """A page of a quick run says so: its titles name the full sizes."""
+    other = [f"{name} {value:g}" for name, value in sizes.items() if value != FULL.as_dict()[name]]
+    return [f"**Not the full sizes**, whatever the titles say: {', '.join(other)}.", ""] if other else []
+
+
 def page(figures: Figures, name: str) -> str:
     found = figures.found
     machine, loads = found["machine"], figures.loads()
@@ -170,6 +176,7 @@ def page(figures: Figures, name: str) -> str:
         f"Load while it ran: {loads[0]:.1f} to {loads[-1]:.1f}, median {statistics.median(loads):.1f} "
         "(one measurement alone gives 1 to 2; more is neighbours, and noise).",
         "",
+        *smaller(found["sizes"]),
         "All subjects do the same work, their results are checked, and they take turns within each round. They promise different things and are good at "
         "different things; read each figure beside what is said of its durability.",
         "",

@@ -57,6 +57,7 @@ FULL = Sizes()
 QUICK = Sizes(
     rounds=1,
     seconds=0.3,
+    at_once=20,
     width=100,
     waiting=200,
     in_flight=50,
@@ -67,7 +68,7 @@ QUICK = Sizes(
     length_s=3.0,
     nodes=20,
     calibrate_s=0.2,
-    patience_s=30.0,
+    patience_s=60.0,
 )
 TINY = Sizes(
     rounds=1,

@@ -71,6 +71,7 @@ def test_what_is_killed_is_taken_up_and_all_of_it_is_written_as_json_and_as_a_pa
     said = report.report(path)
     page = (path.parent / "README.md").read_text()
     assert said in page
+    assert "**Not the full sizes**" in page
     for workload in samples:
         assert WORKLOADS[workload][0] in page
         assert (path.parent / f"{workload}.svg").read_text().startswith("<svg")
