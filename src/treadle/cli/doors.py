@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from .output import Usage
+
+if TYPE_CHECKING:
+    from treadle.server.access import Issuer
 
 _SIZE: Final = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB)")
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -64,6 +67,53 @@ class Door:
         str, typer.Option("--max-body", envvar="TREADLE_MAX_BODY", help="How large a body may be.")
     ] = "16MiB"
 
+    rate_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--rate-limit",
+            metavar="N/s",
+            envvar="TREADLE_RATE_LIMIT",
+            help="Requests of one token or address; default 200/s, none on loopback.",
+            show_default=False,
+        ),
+    ] = None
+    oidc_issuer: Annotated[
+        str | None,
+        typer.Option(
+            "--oidc-issuer",
+            metavar="URL",
+            envvar="TREADLE_OIDC_ISSUER",
+            help="Who else vouches for people.",
+            show_default=False,
+        ),
+    ] = None
+    oidc_audience: Annotated[
+        str | None,
+        typer.Option(
+            "--oidc-audience",
+            metavar="TEXT",
+            envvar="TREADLE_OIDC_AUDIENCE",
+            help="What its tokens must be meant for.",
+            show_default=False,
+        ),
+    ] = None
+    oidc_user: Annotated[
+        str, typer.Option("--oidc-user", envvar="TREADLE_OIDC_USER", help="The claim that names the user.")
+    ] = "sub"
+    oidc_roles: Annotated[
+        str, typer.Option("--oidc-roles", envvar="TREADLE_OIDC_ROLES", help="The claim that names roles.")
+    ] = "roles"
+    oidc_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-map",
+            metavar="GROUP=ROLE",
+            envvar="TREADLE_OIDC_MAP",
+            help="What a group of theirs is here; repeatable. With one, others count for nothing.",
+            show_default=False,
+        ),
+    ] = None
+
     def checked(self) -> dict[str, Any]:
         """What `serving.Options` takes of it."""
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -79,7 +129,25 @@ class Door:
             "token": None if self.token_file is None else _token(self.token_file),
             "origins": tuple(_origin(one) for text in self.cors or () for one in text.split(",")),
             "body_max": _bytes(self.max_body),
+            "rate": None if self.rate_limit is None else _rate(self.rate_limit),
+            "issuer": self._issuer(),
         }
+
+    def _issuer(self) -> Issuer | None:
+        if self.oidc_issuer is None and self.oidc_audience is None:
+            return None
+        if self.oidc_issuer is None or self.oidc_audience is None:
+            raise Usage("--oidc-issuer and --oidc-audience go together")
+        try:
+            from treadle.server.oidc import Oidc, OidcOptions
+        except ModuleNotFoundError as error:
+            raise Usage(f"--oidc-issuer needs {error.name}: pip install 'treadle[oidc]'") from error
+        pairs = [one.partition("=") for text in self.oidc_map or () for one in text.split(",")]
+        if any(not group or not role for group, _, role in pairs):
+            raise Usage("--oidc-map takes GROUP=ROLE")
+        groups = {group: role for group, _, role in pairs}
+        options = OidcOptions(self.oidc_issuer, self.oidc_audience, self.oidc_user, self.oidc_roles, groups)
+        return Oidc(options)
 
 
 PLAIN: Final = Door()
@@ -99,6 +167,13 @@ def _origin(text: str) -> str:
     if not re.fullmatch(r"https?://[^/*\s]+", text):
         raise Usage(f"--cors: {text!r} is no origin; write https://console.example.org, never *")
     return text
+
+
+def _rate(text: str) -> float:
+    found = re.fullmatch(r"([1-9]\d{0,8})(/s)?", text)
+    if found is None:
+        raise Usage(f"--rate-limit: {text!r} is no rate; write 200/s")
+    return float(found[1])
 
 
 def _bytes(text: str) -> int:

@@ -55,6 +55,7 @@ _KNOWN_MAX: Final = 10_000
 # That a token was used is written down this often.
 _USED_EVERY_NS: Final = 300_000_000_000
 _WRITING_MAX: Final = 100
+_UNLIMITED: Final = frozenset({"/healthz", "/readyz"})
 _BEARER: Final = "bearer "
 
 
@@ -86,6 +87,8 @@ class AccessOptions:
     issuer: Issuer | None = None
     # Pages of these origins may ask (`--cors`).
     origins: Collection[str] = ()
+    # Requests a second for each token, or address where nothing is proved; None: as many as they like.
+    rate: float | None = None
 
 
 class Access:
@@ -98,6 +101,7 @@ class Access:
         self._used: OrderedDict[str, int] = OrderedDict()
         self._writing: set[asyncio.Task[object]] = set()
         self._noted = RateLimit(1)
+        self._rates = None if self._options.rate is None else RateLimit(self._options.rate)
         # Once a token was made the store never becomes open again.
         self._made = False
         self._looked = -_BELIEVED_S
@@ -125,11 +129,14 @@ class Access:
             raise
 
     async def _judged(self, request: Request, role: str) -> Actor:
+        limits = self._rates if role != WORKER and request.url.path not in _UNLIMITED else None
         if await self.closed(shown="authorization" in request.headers):
             if role == EVERYBODY:
+                _count(limits, _address(request))
                 return Actor("", ())
-            actor = await self._proved(request)
+            actor = await self._proved(request, limits)
         else:
+            _count(limits, _address(request))
             self._check_page(request)
             actor = _said(request)
         request.state.user = actor.user
@@ -157,14 +164,25 @@ class Access:
 
     # --- tokens ---
 
-    async def _proved(self, request: Request) -> Actor:
+    async def _proved(self, request: Request, limits: RateLimit | None) -> Actor:
         given = request.headers.get("authorization", "")
         if given[: len(_BEARER)].lower() != _BEARER:
+            _count(limits, _address(request))
             raise _unknown("this server needs a token: Authorization: Bearer tdl_…")
-        found = await self._who(given[len(_BEARER) :].strip())
+        token = given[len(_BEARER) :].strip()
+        if limits is not None and limits.spent(_address(request)) and not self._is_known(token):
+            # Whoever guesses is not even looked up; who has a good token and the same address goes on.
+            raise _too_often()
+        found = await self._who(token)
         if found is None:
+            _count(limits, _address(request))
             raise _unknown("this token is wrong, has expired or was revoked")
+        # By the id of what was proved, so that nobody can use up what is somebody else's.
+        _count(limits, f"token {found.token} {found.user}")
         return _acting_as(found, request.headers.get("x-treadle-act-as"))
+
+    def _is_known(self, token: str) -> bool:
+        return self._known.get(tokens.id_of(token) or "", (0, None))[1] is not None
 
     async def _who(self, token: str) -> Actor | None:
         if self._file_hash is not None and tokens.proves(token, self._file_hash):
@@ -265,6 +283,15 @@ def _said(request: Request) -> Actor:
     # A header that names no role names none: only who says nothing about roles is everybody.
     said = ADMIN if roles is None else roles
     return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
+
+
+def _count(limits: RateLimit | None, key: str) -> None:
+    if limits is not None and not limits.take(key):
+        raise _too_often()
+
+
+def _too_often() -> Refused:
+    return Refused("RATE_LIMITED", "too many requests; wait a second")
 
 
 def _unknown(message: str) -> Refused:

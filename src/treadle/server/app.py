@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,9 +23,12 @@ from treadle.engine import Engine
 from . import console, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
+from .connections import Patience
 from .routes import audit, definitions, house, runs, schedules, tasks, tokens, work
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
+
+log = logging.getLogger("treadle.server.requests")
 
 PREFIX = "/api/v1"
 # Every route but the console's files: what is here names its role.
@@ -69,6 +74,7 @@ def create_app(
     member: Member | None = None,
     workers: Workers | None = None,
     access: AccessOptions | None = None,
+    patience: Patience | None = None,
 ) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
@@ -83,6 +89,7 @@ def create_app(
     app.state.access = Access(engine, access)
     app.state.bundles = Bundles(engine)
     app.state.body_max = body_max
+    app.state.patience = patience or Patience()
     app.state.draining = asyncio.Event()
     app.state.streams = 0
     app.state.member = member or Member()
@@ -106,7 +113,8 @@ def create_app(
 
 
 class SafeHeaders:
-    """What a browser must be told with every answer, and the id of the request."""
+    """What a browser must be told with every answer, the id of the request, and one line in the log: never a body, a
+    token or the value of a query."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -117,11 +125,28 @@ class SafeHeaders:
             return
         asked = dict(scope["headers"]).get(b"x-request-id", b"")
         id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8).encode()
-        scope.setdefault("state", {})["request_id"] = id.decode()
+        state = scope.setdefault("state", {})
+        state["request_id"] = id.decode()
+        began = time.monotonic()
+        status = 0
 
         async def sending(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 message["headers"] = [*message["headers"], *_HEADERS, (b"x-request-id", id)]
             await send(message)
 
-        await self._app(scope, receive, sending)
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            ms = round((time.monotonic() - began) * 1000)
+            about = (
+                scope["method"],
+                state.get("route", "-"),
+                status,
+                ms,
+                state.get("user", "-"),
+                id.decode(),
+            )
+            log.info("%s %s %d %d ms user=%s request=%s", *about)

@@ -45,6 +45,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "APPLY_BLOCKED": 409,
     "TASK_CLAIMED": 409,
     "WORKER_EXISTS": 409,
+    "BODY_TOO_SLOW": 408,
     "BODY_TOO_LARGE": 413,
     "MEDIA_TYPE": 415,
     "VERSION_SKEW": 426,
@@ -55,6 +56,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "ENGINE_STOPPED": 503,
     "OWNER_AWAY": 503,
     "DRAINING": 503,
+    "ISSUER_UNAVAILABLE": 503,
     "STORE_FULL": 507,
 }
 _TITLES: Final = {
@@ -63,6 +65,7 @@ _TITLES: Final = {
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
+    408: "Too slow",
     409: "Conflict",
     413: "Body too large",
     415: "Unsupported media type",
@@ -114,6 +117,8 @@ def problem(error: TreadleError) -> Response:
     headers = {}
     if status in (429, 503):
         headers["Retry-After"] = "1"
+    if status == 408:
+        headers["Connection"] = "close"
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(to_json(document), status, headers, MEDIA_TYPE)

@@ -5,6 +5,7 @@ An id may hold a slash. So a path is split as it came, percent-encoded, and each
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -34,6 +35,8 @@ B = TypeVar("B", bound=BaseModel)
 Within = Callable[[Request], Awaitable[None]]
 
 BODY_MAX: Final = 16 * 1024 * 1024
+# A large body may take longer, as long as it comes this quickly.
+_SLOWEST_BYTES_S: Final = 1024 * 1024
 # Roles of two kinds, as OpenAPI spells them.
 _ALSO: Final = {BLOBS: (VIEWER, WORKER), INBOX: (VIEWER, TASK)}
 
@@ -103,6 +106,7 @@ class Route(APIRoute):
         role = self.role
 
         async def judged(request: Request) -> Response:
+            request.state.route = self.path_format
             actor = await request.app.state.access.judge(request, role)
             request.state.actor = actor
             if self.body_field is not None:
@@ -123,10 +127,16 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     if length.isdecimal() and int(length) > limit:
         raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
     kept = bytearray()
-    async for chunk in request.stream():
-        kept += chunk
-        if len(kept) > limit:
-            raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+    try:
+        async with asyncio.timeout(request.app.state.patience.body_s) as time:
+            began = asyncio.get_running_loop().time()
+            async for chunk in request.stream():
+                kept += chunk
+                if len(kept) > limit:
+                    raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                time.reschedule(began + request.app.state.patience.body_s + len(kept) / _SLOWEST_BYTES_S)
+    except TimeoutError as error:
+        raise Refused("BODY_TOO_SLOW", "the body did not come in time; send it again") from error
     return bytes(kept)
 
 

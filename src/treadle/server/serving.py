@@ -12,7 +12,8 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,7 +24,10 @@ from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
 from .app import Member, create_app
+from .connections import Patience, bounded
 from .routing import BODY_MAX
+
+RATE_DEFAULT: Final = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,15 @@ class Options:
     issuer: Issuer | None = None
     # `--cors`
     origins: tuple[str, ...] = ()
+    # Requests a second of one token or address; None: 200, on loopback as many as they like.
+    rate: float | None = None
+    patience: Patience = field(default_factory=Patience)
 
     @property
     def access(self) -> AccessOptions:
-        return AccessOptions(is_loopback(self.host), self.token, self.issuer, self.origins)
+        loopback = is_loopback(self.host)
+        rate = self.rate or (None if loopback else RATE_DEFAULT)
+        return AccessOptions(loopback, self.token, self.issuer, self.origins, rate)
 
 
 class _Server(uvicorn.Server):
@@ -99,7 +108,13 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = options.advertise or f"{'https' if options.certificate else 'http'}://{host}:{port}"
     member = Member(url=url) if options.name is None else Member(name=options.name, url=url)
-    app = create_app(engine, body_max=options.body_max, member=member, access=options.access)
+    app = create_app(
+        engine,
+        body_max=options.body_max,
+        member=member,
+        access=options.access,
+        patience=options.patience,
+    )
     access = await app.state.access.name()
     config = uvicorn.Config(
         app,
@@ -109,6 +124,9 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
         ssl_certfile=options.certificate,
         ssl_keyfile=options.key,
         server_header=False,
+        http=bounded(options.patience),
+        # Ours says less: no addresses, no queries.
+        access_log=False,
     )
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server)
