@@ -23,7 +23,7 @@ import uvicorn
 from treadle import Engine
 from treadle.server.access import AccessOptions
 from treadle.server.app import create_app
-from treadle.server.connections import Patience, bounded
+from treadle.server.connections import ClientPatience, bounded
 from treadle.server.rates import RateLimit, address_key
 
 from .conftest import APPROVAL, FLOW, deployed
@@ -32,7 +32,7 @@ from .test_serve import serving
 
 
 @asynccontextmanager
-async def listening(engine: Engine, patience: Patience, **options: Any) -> AsyncIterator[int]:
+async def listening(engine: Engine, patience: ClientPatience, **options: Any) -> AsyncIterator[int]:
     """A server of this process on a socket; its port."""
     app = create_app(engine, patience=patience, **options)
     config = uvicorn.Config(
@@ -148,7 +148,7 @@ def test_a_flood_is_refused_in_bounded_memory(tmp_path: Path) -> None:
 
 
 async def test_a_body_above_the_limit_is_refused_before_it_is_read(engine: Engine) -> None:
-    async with listening(engine, Patience(), body_max=1000) as port:
+    async with listening(engine, ClientPatience(), body_max=1000) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(_head("POST", "/api/v1/runs", "Content-Length: 100000000"))
         assert b" 413 " in await asyncio.wait_for(reader.readline(), 10)
@@ -175,7 +175,7 @@ def _head(method: str, path: str, *more: str) -> bytes:
 
 
 async def test_a_head_that_does_not_come_is_cut(engine: Engine) -> None:
-    async with listening(engine, Patience(head_s=0.3)) as port:
+    async with listening(engine, ClientPatience(head_s=0.3)) as port:
         for sent in (b"", b"GET /api/v1/runs HTTP/1.1\r\nHost: lo"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
@@ -207,7 +207,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_body_that_does_not_come_is_cut(engine: Engine) -> None:
-    async with listening(engine, Patience(body_s=0.3)) as port:
+    async with listening(engine, ClientPatience(body_s=0.3)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(_head("POST", "/api/v1/runs", "Content-Length: 100") + b"{")
         found = await asyncio.wait_for(reader.read(-1), 10)
@@ -218,7 +218,7 @@ async def test_a_body_that_does_not_come_is_cut(engine: Engine) -> None:
 
 async def test_a_reader_that_does_not_read_is_cut(engine: Engine) -> None:
     app_options: dict[str, Any] = {}
-    async with listening(engine, Patience(reader_s=0.3), **app_options) as port:
+    async with listening(engine, ClientPatience(reader_s=0.3), **app_options) as port:
         async with client(create_app(engine)) as http:
             await deployed(http, greet=FLOW)
             for number in range(300):
@@ -337,7 +337,7 @@ async def test_nothing_secret_is_in_the_logs(engine: Engine, caplog: pytest.LogC
     caplog.set_level(logging.DEBUG)
     # The client's own lines are the test's, not the server's.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    async with listening(engine, Patience()) as port:
+    async with listening(engine, ClientPatience()) as port:
         mine = {"Authorization": f"Bearer {token}", "X-Request-Id": "req-1"}
         wrong = {"Authorization": f"Bearer {token[:-4]}AAAA"}
         base = f"http://127.0.0.1:{port}/api/v1"

@@ -23,7 +23,7 @@ from treadle.engine import Engine
 from . import console, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
-from .connections import Patience
+from .connections import ClientPatience
 from .routes import audit, definitions, house, runs, schedules, tasks, tokens, work
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
@@ -74,7 +74,7 @@ def create_app(
     member: Member | None = None,
     workers: Workers | None = None,
     access: AccessOptions | None = None,
-    patience: Patience | None = None,
+    patience: ClientPatience | None = None,
 ) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
@@ -89,7 +89,7 @@ def create_app(
     app.state.access = Access(engine, access)
     app.state.bundles = Bundles(engine)
     app.state.body_max = body_max
-    app.state.patience = patience or Patience()
+    app.state.patience = patience or ClientPatience()
     app.state.draining = asyncio.Event()
     app.state.streams = 0
     app.state.member = member or Member()

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientPatience:
     # How long the head of a request may take.
     head_s: float = 10
     # How long a body may take; a large one gets another second for each MiB that has come.
@@ -31,7 +31,7 @@ LINGER_S: Final = 2.0
 
 
 class BoundedConnection(H11Protocol):
-    patience = Patience()
+    patience = ClientPatience()
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -87,6 +87,6 @@ class BoundedConnection(H11Protocol):
             self._reader = None
 
 
-def bounded(patience: Patience) -> type[BoundedConnection]:
+def bounded(patience: ClientPatience) -> type[BoundedConnection]:
     """The connections of a server that has so much patience."""
     return type("PatientConnection", (BoundedConnection,), {"patience": patience})

@@ -24,7 +24,7 @@ from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
 from .app import Member, create_app
-from .connections import Patience, bounded
+from .connections import ClientPatience, bounded
 from .routing import BODY_MAX
 
 RATE_DEFAULT: Final = 200.0
@@ -47,7 +47,7 @@ class Options:
     origins: tuple[str, ...] = ()
     # Requests a second of one token or address; None: 200, on loopback as many as they like.
     rate: float | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: ClientPatience = field(default_factory=ClientPatience)
 
     @property
     def access(self) -> AccessOptions:
