@@ -157,6 +157,18 @@ TOUR = (
             Command("python examples/reactive/deadline.py"),
         ),
     ),
+    Stop(
+        "Functions: an order as a saga in Python, which waits for an approval",
+        (
+            Command(
+                """treadle run examples/functions/order.py:order --input '{"id": "o-7", "cents": 500}' --id saga-1""",
+                exit=WAITING,
+            ),
+            Command("treadle list --state stage=paid"),
+            Command("treadle signal saga-1 approved --data true"),
+            Command("treadle graph saga-1 --format mermaid"),
+        ),
+    ),
 )
 
 CRASH = """\

@@ -12,7 +12,6 @@ PATIENCE_S = 600
 
 # Why an example is not part of the demo.
 EXCUSED = {
-    "functions/order.py": "needs an input of its own; tests/dialects/functions runs it",
     "reactive/counter.py": "a manifest beside its code; tests/dialects/reactive runs it",
     "process/services.py": "the functions that the processes call",
     "playbook/paginated_api.yaml": "needs PostgreSQL and an HTTP API; tests/dialects/playbook runs it with both",

@@ -224,3 +224,164 @@ async def _journal(engine: Engine, id: str) -> Any:
 
     for record in await engine.read(lambda reads: list(document.journal(reads, document.row_of(reads, id)))):
         yield record
+
+
+# --- stalled, in every way that a function can be other than it was ---
+
+LATER = """
+from treadle import flow
+
+@flow.step
+def a(n: int) -> int:
+    return n + 1
+
+@flow.workflow(version="1", guard={guard})
+async def flowing(ctx: flow.Context, n: int) -> int:
+    await ctx.signal("go")
+    {line}
+    return await a(n)
+"""
+OFFENCES = {
+    "clock": ("getattr(__import__('time'), 'time')()", "time.time", "ctx.now()"),
+    "chance": ("getattr(__import__('random'), 'random')()", "random.random", "ctx.random"),
+    "file": ("getattr(__import__('io'), 'open')('/etc/hosts')", "open", "@flow.step"),
+    "socket": ("getattr(__import__('socket'), 'socket')()", "socket", "@flow.step"),
+    "process": ("getattr(__import__('subprocess'), 'run')(['true'])", "", "@flow.step"),
+    "thread": ("getattr(__import__('threading'), 'Thread')(target=print).start()", "Thread", "create_task"),
+    "environment": ("getattr(__import__('os'), 'environ')['HOME']", "os.environ", "@flow.step"),
+    "executor": (
+        "__import__('asyncio').get_running_loop().run_in_executor(None, print)",
+        "run_in_executor",
+        "step",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OFFENCES)
+async def test_what_is_not_recorded_stalls_the_run_until_the_code_is_mended(
+    kind: str, tmp_path: Path
+) -> None:
+    line, name, remedy = OFFENCES[kind]
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    write(path, LATER.format(guard=True, line=line))
+    await begun(store, str(path))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        run = await engine.run("r")
+        seq = (await run.show())["version_no"]
+        await engine.signal("r", "go")
+        shown = await run.show()
+        error = shown["error"]
+        assert (shown["status"], error["code"]) == ("stalled", "NOT_DETERMINISTIC")
+        assert name in error["message"]
+        assert remedy in error["message"]
+        assert error["where"] == "flowing.py:11"
+        assert shown["version_no"] == seq, "no record is written"
+        write(path, LATER.format(guard=True, line="n += 1"))
+        engine.deploy(str(path))
+        assert await run.result(30) == 3, "mended code takes it up, and the signal had waited"
+        await assert_replays(engine)
+
+
+async def test_without_the_guard_a_function_may_look_at_the_clock(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    write(path, LATER.format(guard=False, line=OFFENCES["clock"][0]))
+    await begun(store, str(path))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        await engine.signal("r", "go")
+        assert await (await engine.run("r")).result(30) == 2
+
+
+CHANCY = """
+import pathlib
+from treadle import flow
+
+@flow.step
+def a(n: int) -> int:
+    return n + 1
+
+@flow.step
+def b(n: int) -> int:
+    return n * 10
+
+@flow.workflow(version="1", guard=False)
+async def flowing(ctx: flow.Context, n: int) -> int:
+    if pathlib.Path(__file__).with_name("other").exists():
+        await b(n)
+    n = await a(n)
+    await ctx.signal("go")
+    return n
+"""
+
+
+async def test_code_that_does_something_else_is_stalled_with_both_lines_and_retried(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    write(path, CHANCY)
+    await begun(store, str(path))
+    other = tmp_path / "other"
+    other.touch()
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        run = await engine.run("r")
+        seq = (await run.show())["version_no"]
+        await engine.signal("r", "go")
+        error = (await run.show())["error"]
+        assert error["code"] == "NOT_DETERMINISTIC"
+        assert {
+            key: error["details"][key] for key in ("seq", "expected", "got", "expected_at", "got_at")
+        } == {
+            "seq": 1,
+            "expected": "step a",
+            "got": "step b",
+            "expected_at": "flowing.py:17",
+            "got_at": "flowing.py:16",
+        }
+        assert (await run.show())["version_no"] == seq
+        other.unlink()
+        await engine.retry("r")
+        assert await run.result(30) == 2
+        await assert_replays(engine)
+
+
+NEWER = """
+from treadle import flow
+
+@flow.workflow(version="{version}")
+async def flowing(ctx: flow.Context, n: int) -> str:
+    await ctx.signal("go")
+    if n < {rounds}:
+        ctx.continue_as(n + 1)
+    return "{version} {rounds}"
+"""
+
+
+async def test_a_run_that_continues_as_itself_takes_the_newest_code(tmp_path: Path) -> None:
+    store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
+    write(path, NEWER.format(version="1", rounds=5))
+    async with Engine(store) as engine:
+        engine.deploy(str(path))
+        run = await engine.start("flowing", 1, id="r")
+        await engine.signal("r", "go")
+        write(path, NEWER.format(version="2", rounds=3))
+        engine.deploy(str(path))
+        await engine.signal("r", "go")  # decided by the old code, which continues as the new
+        await engine.signal("r", "go")
+        assert await run.result(30) == "2 3"
+        assert "apply" in [record["kind"] for record in await run.journal()]
+        await assert_replays(engine)
+
+
+def test_a_name_of_a_step_belongs_to_one_file(tmp_path: Path) -> None:
+    engine = Engine("memory:")
+    engine.load(write(tmp_path / "one.py", FILE))
+    engine.load(write(tmp_path / "one.py", FILE))
+    with pytest.raises(TreadleError) as caught:
+        engine.load(write(tmp_path / "two.py", FILE))
+    assert caught.value.code == "NAME_TAKEN"
+
+
+def test_check_warns_of_walking_over_a_set(tmp_path: Path) -> None:
+    text = RANDOM.format(module="json", call="[x for x in {1, 2}]")
+    (problem,) = Engine("memory:").check(write(tmp_path / "careless.py", text))
+    assert (problem.severity, problem.code, problem.line) == ("warning", "SET_ORDER", 7)

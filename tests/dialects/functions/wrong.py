@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle import flow
+from treadle import Engine, flow
 
 
 @flow.step
@@ -39,4 +39,15 @@ async def wrong(ctx: flow.Context) -> None:
     answer: str = await ctx.run(other, 1)  # expect: arg-type
     maybe: int = await ctx.signal("n", type=int, timeout="1s")  # expect: assignment
     ctx.nowhere()  # expect: attr-defined
+    await ctx.run(other, "one")  # expect: call-overload
+    await ctx.start(other)  # expect: call-overload
     print(number, text, answer, maybe)
+
+
+async def starts(engine: Engine) -> None:
+    run = await engine.start(other, 1, id="o")
+    good: bool = await run.result()
+    bad: str = await run.result()  # expect: assignment
+    await engine.start(other, "one")  # expect: call-overload
+    await engine.start(other, 1, idd="o")  # expect: call-overload
+    print(good, bad)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, NoReturn, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from treadle.kernel.errors import ValueRefused
@@ -22,8 +22,21 @@ from .steps import Step, failure_of
 from .workflow import Workflow
 
 T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
 Duration = str | int | float
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Asked(TypedDict, total=False):
+    """Of a task for people, whatever its answer's type."""
+
+    roles: Sequence[str]
+    payload: Any
+
+
+class ChildOptions(TypedDict, total=False):
+    reference: str | None
+    timeout: Duration | None
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
@@ -154,8 +167,12 @@ class Context:
         await self._performed("send", name, {"run": run, "signal": name, "data": plain(data)})
 
     async def publish(self, event: Any, value: Any = None) -> None:
-        """Publishes a domain event to reactive workflows: its schema and value, or a typed object of one."""
-        schema = event if isinstance(event, str) else f"{type(event).__name__}"
+        """Publishes a domain event to reactive workflows: a typed object, or a schema's name and a value."""
+        schema = event if isinstance(event, str) else vars(type(event)).get("__treadle_schema_name__")
+        if schema is None:
+            raise TypeError(
+                "ctx.publish takes an object of a class with @rx.schema, or a schema's name and a value"
+            )
         body = plain(value if isinstance(event, str) else event)
         await self._performed("publish", schema, {"schema": schema, "value": body})
 
@@ -164,34 +181,24 @@ class Context:
         self,
         name: str,
         *,
-        roles: Sequence[str] = (),
-        payload: Any = None,
         schema: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         default: Any = None,
+        **about: Unpack[Asked],
     ) -> Any: ...
 
     @overload
-    async def ask(
-        self,
-        name: str,
-        *,
-        roles: Sequence[str] = (),
-        payload: Any = None,
-        type: type[T],
-        timeout: None = None,
-    ) -> T: ...
+    async def ask(self, name: str, *, type: type[T], timeout: None = None, **about: Unpack[Asked]) -> T: ...
 
     @overload
     async def ask(
         self,
         name: str,
         *,
-        roles: Sequence[str] = (),
-        payload: Any = None,
         type: type[T],
         timeout: Duration | None = None,
         default: T | None = None,
+        **about: Unpack[Asked],
     ) -> T | None: ...
 
     async def ask(
@@ -222,23 +229,14 @@ class Context:
 
     @overload
     async def run(
-        self,
-        workflow: Workflow[Any, T],
-        input: Any = None,
-        *,
-        reference: str | None = None,
-        timeout: Duration | None = None,
+        self, workflow: Workflow[None, T], input: None = None, **how: Unpack[ChildOptions]
     ) -> T: ...
 
     @overload
-    async def run(
-        self,
-        workflow: str,
-        input: Any = None,
-        *,
-        reference: str | None = None,
-        timeout: Duration | None = None,
-    ) -> Any: ...
+    async def run(self, workflow: Workflow[I, T], input: I, **how: Unpack[ChildOptions]) -> T: ...
+
+    @overload
+    async def run(self, workflow: str, input: Any = None, **how: Unpack[ChildOptions]) -> Any: ...
 
     async def run(
         self,
@@ -257,6 +255,17 @@ class Context:
         return typed(
             self._life.loaded(given["result"]), workflow.gives if isinstance(workflow, Workflow) else EMPTY
         )
+
+    @overload
+    async def start(
+        self, workflow: Workflow[None, Any], input: None = None, *, reference: str | None = None
+    ) -> str: ...
+
+    @overload
+    async def start(self, workflow: Workflow[I, Any], input: I, *, reference: str | None = None) -> str: ...
+
+    @overload
+    async def start(self, workflow: str, input: Any = None, *, reference: str | None = None) -> str: ...
 
     async def start(
         self, workflow: Workflow[Any, Any] | str, input: Any = None, *, reference: str | None = None

@@ -71,6 +71,11 @@ class FunctionMachine(PastMachine):
     # --- code ---
 
     def attach(self, code: Workflow[Any, Any]) -> None:
+        """Takes code; what it replaces of its name and version is not tried any more, so that mended code takes up
+        what the code before it could not go on with."""
+        before = self.newest.get((code.name, code.version))
+        if before is not None and before.code != code.code:
+            self.codes.pop(before.code, None)
         self.codes[code.code] = code
         self.newest[code.name, code.version] = code
         self.latest[code.name] = code

@@ -10,6 +10,7 @@ No clock is read: patience is counted in ticks, so nothing of it can reach a dec
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -45,7 +46,7 @@ class BrokenOff(BaseException):
 class Turn:
     """One decision on one thread."""
 
-    __slots__ = ("breaking", "life", "outer", "over", "quiet", "thread", "ticks")
+    __slots__ = ("breaking", "life", "outer", "over", "profile", "quiet", "thread", "ticks")
 
     def __init__(self, life: Deciding, thread: int, outer: Turn | None) -> None:
         self.life = life
@@ -54,6 +55,7 @@ class Turn:
         self.ticks = 0
         self.over = False
         self.breaking = False
+        self.profile = sys.getprofile()
         # Set when nothing more will be raised.
         self.quiet: Event | None = None
 
@@ -69,36 +71,43 @@ class Patience:
         self._thread: Thread | None = None
 
     def during(self, life: Deciding, call: Callable[[], None]) -> None:
-        """Calls; breaks the call off if it takes too long, and leaves the offence with the life."""
+        """Calls; breaks the call off if it takes too long, and leaves the offence with the life. Whatever happens,
+        the turn is ended: the exception may come between any two instructions."""
         thread = get_ident()
         turn = self._turns[thread] = Turn(life, thread, self._turns.get(thread))
         self._began += 1
         if self._asleep:
             self._rouse()
-        try:
-            call()
-        except BrokenOff:
-            assert life.offence is not None
-        finally:
-            self._end(turn)
+        error: BaseException | None = None
+        called = ended = False
+        while not ended:
+            try:
+                if not called:
+                    called = True
+                    call()
+                self._end(turn)
+                ended = True
+            except BrokenOff:
+                continue
+            except BaseException as raised:
+                error = raised
+        if error is not None:
+            raise error
 
     def _end(self, turn: Turn) -> None:
         """Nothing is raised in this thread any more when this returns. Whoever breaks a turn off says so before it
         looks whether the turn is over; we say that it is over before we look: one of us sees the other."""
-        while True:
-            try:
-                turn.over = True
-                if turn.breaking:
-                    assert turn.quiet is not None
-                    turn.quiet.wait()
-                    _raise_in(turn.thread, None)
-                if turn.outer is None:
-                    self._turns.pop(turn.thread, None)
-                else:
-                    self._turns[turn.thread] = turn.outer
-                return
-            except BrokenOff:
-                continue
+        turn.over = True
+        if turn.breaking:
+            assert turn.quiet is not None
+            turn.quiet.wait()
+            _spend(turn.thread)
+            sys.setprofile(turn.profile)  # whoever had set another may have been broken off in the middle
+            gc.enable()
+        if turn.outer is None:
+            self._turns.pop(turn.thread, None)
+        else:
+            self._turns[turn.thread] = turn.outer
 
     # --- the thread that looks on ---
 
@@ -157,11 +166,19 @@ def _place(turn: Turn) -> str | None:
     return place_of(sys._current_frames().get(turn.thread))
 
 
-def _raise_in(thread: int, kind: type[BrokenOff] | None) -> None:
-    """Raises in another thread; None takes back what was not raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
-    )
+def _raise_in(thread: int, kind: type[BrokenOff]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def _spend(thread: int) -> None:
+    """Has what may still be raised in this thread raised here. (To take it back instead leaves the interpreter of
+    Python 3.11 looking for it for ever.)"""
+    try:
+        _raise_in(thread, BrokenOff)
+        while True:
+            pass
+    except BrokenOff:
+        return
 
 
 PATIENCE: Final = Patience()

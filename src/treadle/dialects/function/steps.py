@@ -136,16 +136,23 @@ class Step(Generic[P, R]):
         *,
         retry: Mapping[str, Any] | None = None,
         timeout: str | float | None = None,
+        idempotent: bool | None = None,
+        process: bool | None = None,
+        secrets: Sequence[str] | None = None,
         pool: str | None = None,
     ) -> Step[P, R]:
         """The same step with other settings, for one call."""
-        settings = self.settings
-        if retry is not None:
-            settings = replace(settings, retry=Retry.read(retry, self.name))
-        if timeout is not None:
-            settings = replace(settings, timeout_ns=parse_duration(timeout))
-        if pool is not None:
-            settings = replace(settings, pool=pool)
+        changed: dict[str, Any] = {
+            "retry": None if retry is None else Retry.read(retry, self.name),
+            "timeout_ns": None if timeout is None else parse_duration(timeout),
+            "idempotent": idempotent,
+            "process": process,
+            "secrets": None if secrets is None else tuple(secrets),
+            "pool": pool,
+        }
+        if process and (problems := _problems(self.function, process)):
+            raise DefinitionError(f"{self.name}: {'; '.join(problems)}", where=self.name)
+        settings = replace(self.settings, **{key: to for key, to in changed.items() if to is not None})
         return Step(self.function, self.name, settings)
 
     @property

@@ -49,6 +49,8 @@ from .shapes import (
 T = TypeVar("T")
 
 _SCHEMA: Final = "__treadle_schema__"
+# The name alone, for those who publish an object without knowing this dialect.
+SCHEMA_NAME: Final = "__treadle_schema_name__"
 _NAT: Final = "treadle.nat"
 # A whole number from 0 to 2^64-1.
 Nat = Annotated[int, _NAT]
@@ -99,6 +101,7 @@ def schema(name: str) -> Callable[[type[T]], type[T]]:
         else:
             shape = _Deriver(_caller_names(cls)).record(cls, cls.__name__, (), schema=name)
         setattr(cls, _SCHEMA, (cls, shape))
+        setattr(cls, SCHEMA_NAME, name)
         return cls
 
     return decorate
