@@ -27,7 +27,7 @@ Duration = str | int | float
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Asked(TypedDict, total=False):
+class AskOptions(TypedDict, total=False):
     """Of a task for people, whatever its answer's type."""
 
     roles: Sequence[str]
@@ -184,11 +184,13 @@ class Context:
         schema: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         default: Any = None,
-        **about: Unpack[Asked],
+        **about: Unpack[AskOptions],
     ) -> Any: ...
 
     @overload
-    async def ask(self, name: str, *, type: type[T], timeout: None = None, **about: Unpack[Asked]) -> T: ...
+    async def ask(
+        self, name: str, *, type: type[T], timeout: None = None, **about: Unpack[AskOptions]
+    ) -> T: ...
 
     @overload
     async def ask(
@@ -198,7 +200,7 @@ class Context:
         type: type[T],
         timeout: Duration | None = None,
         default: T | None = None,
-        **about: Unpack[Asked],
+        **about: Unpack[AskOptions],
     ) -> T | None: ...
 
     async def ask(
