@@ -39,8 +39,8 @@ async def wrong(ctx: flow.Context) -> None:
     answer: str = await ctx.run(other, 1)  # expect: arg-type
     maybe: int = await ctx.signal("n", type=int, timeout="1s")  # expect: assignment
     ctx.nowhere()  # expect: attr-defined
-    await ctx.run(other, "one")  # expect: call-overload
-    await ctx.start(other)  # expect: call-overload
+    await ctx.run(other, "one")  # expect: misc
+    await ctx.start(other)  # expect: arg-type
     print(number, text, answer, maybe)
 
 
@@ -48,6 +48,6 @@ async def starts(engine: Engine) -> None:
     run = await engine.start(other, 1, id="o")
     good: bool = await run.result()
     bad: str = await run.result()  # expect: assignment
-    await engine.start(other, "one")  # expect: call-overload
+    await engine.start(other, "one")  # expect: misc
     await engine.start(other, 1, idd="o")  # expect: call-overload
     print(good, bad)
