@@ -253,3 +253,70 @@ async def test_a_change_counts_from_now(clock: VirtualClock, engine: Engine) -> 
     assert "every" not in shown
     await clock.advance(2 * 3600)
     assert await ids(engine) == []
+
+
+SAID = (
+    QUICK.replace("name: quick", "name: nightly")
+    + 'schedule: {cron: "30 2 * * *", timezone: Europe/Zurich}\n'
+)
+
+
+async def test_a_definition_says_its_schedule_and_the_next_version_changes_it(
+    clock: VirtualClock, engine: Engine, tmp_path: Any
+) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(SAID)
+    engine.deploy(str(file))
+    engine.deploy(str(file))
+    (row,) = await engine.schedules()
+    assert (row["name"], row["workflow"], row["origin"]) == ("nightly", "nightly", "nightly")
+    await clock.advance(DAY)
+    assert await ids(engine) == ["nightly@2026-01-01T01:30:00Z"]
+    await engine.schedule_pause("nightly")
+    file.write_text(SAID.replace('"1"', '"2"').replace("30 2", "45 2"))
+    engine.deploy(str(file))
+    (row,) = await engine.schedules()
+    assert (row["cron"], row["paused"]) == ("45 2 * * *", True)
+    file.write_text(QUICK.replace("name: quick", "name: nightly").replace('"1"', '"3"'))
+    engine.deploy(str(file))
+    assert await engine.schedules() == []
+    await assert_replays(engine)
+
+
+async def test_a_playbook_says_its_schedule_in_its_metadata(engine: Engine, tmp_path: Any) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("metadata: {name: p, schedule: {every: 1h}}\nworkflow: [{step: s, tool: {kind: noop}}]\n")
+    engine.deploy(str(file))
+    assert [row["name"] for row in await engine.schedules()] == ["p"]
+
+
+async def test_a_definition_does_not_take_a_schedule_that_somebody_added(
+    engine: Engine, tmp_path: Any
+) -> None:
+    await engine.schedule_add("nightly", "quick", every="1h")
+    file = tmp_path / "nightly.yaml"
+    file.write_text(SAID)
+    with pytest.raises(TreadleError) as refused:
+        engine.deploy(str(file))
+    assert refused.value.code == "SCHEDULE_EXISTS"
+    assert [row["name"] for row in await engine.definitions()] == ["quick", "slow"]
+
+
+async def test_a_schedule_that_a_definition_gets_wrong_is_a_problem_at_its_line(
+    engine: Engine, tmp_path: Any
+) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(SAID.replace("30 2 * * *", "nonsense"))
+    (problem,) = engine.check(str(file))
+    assert (problem.code, problem.path, problem.line) == ("BAD_CRON", "schedule", 7)
+
+
+def test_a_process_with_a_schedule_is_exported_to_the_same_digest(tmp_path: Any) -> None:
+    engine = Engine("memory:")
+    (tmp_path / "n.yaml").write_text(SAID)
+    (said,) = engine.load(str(tmp_path / "n.yaml"))
+    dialect = engine.dialects["process"]
+    (tmp_path / "e.yaml").write_text(dialect.export(said, "yaml"))
+    (tmp_path / "e.py").write_text(dialect.export(said, "python"))
+    assert engine.load(str(tmp_path / "e.yaml"))[0].digest == said.digest
+    assert engine.load(str(tmp_path / "e.py"))[0].digest == said.digest

@@ -11,6 +11,7 @@ from typing import Any
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.stops import is_stop
 from treadle.kernel.values import digest
+from treadle.lang import standing
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, parse
@@ -43,7 +44,11 @@ def compile_text(
     text: str, dialects: Mapping[str, Dialect], *, file: str | None = None, strict: bool = False
 ) -> tuple[Definition | None, Problems]:
     document = parse(text, file=file)
-    return dialect_of(document, dialects).compile(document, strict=strict)
+    dialect = dialect_of(document, dialects)
+    definition, problems = dialect.compile(document, strict=strict)
+    if definition is not None:
+        standing.check(definition.name, dialect.standing(definition.body), problems)
+    return definition, problems
 
 
 def named_in(text: str, dialects: Mapping[str, Dialect], path: Path) -> tuple[str, str, str | None]:

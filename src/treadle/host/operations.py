@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 from treadle.access import tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
+from treadle.lang import standing
 from treadle.lang.definition import Dialect
 from treadle.runtime import deploys, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
+from treadle.runtime.registry import version_key
 from treadle.store.protocol import DefinitionRow, Reads
 
 
@@ -69,6 +71,8 @@ class EngineOperations:
         machine = self._dialects[row.dialect].machine if row.dialect in self._dialects else None
         if not isinstance(machine, CellMachine):
             answer = deploys.perform(desk, deploy)
+            if row.dialect in self._dialects and answer["status"] == "available":
+                self._follow(desk, row, answer["version"])
             if isinstance(machine, PastMachine):
                 desk.readable()
                 self._try_again(row.dialect)
@@ -80,6 +84,12 @@ class EngineOperations:
         desk.readable()
         self._try_again(row.dialect)
         return answer
+
+    def _follow(self, desk: Desk, row: DefinitionRow, version: str) -> None:
+        """What the latest version asks of the house is so from now on."""
+        if all(version_key(other.version) <= version_key(version) for other in desk.store.versions(row.name)):
+            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
+            schedules.follow(desk, row, said.schedule)
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return self._applications().pinned(desk)

@@ -20,11 +20,14 @@ from .fields import Declared, nothing_declared
 from .graph import Graph
 from .json_text import to_json
 from .problems import Problem, Problems
+from .standing import Said
 from .text import Document
 from .yaml_text import to_yaml
 
 # What a definition can be exported to.
 FORMATS: Final = ("yaml", "json", "python")
+# What a definition may ask of the house, by the names that most dialects give it at the top of a text.
+STANDING: Final = ("schedule",)
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ class Dialect(ABC):
     def about(self, body: Any) -> tuple[str | None, Value]:
         """Its description, and its inputs as this dialect writes them."""
         return body.get("description"), body.get("inputs")
+
+    def standing(self, body: Any) -> Said:
+        """What it asks of the house that runs it, with the places where that stands."""
+        return {field: ((field,), body[field]) for field in STANDING if field in body}
 
     def needs_model(self, definition: Any) -> bool:
         """Whether a run of it cannot go on without a model."""

@@ -384,6 +384,8 @@ def follow(desk: Desk, definition: DefinitionRow, said: Schedule | None) -> None
         row = msgspec.structs.replace(there_is, schedule=msgspec.structs.replace(said, paused=paused))
         if row.schedule.recurrence != there_is.schedule.recurrence:
             row.next_ns = said.recurrence.after(desk.clock.now_ns())
+        if row == there_is:
+            return
     _write(desk, row)
 
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition, Dialect, Surroundings
+from treadle.lang.definition import STANDING, Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
+from treadle.lang.standing import Said
 from treadle.lang.text import Document
 
 from . import inputs
@@ -67,6 +68,10 @@ class PlaybookDialect(Dialect):
 
     def about(self, body: Any) -> tuple[str | None, Value]:
         return (body.get("metadata") or {}).get("description"), body.get("workload")
+
+    def standing(self, body: Any) -> Said:
+        metadata = body.get("metadata") or {}
+        return {field: (("metadata", field), metadata[field]) for field in STANDING if field in metadata}
 
     def check_input(self, definition: Any, input: Value, options: dict[str, Value]) -> Value:
         if input is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -344,9 +344,10 @@ def process(
     title: str | None = None,
     description: str | None = None,
     tasks: Collection[Task] = (),
+    schedule: Mapping[str, Any] | None = None,
 ) -> Callable[[Body], Process]:
     """Makes a process of the decorated function. `start` is the JSON Schema of the start payload;
-    `tasks` declares tasks that no step asks for."""
+    `tasks` declares tasks that no step asks for; `schedule` says when it starts by itself."""
 
     def decorate(body: Body) -> Process:
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
@@ -368,6 +369,7 @@ def process(
             "description": description,
             "start": None if start is None else {"schema": start},
             "retention": retention,
+            "schedule": schedule,
             "tasks": builder._declared or None,
         }
         value: dict[str, Any] = {key: part for key, part in given.items() if part is not None}

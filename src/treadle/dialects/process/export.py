@@ -9,7 +9,7 @@ import json
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
-from treadle.lang.definition import FORMATS
+from treadle.lang.definition import FORMATS, STANDING
 from treadle.lang.expressions.closures import is_expression
 from treadle.lang.expressions.syntax import unparse
 from treadle.lang.yaml_text import BREAKS, to_yaml
@@ -18,7 +18,18 @@ from .export_python import python_source
 from .normalise import RETENTION_DEFAULT
 from .program import kind_of
 
-_TOP = ("dialect", "name", "version", "title", "description", "start", "retention", "tasks", "steps")
+_TOP = (
+    "dialect",
+    "name",
+    "version",
+    "title",
+    "description",
+    "start",
+    "retention",
+    *STANDING,
+    "tasks",
+    "steps",
+)
 
 
 def export(body: dict[str, Value], format: str, *, canonical: bool = False) -> str:

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from treadle.kernel.values import Value
+from treadle.lang.definition import STANDING
 from treadle.lang.expressions.closures import is_expression
 from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.lang.expressions.syntax import OPERATORS, Tree
@@ -117,6 +118,7 @@ class _Writer:
             arguments.append(f"retention={body['retention']!r}")
         if "start" in body:
             arguments.append(f"start={_data(body['start']['schema'])}")
+        arguments += [f"{field}={_data(body[field])}" for field in STANDING if field in body]
         if unasked := [self.tasks[task] for task in self.tasks if task not in self.asked]:
             arguments.append(f"tasks=[{', '.join(unasked)}]")
         return ["", f"@process({', '.join(arguments)})"]

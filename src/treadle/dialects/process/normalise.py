@@ -14,6 +14,7 @@ from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode
+from treadle.lang.definition import STANDING
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
@@ -34,6 +35,7 @@ _TOP: Final = (
     "tasks",
     "steps",
     "requires",
+    *STANDING,
 )
 _TASK: Final = (
     "title", "description", "type", "roles", "payload", "schema", "timeout", "on_timeout", "escalate_to",
@@ -83,6 +85,7 @@ def _metadata(reader: Reader, top: dict[str, Value], body: dict[str, Value]) -> 
     for field_name in ("title", "description"):
         if top.get(field_name) is not None and reader.text(top[field_name], (field_name,), field_name):
             body[field_name] = top[field_name]
+    body |= {field_name: top[field_name] for field_name in STANDING if top.get(field_name) is not None}
     if top.get("start") is not None:
         start = reader.fields(top["start"], ("start",), ("schema",), "start")
         if start and start.get("schema") is not None:

@@ -1,0 +1,53 @@
+"""What a definition asks of the house that runs it, whatever its dialect: when to start it (`schedule`).
+
+A dialect says where these stand in its texts (`Dialect.standing`); here they are read, and what they cannot mean
+becomes a problem at its place. They are part of the canonical body, and so of the digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value
+
+from .problems import Problems
+from .schedules import Schedule
+from .text import Path
+
+# Where each of them stands in a text, and what it says.
+Said = Mapping[str, tuple[Path, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    schedule: Schedule | None = None
+
+
+def read(name: str, said: Said) -> Standing:
+    """What a workflow's definition asks for. Raises a DefinitionError whose `where` is a field."""
+    return Standing(schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None)
+
+
+def check(name: str, said: Said, problems: Problems) -> None:
+    """Adds what is wrong with it."""
+    for field, (path, value) in said.items():
+        try:
+            read(name, {field: (path, value)})
+        except DefinitionError as error:
+            inner: Any = value if isinstance(value, dict) else {}
+            place = (*path, error.where) if error.where is not None and error.where in inner else path
+            problems.error(error.code, place, error.message)
+
+
+def _schedule(name: str, value: Value) -> Schedule:
+    if not isinstance(value, dict):
+        raise DefinitionError(
+            'schedule: is a mapping, as in {cron: "30 2 * * *", timezone: Europe/Zurich}',
+            code="SCHEDULE_INVALID",
+        )
+    if "workflow" in value:
+        raise DefinitionError("workflow: it is this one", code="SCHEDULE_INVALID", where="workflow")
+    return Schedule.read({"name": name, **value, "workflow": name})
