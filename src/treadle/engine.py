@@ -39,6 +39,7 @@ from .apps.methods import AppMethods
 from .definitions.dialects import Dialects
 from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
+from .host.member_methods import MemberMethods
 from .host.news import Watch
 from .host.operations import EngineOperations
 from .host.schedule_methods import ScheduleMethods
@@ -69,7 +70,7 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods):
+class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, ScheduleMethods):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -156,11 +157,6 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         await self.worker.performers.close()
         await self.transports.close()
         await self.tools.close()
-
-    @property
-    def owns(self) -> bool:
-        """Whether this engine owns the store, or is the guest of another process."""
-        return self._bridge.core is not None
 
     @cached_property
     def applications(self) -> Applications:
@@ -313,9 +309,7 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
             options=options,
         )
         create = NewRun(row.dialect, row.name, row.version, row.digest, key)
-        if not self.owns and row.digest in self.library.known:
-            # The owner is another process: it has to know what was compiled here.
-            await self.operate("learn", deploys.family_value(self.library.family(row.digest)))
+        await self.teach(run, row)
         answer = await self.submit(run, event, create=create, blobs=blobs)
         typed = partial(self.dialects[row.dialect].result, loaded)
         return TypedRun(self, run, existing=bool(answer.get("existing")), typed=typed)
@@ -401,8 +395,10 @@ class Engine(TaskMethods, AppMethods, WorkMethods, StoreMethods, ScheduleMethods
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
-        made = partial(keeping.fork, id=id, at=at, definition=row, new_id=name, by=by)
-        await self.write(made, action="run.fork", target=name)
+        if row is not None:
+            await self.teach(name, row)
+        asked = keeping.fork_asked(id, at=at, definition=row, new_id=name, by=by)
+        await self.operate(keeping.FORK, asked, home=name)
         return Run(self, name)
 
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:

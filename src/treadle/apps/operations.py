@@ -48,9 +48,7 @@ class AppHome(Protocol):
 
     @property
     def dialects(self) -> Mapping[str, Dialect]: ...
-    @property
-    def owns(self) -> bool: ...
-
+    def decides(self, run: str) -> bool: ...
     def load(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def watch(self, run: str) -> AbstractContextManager[Wakes]: ...
@@ -102,8 +100,8 @@ class Applications:
         for name in self._taking(schema):
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
-            if submission_id is not None and not self._engine.owns:
-                # The owner would pass over what it has answered; the answer is in the store.
+            if submission_id is not None and not self._engine.decides(name):
+                # Whoever decides it would pass over what it has answered; the answer is in the store.
                 known = await self._engine.read(partial(cells.answered, app=name, submission=submission_id))
                 if known is not None:
                     reached += [run for run in cells.runs_of(known) if run != name]
@@ -113,9 +111,9 @@ class Applications:
         return reached
 
     async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
-        """One cell: straight to its mailbox. Several: accepted as one by the owner; a guest posts each.
+        """One cell: straight to its mailbox. Several: accepted as one where the application is decided; else each by itself.
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
-        if len(made) > 1 and self._engine.owns:
+        if len(made) > 1 and self._engine.decides(app.name):
             for item in made:
                 stamped(item)
             found: list[str] = await self._engine.ask(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
+from treadle.runtime import keeping
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.ports import Item, Own
@@ -83,6 +84,10 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
             row = body["row"]
             version = f"@{row['version']}" if row.get("version") else ""
             return _entry(body.get("by"), "definition.deploy", f"{row['name']}{version}")
+        case keeping.FORK:
+            return _entry(body["by"], "run.fork", str(body["new_id"]))
+        case keeping.COLLECT:
+            return _entry(body["by"], "store.collect", "") if body["step"] == "sweep" else None
         case "task":
             return _entry(body.get("user"), f"task.{body['name']}", str(body["task"]))
         case "govern":

@@ -23,23 +23,26 @@ from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import copied, to_value
 from treadle.runtime import document
-from treadle.runtime.commands import Command, Operate, Operations, Write
+from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
+from treadle.runtime.shards import home_on
+from treadle.store.members import Membership, Roster
 from treadle.store.open import Place
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
+from .acks import LoopAck, answer_all, blocking_ack
 from .acting import stamped
 from .helping import Asking
 from .news import Watching
 from .readers import Readers
 from .signing import Signer, node_signer
-from .thread import CoreThread
+from .thread import CoreThread, Together
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
@@ -50,34 +53,6 @@ SWITCH_INTERVAL_S = 0.0005
 EVENTS_PER_READ = 500
 # How long a guest waits for the owner's answer before it says whom it waits for, and how often again.
 PATIENCE_S = 5.0
-
-
-class _LoopAck:
-    """Answers a coroutine; many of them travel to the event loop in one hop."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
-
-    def __call__(self, value: Any, error: TreadleError | None) -> None:
-        if not self.future.done():
-            if error is not None:
-                self.future.set_exception(error)
-            else:
-                self.future.set_result(value)
-
-
-def blocking_ack(future: concurrent.futures.Future[Any]) -> Ack:
-    """Answers a thread that waits."""
-
-    def ack(value: Any, error: TreadleError | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
-
-    return ack
 
 
 class Bridge:
@@ -110,6 +85,10 @@ class Bridge:
         self._thread: CoreThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock: Tenure | None = None
+        self._member: Membership | None = None
+        self._on_moved: list[Callable[[], None]] = []
+        # Where others reach this engine; said to the other members.
+        self.url: str | None = None
         self._readers: Readers | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
@@ -135,8 +114,39 @@ class Bridge:
         return self._thread.core if self._thread is not None else None
 
     @property
-    def lock(self) -> Tenure | None:
-        return self._lock
+    def shards(self) -> tuple[int, int]:
+        """How many shards are decided here, of how many."""
+        core = self.core
+        return (0, 1) if core is None else (len(core.store.held), core.store.shards)
+
+    def decides(self, run: str) -> bool:
+        core = self.core
+        return core is not None and core.held.holds(run)
+
+    @property
+    def _seen(self) -> Roster | None:
+        return None if self._thread is None or self._thread.sharing is None else self._thread.sharing.seen
+
+    def members(self) -> list[dict[str, Any]]:
+        if (seen := self._seen) is None:
+            return []
+        return [
+            {"name": m.name, "url": m.url, "alone": m.alone, "shards": len(seen.standing.of(m.name))}
+            for m in seen.standing.members
+        ]
+
+    def homes(self) -> list[str]:
+        if (seen := self._seen) is None:
+            return [""]
+        owners = seen.standing.owners
+        first = {owners[shard]: shard for shard in sorted(owners, reverse=True)}
+        return [home_on(shard, len(owners)) for shard in first.values()]
+
+    def works_alone(self) -> str | None:
+        """Who decides here in our place, and works for its own runs only; None where we do, or it helps everybody."""
+        if self._thread is not None and self._thread.sharing is not None:
+            return self._thread.sharing.works_alone()
+        return self._lock.works_alone() if self._lock is not None and self.core is None else None
 
     def help(self, runs: list[str] | None) -> None:
         """On the core thread: somebody wants these runs done, or all."""
@@ -145,6 +155,8 @@ class Bridge:
         self._worker.help(runs)
         if runs is None and self._lock is not None:
             self._lock.helps()
+        if runs is None and self._member is not None:
+            self._member.alone = False
 
     @property
     def is_forked(self) -> bool:
@@ -192,10 +204,18 @@ class Bridge:
         await self.watching.begin()
 
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lock = self.place.tenure()
-        if self._lock is not None and self._worker is not None:
-            self._lock.alone = not self._worker.others.helps
-        thread = CoreThread(self.place.open, self._make_core, self, self._lock, on_stop=self._stopped)
+        self._lock, self._member = self.place.tenure(), self.place.membership()
+        for tenure in (self._lock, self._member):
+            if tenure is not None and self._worker is not None:
+                tenure.alone = not self._worker.others.helps
+        thread = CoreThread(
+            self.place.open,
+            self._make_core,
+            self,
+            self._lock,
+            on_stop=self._stopped,
+            together=None if self._member is None else self._together(self._member),
+        )
         if self._worker is not None:
             self._worker.start(loop)
         else:
@@ -208,7 +228,7 @@ class Bridge:
         if failure is not None:
             raise failure
         self._started = True
-        if self._lock is not None:
+        if self.place.shared:
             self._asking.begin()
 
     async def stop(self) -> None:
@@ -231,9 +251,10 @@ class Bridge:
             await _aside(readers.close)
         sys.setswitchinterval(self._switch_interval)
 
-    def _make_core(self, store: Store) -> Core:
-        self.signer = signer = node_signer(self.place.path)
-        self.bus.seal_with(store.work_key())
+    def _make_core(self, store: Store, elsewhere: Elsewhere) -> Core:
+        key = store.work_key()
+        self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
+        self.bus.seal_with(key)
         return Core(
             store,
             self._registry_of(store),
@@ -243,6 +264,7 @@ class Bridge:
             operations=self._operations,
             verify=signer.verify,
             limits=Limits(hot_runs=self._hot_runs),
+            elsewhere=elsewhere,
         )
 
     def _stopped(self, failure: BaseException | None) -> None:
@@ -255,24 +277,47 @@ class Bridge:
     def _fail(self, failure: BaseException) -> None:
         """The core is gone: whoever waits for it is told so."""
         self.watching.close(failure)
+        self._leave_unanswered(failure)
+
+    def _leave_unanswered(self, failure: BaseException) -> None:
         for future in self._unanswered:
             if not future.done():
                 future.set_exception(failure)
+
+    def _together(self, member: Membership) -> Together:
+        member.url = self.url
+        return Together(member, self.bus, self.place.listener, self._interrupted, self._moved)
+
+    def _interrupted(self, error: TreadleError) -> None:
+        self.bus.revoke([work.intent.id for work, _ in self.bus.works()])
+        self._hop(self._leave_unanswered, error)
+
+    def _moved(self) -> None:
+        """Those who wait for runs look again: news of some come from elsewhere from now on."""
+        self._hop(self.watching.awaken, None)
+        for listener in self._on_moved:
+            listener()
+
+    def on_moved(self, listener: Callable[[], None]) -> None:
+        """Has a function called, on the core's thread, whenever shards came or went."""
+        self._on_moved.append(listener)
 
     # --- the core's port: called on the core thread, after a commit ---
 
     def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:
         awaited: list[tuple[Ack, Any, TreadleError | None]] = []
         for ack, value, error in answers:
-            if type(ack) is _LoopAck:
+            if type(ack) is LoopAck:
                 awaited.append((ack, value, error))
             else:
                 ack(value, error)
         if awaited:
-            self._hop(_answer_all, awaited)
+            self._hop(answer_all, awaited)
 
     def dispatch(self, works: list[Work]) -> None:
-        self.bus.offer(works)
+        thread = self._thread
+        sharing = thread.sharing if thread is not None else None
+        self.bus.offer(works if sharing is None else sharing.withhold(works))
 
     def revoke(self, intents: list[str]) -> None:
         self.bus.revoke(intents)
@@ -312,8 +357,9 @@ class Bridge:
         future: asyncio.Future[Any] = loop.create_future()
         self._unanswered.add(future)
         try:
-            self.submit(stamped(make(_LoopAck(future))))
-            if self.core is None:
+            command = stamped(make(LoopAck(future)))
+            self.submit(command)
+            if self._thread is not None and not self._thread.decides(command):
                 await self._be_patient(future)
             return await future
         finally:
@@ -323,7 +369,9 @@ class Bridge:
     async def _be_patient(self, future: asyncio.Future[Any]) -> None:
         """As a guest: waits for the owner, and says for whom if that takes long."""
         while not (await asyncio.wait([future], timeout=PATIENCE_S))[0]:
-            if self.core is None and self._lock is not None:
+            if self._member is not None:
+                self._say_waiting("the member that decides this has not answered yet")
+            elif self.core is None and self._lock is not None:
                 self._say_waiting(self._lock.waits_for())
 
     def _say_waiting(self, what: str) -> None:
@@ -404,9 +452,17 @@ class Bridge:
     @property
     def is_told(self) -> bool:
         """Whether commits send their news here; as a guest, or as an onlooker, we have to look."""
-        return self.core is not None
+        core = self.core
+        return core is not None and core.held.all
 
-    async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+    @property
+    def shares(self) -> bool:
+        """Whether this is one of several members, so that commits elsewhere are nothing out of the ordinary."""
+        return self._member is not None
+
+    async def moved_since(
+        self, since: tuple[int, int]
+    ) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
         return await self.read(lambda reads: reads.moved(since))
 
     def is_going_on(self, run: str) -> bool:
@@ -445,8 +501,3 @@ def _threads_given() -> Iterator[None]:
             "processes (ulimit -u)",
             code="NO_THREADS",
         ) from error
-
-
-def _answer_all(answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:
-    for ack, value, error in answers:
-        ack(value, error)

@@ -46,9 +46,9 @@ class Asking:
 
     def _wanted(self) -> tuple[str, Any] | None:
         """Whom to ask and for what; None where there is nothing to ask for."""
-        worker, lock = self._bridge.worker, self._bridge.lock
-        if self._bridge.core is not None or worker is None or lock is None:
+        worker = self._bridge.worker
+        if worker is None:
             return None
-        owner = lock.works_alone()
+        owner = self._bridge.works_alone()
         runs = None if worker.others.helps else worker.others.wanted
         return None if owner is None or runs == [] else (owner, runs)

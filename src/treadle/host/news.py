@@ -47,7 +47,11 @@ class EventSource(Protocol):
 
     @property
     def is_told(self) -> bool: ...
-    async def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]: ...
+    @property
+    def shares(self) -> bool: ...
+    async def moved_since(
+        self, since: tuple[int, int]
+    ) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]: ...
 
 
 class _Mark(NamedTuple):
@@ -151,7 +155,7 @@ class Watching:
 
     def _join(self, observing: _Observing) -> None:
         observing.catch_up()
-        if self._begun and self._following is None and not self.source.is_told:
+        if self._begun and self._following is None and self._has_to_look:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def begin(self) -> None:
@@ -159,9 +163,14 @@ class Watching:
         self._begun, self._loop = True, asyncio.get_running_loop()
         for observing in self._observers:
             observing.catch_up()
-        if self._observers and not self.source.is_told:
+        if self._observers and self._has_to_look:
             await self._look()
             self._following = self._loop.create_task(self._follow())
+
+    @property
+    def _has_to_look(self) -> bool:
+        """Whether others decide something on this store, or may at any time."""
+        return self.source.shares or not self.source.is_told
 
     async def end(self) -> None:
         """Looks a last time, if looking is needed."""
@@ -173,16 +182,18 @@ class Watching:
                 await self._look()
 
     async def _follow(self) -> None:
-        """Until we own the store ourselves; and once more then, for what its last owner did."""
-        is_told = False
-        while not is_told:
+        """While others decide something on this store; and once more after that, for what they did last."""
+        was_told = False
+        while True:
             is_told = self.source.is_told
-            await self._look()
+            if not (is_told and was_told):
+                await self._look()
+            was_told = is_told
             await asyncio.sleep(POLL_S)
 
     async def _look(self) -> None:
         try:
-            self._looked, found = await self.source.moved(self._looked)
+            self._looked, found = await self.source.moved_since(self._looked)
         except TreadleError:
             return  # the store does not answer now; it is asked again
         for run, status, new in found:
@@ -199,6 +210,12 @@ class Watching:
                 watch.saw_end = watch.saw_end or item.ended
                 if item.ended or not watch.end:
                     watch.wake()
+
+    def awaken(self, _: None = None) -> None:
+        """Has everybody look again who waits for something."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
 
     async def drain(self) -> None:
         """Waits until every observer has been told everything so far."""

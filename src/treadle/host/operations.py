@@ -9,7 +9,7 @@ from treadle.access import tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
-from treadle.runtime import deploys, schedules, tasks
+from treadle.runtime import deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import version_key
@@ -62,6 +62,10 @@ class EngineOperations:
                 return trail.perform(desk, asked.body)
             case "token":
                 return tokens.perform(desk, asked.body)
+            case keeping.FORK:
+                return keeping.perform_fork(desk, asked.body)
+            case keeping.COLLECT:
+                return keeping.perform(desk, asked.body)
             case _:
                 return self._applications().perform(desk, asked)
 

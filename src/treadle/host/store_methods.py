@@ -76,7 +76,8 @@ class StoreMethods:
         self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
     ) -> dict[str, int]:
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""
-        return await keeping.collect(self._bridge.write, now_ns=now_ns, dry_run=dry_run, by=by)
+        bridge = self._bridge
+        return await keeping.collect(bridge.operate, bridge.homes(), now_ns=now_ns, dry_run=dry_run, by=by)
 
     async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""

@@ -1,68 +1,91 @@
-"""The core's thread: it owns the store's connection, and the core lives and dies on it.
+"""The core's thread: it owns the store's connection, and cores live and die on it.
 
-As owner it turns the core. While another process owns the store it is a guest: commands become
-inbox rows, their answers come as rows too, and it takes over as soon as the owner is gone (the lock is
-freed by its death). Whatever was asked is answered by what the store says, and by nothing else.
+On a file there is one owner. While another process is that it is a guest: commands become inbox rows, their answers
+come as rows too, and it takes over as soon as the owner is gone (the lock is freed by its death). On a server it is
+one of several members: it has a core all the time, which drives the shards that it holds (`sharing.py`), be they none.
+A store that does not answer for a while ends the core of a member, and the next one goes on where it was.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from secrets import token_hex
-from typing import Any, Final
+from typing import Final, Protocol
 
-from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
+from treadle.kernel.errors import OwnershipLost, StoreUnavailable, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import CheckpointSaved, Command, Operate, Write
+from treadle.runtime.commands import Command, Elsewhere, Write
 from treadle.runtime.core import Core
-from treadle.runtime.isolation import known
-from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes, unusable
-from treadle.runtime.ports import Ack, Item, Port
+from treadle.runtime.ports import Item, Port
+from treadle.store.members import MEMBERS, Membership
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
 
+from .asking import Correspondence
+from .sharing import Sharing, WorkPort
 from .turning import AGAIN, Turning
 
-_ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
+log = logging.getLogger("treadle")
+
 # How often a guest that waits for an answer looks for it.
 _REPLY_POLL_S = 0.01
 # How many commands a guest writes with one commit.
 _POSTS_MAX = 256
+# How long a member waits before it opens a store again that did not answer.
+_PAUSE_S: Final = (0.1, 2.0)
+# Something may be there for anybody (`store/postgres.py: Listener`).
+EVERYTHING: Final = "*"
+
+
+class Listens(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What a thread needs as one of several members."""
+
+    member: Membership
+    bus: WorkPort
+    listen: Callable[[Callable[[set[str]], None]], Listens | None]
+    # The core is gone, and another comes: whoever waits for its answer is told, its work is nobody's.
+    interrupted: Callable[[TreadleError], None]
+    # Shards came or went.
+    moved: Callable[[], None]
 
 
 class CoreThread(threading.Thread):
     def __init__(
         self,
         open_store: Callable[[], Store],
-        make_core: Callable[[Store], Core],
+        make_core: Callable[[Store, Elsewhere], Core],
         port: Port,
         lock: Tenure | None,
         *,
         on_stop: Callable[[BaseException | None], None],
+        together: Together | None = None,
     ) -> None:
         super().__init__(name="treadle-core", daemon=True)
         self._open_store = open_store
         self._make_core = make_core
-        self._port = port
         self._lock = lock
+        self._together = together
         self._on_stop = on_stop
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._stopping = threading.Event()
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
+        self.sharing: Sharing | None = None
         self._turning: Turning | None = None
-        # Who waits for the answers to messages that we left in the inbox as a guest, by key: for its
-        # owner, or for us if we became it.
-        self._asked: dict[str, Ack] = {}
-
-    @property
-    def owns(self) -> bool:
-        return self.core is not None
+        self._begun = False
+        self._asked = Correspondence(port)
 
     def submit(self, command: Command) -> None:
         core = self.core
@@ -71,8 +94,13 @@ class CoreThread(threading.Thread):
             return
         self._commands.put(command)
         if self.core is not None:
-            # It became the owner in between, and may have looked into the queue before us.
+            # There is a core since then, and it may have looked into the queue before us.
             self._pass_on(self.core)
+
+    def decides(self, command: Command) -> bool:
+        """Whether a command would be decided here, as things stand."""
+        core = self.core
+        return core is not None and (isinstance(command, Write) or core.is_here(command))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -81,9 +109,25 @@ class CoreThread(threading.Thread):
 
     def run(self) -> None:
         failure: BaseException | None = None
-        store: Store | None = None
         try:
-            store = self._open_store()
+            if self._together is None:
+                self._be_owner_or_guest()
+            else:
+                self._be_member(self._together)
+        except BaseException as error:
+            failure = error
+            self.opened.put(error)
+        finally:
+            self._asked.abandon(failure)
+            if self._lock is not None:
+                self._lock.release()
+            self._on_stop(failure)
+
+    # --- on a file: one owner, and guests ---
+
+    def _be_owner_or_guest(self) -> None:
+        store = self._open_store()
+        try:
             if self._lock is None or self._lock.acquire():
                 self._become_owner(store)
             self.opened.put(None)
@@ -91,28 +135,116 @@ class CoreThread(threading.Thread):
                 self._visit(store)
             if self.core is not None and self._turning is not None:
                 self._turn(self.core, self._turning)
-        except BaseException as error:
-            failure = error
-            self.opened.put(error)
         finally:
-            self._abandon(failure)
-            if store is not None:
-                store.close()
-            if self._lock is not None:
-                self._lock.release()
-            self._on_stop(failure)
+            store.close()
 
     def _become_owner(self, store: Store) -> None:
         store.own()
-        core = self._make_core(store)
+        core = self._make_core(store, self._asked)
         poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
         renew = self._lock.renew if self._lock is not None else _nothing
-        beside = partial(self._answer_asked, store)
-        self._turning = Turning(core, poll_s=poll_s, renew=renew, beside=beside)
+        self._go_on_with(core, Turning(core, poll_s=poll_s, renew=renew, beside=partial(self._beside, store)))
+
+    def _go_on_with(self, core: Core, turning: Turning) -> None:
+        self._turning = turning
         self.core = core
         self._pass_on(core)
         if self._stopping.is_set():
-            self._turning.stop()
+            turning.stop()
+
+    def _beside(self, store: Store) -> None:
+        """What we asked for as a guest, and decided as the owner."""
+        if self._asked:
+            self._asked.read_replies(store)
+
+    def _visit(self, store: Store) -> None:
+        """Guest of another owner: hand commands over, bring their answers, watch for the owner's death."""
+        assert self._lock is not None
+        tried = 0.0
+        while not self._stopping.is_set():
+            if commands := self._next_commands():
+                self._asked.hand_over(store, commands)
+            if self._asked:
+                self._asked.read_replies(store)
+            if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:
+                tried = now
+                if self._lock.acquire():
+                    self._become_owner(store)
+                    return
+
+    def _next_commands(self) -> list[Command]:
+        """What there is to hand over, after a short wait if there is nothing."""
+        found: list[Command] = []
+        with suppress(Empty):
+            found.append(self._commands.get(timeout=_REPLY_POLL_S if self._asked else OWNER_POLL_MS / 1000))
+            while len(found) < _POSTS_MAX:
+                found.append(self._commands.get_nowait())
+        return found
+
+    # --- on a server: one of several members ---
+
+    def _be_member(self, together: Together) -> None:
+        pause = _PAUSE_S[0]
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._share(together)
+                except (StoreUnavailable, OwnershipLost) as error:
+                    if not self._begun:
+                        raise  # whoever starts an engine is told that it cannot be
+                    log.warning("%s. This member begins anew when it answers again", error.message)
+                    together.interrupted(error)
+                    self._stopping.wait(pause)
+                    pause = min(2 * pause, _PAUSE_S[1])
+                else:
+                    pause = _PAUSE_S[0]
+        finally:
+            together.member.leave()
+
+    def _share(self, together: Together) -> None:
+        """The life of one core of a member, from an open store to its end."""
+        store = self._open_store()
+        listener: Listens | None = None
+        try:
+            core = self._make_core(store, self._asked)
+            sharing = Sharing(core, together.member, together.bus, moved=together.moved)
+            self.sharing = sharing
+            sharing.look()
+            turning = Turning(
+                core,
+                poll_s=OWNER_POLL_MS / 1000,
+                renew=sharing.renew,
+                beside=partial(self._asked.go_on, store),
+            )
+            listener = together.listen(partial(self._heard, core, turning))
+            self._go_on_with(core, turning)
+            if listener is not None:
+                listener.start()
+            self._begun = True
+            self.opened.put(None)
+            self._turn(core, turning)
+            self._asked.go_on(store)
+        finally:
+            self.core = self._turning = None
+            if listener is not None:
+                listener.stop()
+            with suppress(TreadleError):
+                store.close()
+
+    def _heard(self, core: Core, turning: Turning, told: Iterable[str]) -> None:
+        """What others say is there, on the thread that listens."""
+        words, everything = set(told), EVERYTHING in told
+        if (everything or MEMBERS in words) and self.sharing is not None:
+            self.sharing.pace.hurry()
+        if everything or f"r{self._asked.asker}" in words:
+            self._asked.announced()
+        if everything or any(f"i{shard}" in words for shard in core.store.held):
+            core.store.notice()
+        elif not words & {MEMBERS, f"r{self._asked.asker}"}:
+            return
+        turning.notice()
+
+    # --- both ---
 
     def _pass_on(self, core: Core) -> None:
         while True:
@@ -134,95 +266,6 @@ class CoreThread(threading.Thread):
                 wait_s = steps.send(command)
                 command = None if wait_s is AGAIN else core.wait(wait_s)
 
-    def _visit(self, store: Store) -> None:
-        """Guest of another owner: hand commands over, bring their answers, watch for the owner's death."""
-        assert self._lock is not None
-        tried = 0.0
-        while not self._stopping.is_set():
-            if commands := self._next_commands():
-                self._hand_over(store, commands)
-            if self._asked:
-                self._read_replies(store)
-            if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:
-                tried = now
-                if self._lock.acquire():
-                    self._become_owner(store)
-                    return
-
-    def _next_commands(self) -> list[Command]:
-        """What there is to hand over, after a short wait if there is nothing."""
-        found: list[Command] = []
-        with suppress(Empty):
-            found.append(self._commands.get(timeout=_REPLY_POLL_S if self._asked else OWNER_POLL_MS / 1000))
-            while len(found) < _POSTS_MAX:
-                found.append(self._commands.get_nowait())
-        return found
-
-    def _hand_over(self, store: Store, commands: list[Command]) -> None:
-        """Writes commands for the owner, with one commit. What cannot be written is refused here."""
-        messages: dict[str, bytes] = {}
-        asked: dict[str, Ack] = {}
-        answers: list[tuple[Ack, Any, TreadleError | None]] = []
-        for command in commands:
-            ack = command.ack if isinstance(command, _ANSWERED) else None
-            try:
-                key, body = _message(command)
-            except Exception as error:
-                if ack is not None:
-                    answers.append((ack, None, known(error)))
-                continue
-            messages[key] = body
-            if ack is not None:
-                asked[key] = ack
-        try:
-            if messages:
-                store.post(messages.items())
-        except Exception as error:
-            refused = known(error)
-            answers += [(ack, None, refused) for ack in asked.values()]
-        else:
-            self._asked.update(asked)
-        if answers:
-            self._port.answer(answers)
-
-    def _answer_asked(self, store: Store) -> None:
-        """What we asked for as a guest, and decided as the owner."""
-        if self._asked:
-            self._read_replies(store)
-
-    def _read_replies(self, store: Store) -> None:
-        """Passes on the answers that are there by now. One that is not there says nothing: the message
-        waits, and whoever owns the store answers it, be it us."""
-        try:
-            found = store.replies(list(self._asked))
-        except PASSING:
-            return  # the store does not answer now; it is asked again
-        if not found:
-            return
-        self._port.answer([(self._asked.pop(key), *reply_from_bytes(body)) for key, body in found.items()])
-        with suppress(*PASSING):  # what stays goes by its age
-            store.forget_replies(list(found))
-
-    def _abandon(self, failure: BaseException | None) -> None:
-        """What we handed over stays in the inbox; whoever waits for its answer is told that none comes."""
-        known = failure if isinstance(failure, TreadleError) else None
-        error = known or EngineStopped(
-            "the engine stopped before this was decided; look before you repeat it"
-        )
-        self._port.answer([(ack, None, error) for ack in self._asked.values()])
-        self._asked.clear()
-
 
 def _nothing() -> None:
     """A store in memory is nobody else's: there is nothing to renew."""
-
-
-def _message(command: Command) -> tuple[str, bytes]:
-    """A command as a message for the process that owns the store, under a key of its own."""
-    if not isinstance(command, Item | Operate):
-        raise Unsupported(
-            "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
-        )
-    if (error := unusable(command)) is not None:
-        raise error
-    return f"{GUEST}{token_hex(16)}", message_to_bytes(command)

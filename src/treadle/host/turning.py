@@ -43,11 +43,18 @@ class Turning:
         # Held by whoever turns the core.
         self._lock = threading.Lock()
         self._stopping = False
+        # Whether somebody said that something is there for us.
+        self._noticed = False
         # What happened to the core on a worker's thread; its own thread ends with it.
         self.failure: BaseException | None = None
 
     def stop(self) -> None:
         self._stopping = True
+        self._core.wake()
+
+    def notice(self) -> None:
+        """Something may be there: it is looked for at once. From any thread."""
+        self._noticed = True
         self._core.wake()
 
     def turn_with(self, item: Item) -> bool:
@@ -58,8 +65,7 @@ class Turning:
             return False
         try:
             core.accept(item)
-            core.turn()
-            if core.wait_ns() is not None:
+            if not core.turn() or core.wait_ns() is not None:
                 self._hand_over()
         except BaseException as error:
             self.failure = error
@@ -81,7 +87,8 @@ class Turning:
             with self._lock:
                 if self.failure is not None:
                     raise self.failure
-                if poll_s is not None and (now := self._monotonic()) - polled >= poll_s:
+                if poll_s is not None and ((now := self._monotonic()) - polled >= poll_s or self._noticed):
+                    self._noticed = False
                     self._renew()
                     core.poll()
                     polled = now

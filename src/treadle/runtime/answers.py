@@ -13,13 +13,13 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import Reads
+from treadle.store.protocol import GUEST, Reads
 
 from .audit import outcome
 from .commands import Change, Write
 from .hot import Hot
 from .mail import Mail
-from .messages import GUEST, reply_to_bytes
+from .messages import reply_to_bytes
 from .ports import Ack, Clock, Item
 from .staging import Staging
 

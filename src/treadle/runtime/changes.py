@@ -53,6 +53,7 @@ class CoreDesk:
     admission: Admission
     undecided: Undecided
     recovery: Recovery
+    held: Held
     busy: Callable[[], bool]
     next_due_ns: Callable[[], int | None]
 
@@ -125,11 +126,12 @@ class Changes:
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
 
-    def drop_foreign(self, held: Held) -> list[Change]:
+    def drop_foreign(self, held: Held) -> list[Operate]:
         """Shards were lost: operations that are not decided here any more."""
         foreign = [c for c in self.waiting if isinstance(c, Operate) and not held.holds(c.home)]
-        self.waiting = deque(change for change in self.waiting if change not in foreign)
-        return list(foreign)
+        gone = {id(change) for change in foreign}
+        self.waiting = deque(change for change in self.waiting if id(change) not in gone)
+        return foreign
 
     def perform_next(self) -> None:
         change = self.waiting.popleft()

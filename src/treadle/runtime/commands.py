@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import OwnershipLost, TreadleError
 from treadle.kernel.values import Value
 
 from .audit import AuditEntry
@@ -97,3 +97,34 @@ HANDED_ON = object()
 Progress = FrameSent | CheckpointSaved
 Change = Operate | Write
 Command = Item | Operate | FrameSent | CheckpointSaved | Write
+
+
+class Elsewhere(Protocol):
+    """Those who hold the other shards, as the core sees them."""
+
+    @property
+    def asker(self) -> str:
+        """Under which name the answers to messages from here are looked for; "" if that is no matter."""
+        ...
+
+    def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
+        """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
+        ...
+
+    def forward(self, commands: list[Item | Operate]) -> None:
+        """What is decided elsewhere: it is to be left there as a message."""
+        ...
+
+
+class Nowhere:
+    """For a core that has all there is: what it has lost is decided by whoever took it."""
+
+    asker = ""
+
+    def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
+        raise AssertionError("nothing leaves a core that has all there is")
+
+    def forward(self, commands: list[Item | Operate]) -> None:
+        for command in commands:
+            if command.ack is not None:
+                command.ack(None, OwnershipLost("it is decided by another process now"))

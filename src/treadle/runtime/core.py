@@ -14,7 +14,7 @@ state: what comes by itself (`intake.py`), events (`mail.py`, `admission.py`, `g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -27,6 +27,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.limits import LIMITS, Limits
+from treadle.kernel.model import Frame, Receipt
 from treadle.store.protocol import Store
 
 from .admission import Admission
@@ -34,7 +35,17 @@ from .answers import Answers
 from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
-from .commands import CheckpointSaved, Command, FrameSent, Operate, Operations, Write
+from .commands import (
+    CheckpointSaved,
+    Command,
+    Elsewhere,
+    FrameSent,
+    Nowhere,
+    Operate,
+    Operations,
+    Progress,
+    Write,
+)
 from .effects import Effects
 from .gate import Gate, Verify
 from .hot import BlobCache, HotRuns
@@ -44,8 +55,8 @@ from .isolation import Isolation, known
 from .mail import Mail
 from .messages import unusable
 from .numbers import Numbers
-from .ports import Clock, Item, Port
-from .progress import ProgressQueue
+from .ports import Clock, Item, Own, Port
+from .progress import ProgressQueue, stale
 from .publication import Publication
 from .records import Records
 from .recovery import Recovery
@@ -89,12 +100,14 @@ class Core:
         operations: Operations,
         verify: Verify | None = None,
         limits: Limits = LIMITS,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.store = store
         self.limits = limits
         self._clock = clock
         self._port = port
-        self._held = held = Held.of(store)
+        self._elsewhere = Nowhere() if elsewhere is None else elsewhere
+        self.held = held = Held.of(store)
         blobs = BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
@@ -140,6 +153,7 @@ class Core:
             self._admission,
             undecided,
             recovery,
+            held,
             lambda: self.wait_ns() == 0,
             lambda: self._intake.next_due_ns(),
         )
@@ -150,7 +164,7 @@ class Core:
         self._intake = Intake(recovery, inbox, timers, schedules)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = Publication(
-            port, staging, hot, registry, mail, self._changes, self._progress, self._intake
+            port, self._elsewhere, staging, hot, registry, mail, self._changes, self._progress, self._intake
         )
         # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
@@ -224,30 +238,30 @@ class Core:
             return
         try:
             if type(command) is Item or type(command) is Operate:
-                error = unusable(command)
-                if error is None and self._held.several:
-                    error = self._elsewhere(command)
-                if error is None:
+                if (error := unusable(command)) is not None:
+                    if command.ack is not None:
+                        self._port.answer([(command.ack, None, error)])
+                elif self.held.several and not self.is_here(command):
+                    self._elsewhere.forward([command])
+                else:
                     self.take(command)
-                elif command.ack is not None:
-                    self._port.answer([(command.ack, None, error)])
             elif type(command) is Write:
                 self._changes.add(command)
             else:
                 assert isinstance(command, FrameSent | CheckpointSaved)
-                self._progress.add(command)
+                if self.held.several and not self.is_here(command):
+                    self._port.answer(stale([command]))
+                else:
+                    self._progress.add(command)
         except Exception as error:
             # Nothing of it is anywhere.
             log.error("a command was turned away", exc_info=error)
             if not isinstance(command, FrameSent) and command.ack is not None:
                 self._port.answer([(command.ack, None, known(error))])
 
-    def _elsewhere(self, command: Item | Operate) -> TreadleError | None:
-        """Why something is not decided here: it lives on a shard that is not ours."""
-        home = command.home if isinstance(command, Operate) else command.run
-        if self._held.holds(home):
-            return None
-        return OwnershipLost(f"{home or 'what belongs to the whole store'} is decided by another process")
+    def is_here(self, command: Item | Operate | Progress) -> bool:
+        """Whether something is decided here: it lives on a shard that is ours."""
+        return self.held.holds(command.home if isinstance(command, Operate) else command.run)
 
     def take(self, command: Item | Operate) -> None:
         """Takes in what came from outside: by a call, or in a message."""
@@ -306,15 +320,47 @@ class Core:
         """Somebody else took shards of ours. Nothing of this commit was written, and nothing more of theirs
         will be; the others go on. With the last one this core is over."""
         lost = self.store.lost() if self.store.shards > 1 else []
-        self._held.lose(lost)
-        if not lost or not self._held:
-            raise error
+        if not lost:
+            if self.staging.batch.shards <= self.store.held.keys():
+                raise error
+            # Something of it was never ours to decide.
+            self._single_out(error)
+            return
         log.warning("%s. The runs of shards %s go on elsewhere", error.message, sorted(lost))
         self._publication.withdraw(error, told=False)
+        self.lose(lost)
+
+    def gain(self, shards: Mapping[int, int]) -> None:
+        """Shards were claimed for this core, at these epochs: it takes up what was left there. Between turns."""
+        self.store.hold(shards)
+        self.held.gain(shards)
+        self._intake.gain(shards)
+
+    def lose(self, shards: Collection[int]) -> None:
+        """Shards are not ours any more: all of their runs is forgotten here. What waits for them and is nowhere
+        else yet goes after them. Between turns."""
+        self.store.let_go(shards)
+        self.held.lose(shards)
+        items = self._mail.drop_foreign()
+        waiting: list[Item | Operate] = [item for item in items if not self._is_found_again(item)]
+        asked = self._changes.drop_foreign(self.held)
+        waiting += [operate for operate in asked if operate.inbox is None]
+        self._intake.drop_foreign(shards, [*items, *asked])
+        self.desk.undecided.drop_foreign(self.held)
         self.hot.drop_foreign()
-        self._timers.drop_foreign()
-        foreign = [*self._mail.drop_foreign(), *self._changes.drop_foreign(self._held)]
-        self._port.answer([(asked.ack, None, error) for asked in foreign if asked.ack is not None])
+        self._port.answer(self._progress.drop_foreign(self.held))
+        if waiting:
+            self._elsewhere.forward(waiting)
+
+    def _is_found_again(self, item: Item) -> bool:
+        """Whether something that waits for a run is found by whoever has it next: messages, timers that are due, what
+        a run owes itself. Frames may get lost."""
+        event = item.event
+        if item.inbox is not None or type(item) is Own or event is None or isinstance(event, Frame):
+            return True
+        hot = self.hot.peek(item.run)
+        is_owed = hot is not None and hot.state.pending() == event
+        return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)
 
     def _reload(self, error: AppendConflict) -> None:
         """Somebody else appended to a run of this commit: the loser reloads, and decides again. What goes on

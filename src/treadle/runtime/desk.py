@@ -17,6 +17,7 @@ from treadle.store.protocol import Batch, Store, TaskRow
 from .hot import BlobCache, Hot, HotRuns
 from .ports import Ack, Clock, Item
 from .registry import Registry
+from .shards import Held
 
 
 class Desk(Protocol):
@@ -33,6 +34,11 @@ class Desk(Protocol):
     @property
     def batch(self) -> Batch:
         """The rows that the change writes."""
+        ...
+
+    @property
+    def held(self) -> Held:
+        """Which runs are decided here."""
         ...
 
     def belongs(self, run: str) -> None:

@@ -70,7 +70,9 @@ class Effects:
             self._staging.staged.revoked.append(intent.id)
 
     def _arm(self, hot: Hot, intent: OpenIntent, due_ns: int) -> None:
-        self._staging.batch.timers[intent.id] = TimerRow(intent.id, hot.no, due_ns, intent.kind == "timer")
+        self._staging.batch.timers[intent.id] = TimerRow(
+            intent.id, hot.no, due_ns, intent.kind == "timer", hot.state.id
+        )
         self._timers.arm(due_ns)
 
     def _open(self, hot: Hot, step: Step, intent: OpenIntent) -> None:

@@ -185,7 +185,11 @@ class HotRuns:
         event_no = self._reads.last_event_no(row.no)
         checkpoints = set(self._reads.checkpoints(row.no)) if state.open else set()
         hot = Hot(state, row.no, event_no, loaded.machine, loaded.definition, row, checkpoints)
-        self.add(hot)
+        if self._held.holds(id):
+            self.add(hot)
+        else:
+            # Only looked at: it goes on elsewhere, and is another one by the next time.
+            hot.shard = self._held.shard_of(id)
         return hot
 
     def peek(self, id: str) -> Hot | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.run import error_of
-from treadle.store.protocol import Reads
+from treadle.store.protocol import Message, Reads
 
 from .answers import Answers
 from .commands import Operate
@@ -41,7 +41,7 @@ class Inbox:
     def read(self) -> None:
         if not self.dirty:
             return
-        found = self._reads.inbox(self._limits.inbox_per_turn + len(self._reading))
+        found = self._reads.inbox(self._limits.inbox_per_turn + len(self._reading), self._held.chosen)
         rows = [row for row in found if row[0] not in self._reading]
         for key, body in rows:
             self._reading.add(key)
@@ -57,7 +57,18 @@ class Inbox:
             home = command.home if isinstance(command, Operate) else command.run
             if self._held.holds(home):
                 self._take(command)
+            else:
+                self._pass_on(key, body, home)
         self.dirty = bool(rows)
+
+    def _pass_on(self, key: str, body: bytes, home: str) -> None:
+        """It was written for another number of shards, or by who did not say for whom: it goes where it belongs."""
+        self._staging.batch.inbox_done.append(key)
+        self._staging.batch.inbox.append(Message(key, body, home))
+
+    def forget(self, keys: Iterable[str | None]) -> None:
+        """They are in no mailbox any more."""
+        self._reading.difference_update(key for key in keys if key is not None)
 
     def committed(self, posted: Iterable[str], done: Iterable[str]) -> None:
         """`posted` are ours, in mailboxes as well; `done` are gone."""

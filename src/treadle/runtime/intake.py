@@ -6,9 +6,11 @@ a long inbox costs memory or delays the rest.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from .commands import Operate
 from .inbox import Inbox
+from .ports import Item
 from .recovery import Recovery
 from .schedules import SchedulesDue
 from .staging import Staged
@@ -37,6 +39,19 @@ class Intake:
     def look(self) -> None:
         """Somebody may have left messages."""
         self._inbox.dirty = True
+
+    def gain(self, shards: Iterable[int]) -> None:
+        """Shards came, with all that waits there."""
+        self._recovery.gain(shards)
+        self._inbox.dirty = True
+        self._timers.look()
+        self._schedules.look()
+
+    def drop_foreign(self, shards: Iterable[int], asked: Iterable[Item | Operate]) -> None:
+        """Shards went; `asked` waited for their runs."""
+        self._recovery.drop_foreign(shards)
+        self._inbox.forget(one.inbox for one in asked)
+        self._timers.drop_foreign()
 
     def gather(self, now_ns: int) -> None:
         self._recovery.go_on()

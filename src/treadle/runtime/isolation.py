@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
+from treadle.store.protocol import GUEST
 
 from .answers import Answers
 from .commands import Change, CheckpointSaved, FrameSent, Operate, Progress, Write
-from .messages import GUEST
 from .ports import Item
 from .staging import Staging
 from .undecided import Undecided

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 from treadle.kernel.errors import (
     JournalCorrupt,
@@ -21,12 +20,15 @@ from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
 from .audit import KEPT_NS as AUDIT_KEPT_NS
+from .deploys import row_value
 from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state, open_work
 from .mending import check_compatible
 
 COLLECT_PER_COMMIT = 200
+# The operations of house-keeping.
+COLLECT, FORK = "collect", "fork"
 # How long an answer waits for whoever asked from another process.
 REPLIES_KEPT_NS = 24 * 3_600 * 10**9
 NOBODY = 0
@@ -79,6 +81,19 @@ def fork(
     return {"run": new_id}
 
 
+def fork_asked(
+    id: str, *, at: int | None, definition: DefinitionRow | None, new_id: str, by: str | None
+) -> dict[str, Any]:
+    """A fork as data: it is made where the new run is decided."""
+    row = None if definition is None else row_value(definition)
+    return {"id": id, "at": at, "definition": row, "new_id": new_id, "by": by}
+
+
+def perform_fork(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
+    row = None if asked["definition"] is None else DefinitionRow(**asked["definition"])
+    return fork(desk, asked["id"], at=asked["at"], definition=row, new_id=asked["new_id"], by=asked["by"])
+
+
 def _before(error: TreadleError, id: str) -> TreadleError:
     """The same error, with the record from which a fork would work."""
     record = (error.where or "").rpartition("#")[2]
@@ -98,43 +113,55 @@ def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
     return sorted(found)
 
 
-class Writes(Protocol):
-    """How a change is handed to the core (`Engine.write`)."""
-
-    def __call__(
-        self, change: Callable[[Desk], Any], *, action: str = "", target: str = ""
-    ) -> Awaitable[Any]: ...
-
-
 async def collect(
-    write: Writes,
+    operate: Callable[..., Awaitable[Any]],
+    homes: Sequence[str],
     *,
     now_ns: int | None,
     dry_run: bool,
     by: str | None = None,
 ) -> dict[str, int]:
-    """Removes in small commits, so that nothing else waits long. Whoever asked is kept among the diagnostics."""
+    """Removes in small commits, so that nothing else waits long; each of those who hold the `homes` what is theirs.
+    Whoever asked is kept among the diagnostics."""
     if not isinstance(now_ns, int | None):
         raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
     removed = 0
-    while True:
-        some = partial(_collect_some, now_ns=now_ns, dry_run=dry_run)
-        count = await write(some, action="" if dry_run else "store.collect")
-        removed += count
-        if dry_run or count < COLLECT_PER_COMMIT:
-            break
+    for home in homes:
+        count = COLLECT_PER_COMMIT
+        while count >= COLLECT_PER_COMMIT:
+            asked = {"step": "runs", "now_ns": now_ns, "dry_run": dry_run}
+            count = await operate(COLLECT, asked, home=home)
+            removed += count
+            if dry_run:
+                break
     if dry_run:
         return {"runs": removed, "blobs": 0}
-    expired: list[tuple[int, str]] = []
-    before: int | None = None
-    while before != 0:
-        found, before = await write(partial(_expired_some, now_ns=now_ns, before_no=before))
-        expired += found
-    await write(partial(_forget_replies, now_ns=now_ns))
-    done = {"runs": removed, "blobs": await write(partial(_sweep, expired=expired))}
-    if by is not None:
-        await write(lambda desk: _told(desk, {"by": by, **done}))
-    return done
+    expired: list[list[Any]] = []
+    for home in homes:
+        before: int | None = None
+        while before != 0:
+            asked = {"step": "expired", "now_ns": now_ns, "before_no": before}
+            found, before = await operate(COLLECT, asked, home=home)
+            expired += found
+    last = {"step": "sweep", "now_ns": now_ns, "expired": expired, "runs": removed, "by": by}
+    return {"runs": removed, "blobs": await operate(COLLECT, last)}
+
+
+def perform(desk: Desk, asked: dict[str, Any]) -> Any:
+    """One step of a collection, where the runs that it is about are decided."""
+    match asked["step"]:
+        case "runs":
+            return _collect_some(desk, asked["now_ns"], asked["dry_run"])
+        case "expired":
+            return _expired_some(desk, now_ns=asked["now_ns"], before_no=asked["before_no"])
+        case "sweep":
+            _forget_replies(desk, now_ns=asked["now_ns"])
+            removed = _sweep(desk, [(no, digest) for no, digest in asked["expired"]])
+            if asked["by"] is not None:
+                _told(desk, {"by": asked["by"], "runs": asked["runs"], "blobs": removed})
+            return removed
+        case step:
+            raise Unsupported(f"no step {step!r} of a collection is known")
 
 
 def _told(desk: Desk, what: dict[str, Any]) -> None:
@@ -144,7 +171,8 @@ def _told(desk: Desk, what: dict[str, Any]) -> None:
 
 def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
     """Answers that nobody came for: whoever asked is dead. With them, what was audited long ago."""
-    now = desk.clock.now_ns() if now_ns is None else now_ns
+    # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
+    now = min(desk.clock.now_ns(), 2**62 if now_ns is None else now_ns)
     desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
     desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
 
@@ -156,14 +184,14 @@ def _sweep(desk: Desk, expired: list[tuple[int, str]]) -> int:
     return removed
 
 
-def _expired_some(
-    desk: Desk, *, now_ns: int | None, before_no: int | None
-) -> tuple[list[tuple[int, str]], int]:
+def _expired_some(desk: Desk, *, now_ns: int | None, before_no: int | None) -> list[Any]:
     """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
     now = desk.clock.now_ns() if now_ns is None else now_ns
     rows = desk.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
-    expired: list[tuple[int, str]] = []
+    expired: list[Value] = []
     for row in rows:
+        if not desk.held.holds(row.id):
+            continue
         ended_ns = now if row.ended_ns is None else row.ended_ns
         found = [
             digest
@@ -171,8 +199,8 @@ def _expired_some(
             if lifetime is not None and ended_ns + lifetime <= now and desk.store.has_blob(digest)
         ]
         if found and _stands_alone(desk, row):
-            expired += [(row.no, digest) for digest in found]
-    return expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0
+            expired += [[row.no, digest] for digest in found]
+    return [expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0]
 
 
 def _stands_alone(desk: Desk, row: RunRow) -> bool:
@@ -236,7 +264,7 @@ def _references(value: Value) -> Iterator[dict[str, Any]]:
 
 def _collect_some(desk: Desk, now_ns: int | None, dry_run: bool) -> int:
     now = desk.clock.now_ns() if now_ns is None else now_ns
-    rows = desk.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT)
+    rows = desk.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT, desk.held.chosen)
     if not dry_run:
         for row in rows:
             desk.hot.drop(row.id)

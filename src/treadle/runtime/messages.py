@@ -30,6 +30,7 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
+from treadle.store.protocol import GUEST
 
 from .audit import AuditEntry
 from .commands import Operate
@@ -37,8 +38,6 @@ from .ports import Item, NewRun
 
 # Values keep to their levels where they are handed in; a message stands around one.
 _LEVELS_MAX: Final = VALUE_DEPTH_MAX + 16
-# How the keys of messages begin that another process left: somebody there waits for the answer.
-GUEST: Final = "guest:"
 # How names begin that only the engine itself acts under.
 OWN_NAMES: Final = "treadle:"
 # What another process may tell a run; the rest is between a run and its own engine.

@@ -26,6 +26,8 @@ class SystemClock:
 
 # Called with the outcome of a command once it is durable: (value, None) or (None, error).
 Ack = Callable[[Any, TreadleError | None], None]
+# Whom to tell what.
+Answer = tuple[Ack, Any, TreadleError | None]
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ from .commands import CheckpointSaved, FrameSent, Progress
 from .hot import Hot, HotRuns
 from .mail import Mail
 from .narrative import frame_event
-from .ports import Item
+from .ports import Answer, Item
+from .shards import Held
 from .staging import Staging
 
 
@@ -34,6 +35,12 @@ class ProgressQueue:
             self._mail.post(_as_event(progress))
         else:
             self.waiting.append(progress)
+
+    def drop_foreign(self, held: Held) -> list[Answer]:
+        """Shards were lost: what those are told who wait for a checkpoint there."""
+        foreign = [progress for progress in self.waiting if not held.holds(progress.run)]
+        self.waiting = deque(progress for progress in self.waiting if held.holds(progress.run))
+        return stale(foreign)
 
     def put_back(self, progress: Sequence[Progress]) -> None:
         self.waiting.extendleft(reversed(progress))
@@ -76,6 +83,12 @@ class ProgressQueue:
         hot.checkpoints.add(saved.intent)
         if saved.ack is not None:
             self._answers.tell(saved.ack, {}, None)
+
+
+def stale(progress: Sequence[Progress]) -> list[Answer]:
+    """What those are told whose work is not wanted here any more."""
+    saved = [one for one in progress if isinstance(one, CheckpointSaved)]
+    return [(one.ack, {"stale": True}, None) for one in saved if one.ack is not None]
 
 
 def _as_event(sent: FrameSent) -> Item:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
+from treadle.store.protocol import GUEST, Message
 
 from .changes import Changes
-from .commands import Write
+from .commands import Elsewhere, Write
 from .hot import HotRuns
 from .intake import Intake
 from .mail import Mail
@@ -26,6 +27,7 @@ class Publication:
     def __init__(
         self,
         port: Port,
+        elsewhere: Elsewhere,
         staging: Staging,
         hot: HotRuns,
         registry: Registry,
@@ -35,6 +37,7 @@ class Publication:
         intake: Intake,
     ) -> None:
         self._port = port
+        self._elsewhere = elsewhere
         self._staging = staging
         self._hot = hot
         self._registry = registry
@@ -49,12 +52,15 @@ class Publication:
         for item in self._mail.made():
             if item.message is not None and item.inbox is None:
                 item.inbox = item.message
-                batch.inbox.append((item.inbox, message_to_bytes(item)))
+                batch.inbox.append(Message(item.inbox, message_to_bytes(item), item.run))
         for item in self._mail.away:
             assert item.message is not None, "only messages leave"
-            batch.inbox.append((item.message, message_to_bytes(item)))
+            key = item.message
             if item.ack is not None:
-                self._staging.staged.answers.append((item.ack, {"run": item.run}, None))
+                # Whoever decides it answers, as it answers a guest.
+                key = f"{GUEST}{self._elsewhere.asker}:{key}"
+                self._staging.staged.asked.append((key, item.ack))
+            batch.inbox.append(Message(key, message_to_bytes(item), item.run))
 
     def publish(self) -> None:
         staged = self._staging.begin()
@@ -68,6 +74,8 @@ class Publication:
             self._port.publish_news(list(staged.news.values()))
         if staged.dispatched:
             self._port.dispatch(staged.dispatched)
+        if staged.asked:
+            self._elsewhere.await_replies(staged.asked)
         if staged.answers:
             self._port.answer(staged.answers)
         self._hot.evict()
@@ -79,7 +87,7 @@ class Publication:
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self._hot.drop_batch(staged.number)
         # Made by a step or a change of this batch: made again with it; who waits for one is told.
-        derived = [item for item in (*self._mail, *staged.taken) if item.derived]
+        derived = [item for item in (*self._mail, *self._mail.away, *staged.taken) if item.derived]
         answers += [(item.ack, None, error) for item in derived if item.ack is not None]
         handed = {id(item) for _, item in staged.handed}
         self._mail.discard(lambda item: item.derived or id(item) in handed)

@@ -3,7 +3,7 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
@@ -37,25 +37,37 @@ class Recovery:
         self._mail = mail
         self._undecided = undecided
         self._limits = limits
-        # The run to which it has come (None: it is over), and had before the batch at hand.
-        self._at_no: int | None = 0
-        self._before_no: int | None = 0
+        # The shards that are left to look through, with the run to which it has come on each; and as it was before
+        # the batch at hand. A store with one shard is looked through as a whole.
+        chosen = held.chosen
+        self._left: dict[int | None, int] = {None: 0} if chosen is None else dict.fromkeys(sorted(chosen), 0)
+        self._before = dict(self._left)
         self._handed: set[str] = set()
         # Whether it has to be told of commits.
         self.cares = True
 
     @property
     def over(self) -> bool:
-        return self._at_no is None
+        return not self._left
+
+    def gain(self, shards: Iterable[int]) -> None:
+        """Shards came: what was left open there is handed out here."""
+        self._left.update(dict.fromkeys(sorted(shards), 0))
+        self._before = dict(self._left)
+        self.cares = True
+
+    def drop_foreign(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._left.pop(shard, None)
+        self._before = dict(self._left)
 
     def go_on(self) -> None:
-        if self._at_no is None:
+        if not self._left:
             return
+        shard, at_no = next(iter(self._left.items()))
         limit = self._limits.recover_per_turn
-        rows = self._reads.working(after_no=self._at_no, limit=limit)
+        rows = self._reads.working(after_no=at_no, limit=limit, shard=shard)
         for row in rows:
-            if not self._held.holds(row.id):
-                continue
             try:
                 if is_undecided(row):
                     # Its work is not done again for nothing: only if it can be decided after all.
@@ -76,11 +88,14 @@ class Recovery:
             if owes:
                 # It owes itself an event, or may: load it and see.
                 self._mail.post(Own(row.id, None), front=True)
-        self._at_no = rows[-1].no if len(rows) == limit else None
+        if len(rows) == limit:
+            self._left[shard] = rows[-1].no
+        else:
+            del self._left[shard]
 
     def committed(self, works: list[Work]) -> None:
-        self._before_no = self._at_no
-        if self._at_no is not None:
+        self._before = dict(self._left)
+        if self._left:
             self._handed.update(work.intent.id for work in works)
         else:
             self._handed.clear()
@@ -88,7 +103,7 @@ class Recovery:
 
     def undo(self) -> None:
         """A commit failed: what it recovered is recovered again."""
-        self._at_no = self._before_no
+        self._left = dict(self._before)
 
     def offer_again(self, runs: Sequence[str]) -> None:
         """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""

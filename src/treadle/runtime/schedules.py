@@ -95,6 +95,10 @@ class SchedulesDue:
         # None: nothing is due ever. 0: not known yet.
         self.next_due_ns: int | None = 0
 
+    def look(self) -> None:
+        """They may have been another process's since they were read."""
+        self._loaded, self.next_due_ns = False, 0
+
     def is_due(self, now_ns: int) -> bool:
         return self.next_due_ns is not None and now_ns >= self.next_due_ns
 

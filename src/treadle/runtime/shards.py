@@ -7,13 +7,21 @@ as long as the core lives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from treadle.kernel.ids import shard_of
 from treadle.store.protocol import Store
 
 # Where what belongs to no run lives: deployed versions, documents.
 HOME = 0
+
+
+@lru_cache(maxsize=4096)
+def home_on(shard: int, count: int) -> str:
+    """A name that lives on a shard, for what is to be decided there and is about no run."""
+    return next(name for name in (f"~{n}" for n in itertools.count()) if shard_of(name, count) == shard)
 
 
 class Held:
@@ -37,6 +45,18 @@ class Held:
 
     def holds(self, run: str) -> bool:
         return self._count == 1 or self.shard_of(run) in self._shards
+
+    @property
+    def chosen(self) -> Collection[int] | None:
+        """The shards on which something may be found for this core; None: on all that there are."""
+        return None if self._count == 1 else self._shards
+
+    @property
+    def all(self) -> bool:
+        return self._count == len(self._shards)
+
+    def gain(self, shards: Iterable[int]) -> None:
+        self._shards.update(shards)
 
     def lose(self, shards: Iterable[int]) -> None:
         self._shards.difference_update(shards)

@@ -38,6 +38,8 @@ class Staged(msgspec.Struct):
     handed: list[tuple[Operate, Item]] = []
     # What follows from it, to be done if it does not.
     answers: list[tuple[Ack, Any, TreadleError | None]] = []
+    # Messages to runs elsewhere whose answers somebody here waits for, by their keys.
+    asked: list[tuple[str, Ack]] = []
     dispatched: list[Work] = []
     revoked: list[str] = []
     news: dict[str, News] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import Limits
@@ -25,6 +25,11 @@ class Timers:
         # None: nothing is armed. 0: not known yet.
         self.next_due_ns: int | None = 0
 
+    @property
+    def firing(self) -> Collection[str]:
+        """Timers that are due and wait for their commit."""
+        return self._firing.keys()
+
     def arm(self, due_ns: int) -> None:
         if self.next_due_ns is None or due_ns < self.next_due_ns:
             self.next_due_ns = due_ns
@@ -37,6 +42,10 @@ class Timers:
         for intent in done:
             self._firing.pop(intent, None)
 
+    def look(self) -> None:
+        """Shards were gained: what is due there is not known yet."""
+        self.next_due_ns = 0
+
     def drop_foreign(self) -> None:
         """Shards were lost: their timers fire elsewhere."""
         self._firing = {intent: run for intent, run in self._firing.items() if self._held.holds(run)}
@@ -47,13 +56,14 @@ class Timers:
     def fire(self, now_ns: int) -> None:
         if not self.is_due(now_ns):
             return
-        rows = self._reads.timers_due(now_ns, self._limits.timers_per_turn + len(self._firing))
-        fresh = [row for row in rows if row.intent not in self._firing and self._held.holds(row.run_id)]
+        shards = self._held.chosen
+        rows = self._reads.timers_due(now_ns, self._limits.timers_per_turn + len(self._firing), shards)
+        fresh = [row for row in rows if row.intent not in self._firing]
         for row in fresh:
             self._firing[row.intent] = row.run_id
             self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
         # While fired timers wait for their commit their rows are still there: ask again after it.
-        self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns)
+        self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns, shards)
 
 
 def _deadline(row: TimerRow) -> Item:

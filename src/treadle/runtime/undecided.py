@@ -14,17 +14,18 @@ from treadle.kernel.machine import RETENTION_NS
 from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
 from treadle.kernel.run import Step, abandon, error_of
 from treadle.kernel.state import RunState
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
 from .answers import Answers
 from .board import Board
 from .children import PARENT
 from .hot import join_ids, split_ids
 from .mail import Mail
-from .messages import GUEST, message_to_bytes
+from .messages import message_to_bytes
 from .narrative import events_of, numbered
 from .ports import Clock, Item, News, Own
 from .registry import Registry
+from .shards import Held
 from .staging import Staging
 from .timers import Timers
 
@@ -84,6 +85,11 @@ class Undecided:
             self._mail.post(self._held.pop(key))
         self._mail.post(Own(run, None))
 
+    def drop_foreign(self, held: Held) -> None:
+        """Shards were lost: others see whether they can decide their runs."""
+        self._known = {run: error for run, error in self._known.items() if held.holds(run)}
+        self._held = {key: item for key, item in self._held.items() if held.holds(item.run)}
+
     def quarantine(self, item: Item, error: TreadleError) -> None:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self._known:
@@ -108,7 +114,7 @@ class Undecided:
         if item.inbox is None:
             about = item.event.intent if isinstance(item.event, Receipt) else len(self._held)
             item.inbox = f"held:{item.run}:{self._clock.now_ns()}:{about}"
-            self._staging.batch.inbox.append((item.inbox, message_to_bytes(item)))
+            self._staging.batch.inbox.append(Message(item.inbox, message_to_bytes(item), item.run))
         self._held[item.inbox] = item
         if item.ack is not None:
             row = self._reads.run(item.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import Any, NamedTuple, Protocol
 
 
@@ -42,6 +43,16 @@ class SqlDialect(Protocol):
         """One record in one statement that checks the epoch of shard 0, where that is worth it."""
         ...
 
+    @property
+    def now_ns(self) -> str:
+        """The time by the store's own clock, as an expression."""
+        ...
+
+    @property
+    def skip_locked(self) -> str:
+        """What a SELECT of rows that are changed next ends with: it passes over those that somebody else changes."""
+        ...
+
     def transaction(self, connection: Any) -> contextlib.AbstractContextManager[Any]: ...
     def connect(self, *, readonly: bool = False) -> Any: ...
     def migrate(self, connection: Any, migrations: list[tuple[int, str]]) -> None: ...
@@ -53,3 +64,8 @@ class SqlDialect(Protocol):
     def settle(self, *, log: bool = False) -> None: ...
     def stay(self, *, log: bool = False) -> None: ...
     def close(self, connection: Any) -> None: ...
+
+
+def on_shards(column: str, shards: Collection[int] | None) -> str:
+    """Narrows a query to some shards; to none if there is none."""
+    return "" if shards is None else f"AND {column} IN ({', '.join(map(str, sorted(shards))) or '-1'})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,14 @@ from urllib.parse import urlsplit, urlunsplit
 from treadle.kernel.errors import StoreUnavailable
 
 from .blobs import BlobFiles
+from .members import Membership
 from .owner import OwnerLock, Tenure
 from .reads import SqlReads
 from .sql import SqlStore
 from .sqlite import SqliteDialect
 
 if TYPE_CHECKING:
-    from .postgres import PostgresDialect
+    from .postgres import Listener, PostgresDialect
 
 
 def store_path(url: str) -> Path | None:
@@ -78,13 +80,26 @@ class Place:
         return read_store(self.url)
 
     def tenure(self) -> Tenure | None:
-        """How a process becomes the owner; None where nobody else can."""
-        if is_postgres(self.url):
-            dialect = _postgres_dialect(self.url)
-            from .postgres import Lease
-
-            return Lease(dialect)
+        """How a process becomes the one owner of a file; None where there is no file."""
         return None if self.path is None else OwnerLock(self.path)
+
+    def membership(self) -> Membership | None:
+        """How a process becomes one of several that share a store; None where there is one owner."""
+        if not is_postgres(self.url):
+            return None
+        dialect = _postgres_dialect(self.url)
+        from .postgres import notify
+
+        return Membership(dialect, notify=notify)
+
+    def listener(self, heard: Callable[[set[str]], None]) -> Listener | None:
+        """What hears others say that something is there; None where nothing is said."""
+        if not is_postgres(self.url):
+            return None
+        dialect = _postgres_dialect(self.url)
+        from .postgres import Listener
+
+        return Listener(dialect, heard)
 
 
 def open_store(url: str) -> SqlStore:
@@ -96,7 +111,9 @@ def read_store(url: str) -> SqlReads:
     """Reads on a connection of their own, beside whoever writes."""
     if is_postgres(url):
         dialect = _postgres_dialect(url)
-        return SqlReads(dialect, dialect.connect(readonly=True), None)
+        from .postgres import PostgresReads
+
+        return PostgresReads(dialect, dialect.connect(readonly=True), None)
     path = store_path(url)
     if path is None:
         raise StoreUnavailable("a store in memory has no second connection")

@@ -17,14 +17,16 @@ import contextlib
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
 
 from treadle.kernel.errors import (
     AppendConflict,
@@ -39,24 +41,24 @@ from treadle.kernel.errors import (
 )
 
 from .dialect import Position
-from .protocol import Batch, Numbered
+from .protocol import Batch, Numbered, asker_of
+from .reads import SqlReads
 from .sql import SqlStore
 
 MIGRATION_LOCK: Final = 0x54524541
 CHANNEL: Final = "treadle"
 SHARDS: Final = 64
-CLAIM_LOCK: Final = MIGRATION_LOCK + 1
-# How long an owner that is silent stays the owner; it says that it is there well before.
-LEASE_NS: Final = 5_000_000_000
-_RENEW_S: Final = 1.5
-# How often a process that waits for its turn asks.
-_ASK_S: Final = 0.2
-_ALONE: Final = " alone"
-_NOW_NS: Final = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 _STATEMENT_MS_MAX: Final = 30_000
 _CONNECT_S: Final = 5
-_RECONNECT_S_MAX: Final = 30.0
+_RECONNECT_S_MAX: Final = 5.0
 _POLL_S: Final = 0.5
+# How long a listener waits before it looks whether it should end; how often one that hears nothing looks.
+_HEAR_S: Final = 0.5
+_DEAF_S: Final = 0.05
+_TRY_S: Final = 2.0
+_NOTICE_MAX: Final = 7_900
+# Something may be there for anybody.
+EVERYTHING: Final = "*"
 
 _BY_STATE: Final[dict[str, type[TreadleError]]] = {
     "53100": StoreFull,
@@ -109,6 +111,8 @@ class PostgresDialect:
     shared = True
     greatest = "greatest"
     like = "ILIKE"
+    now_ns = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+    skip_locked = "FOR UPDATE SKIP LOCKED"
     append: str | None = None
     position = Position(
         mark="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint", column="tx", found=">="
@@ -121,28 +125,31 @@ class PostgresDialect:
         self._url = urlunsplit(parts._replace(query=urlencode(options)))
         netloc = parts.netloc.rpartition("@")[2]
         self.place = urlunsplit(parts._replace(netloc=netloc, query=""))
-        self._noticed = 0
-        self._polled = 0.0
 
     def connect(self, *, readonly: bool = False) -> Connection:
+        """A time-out of statements is asked for with the connection. A pooler that takes no such wishes is asked
+        again without; commits bring their own."""
         with self.errors():
-            raw = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=_CONNECT_S,
-                prepare_threshold=5 if self._prepare else None,
-                application_name=f"treadle {socket.gethostname()} {os.getpid()}",
-                keepalives_idle=10,
-                keepalives_interval=5,
-                keepalives_count=3,
-            )
-            raw.execute(f"SET statement_timeout = {_STATEMENT_MS_MAX}")
-            if readonly:
-                raw.execute("SET default_transaction_read_only = on")
-            else:
-                with contextlib.suppress(psycopg.Error):
-                    raw.execute(f"LISTEN {CHANNEL}")
-        return Connection(raw)
+            asked = conninfo_to_dict(self._url)
+            timeout = f"{asked.get('options') or ''} -c statement_timeout={_STATEMENT_MS_MAX}".strip()
+            try:
+                return Connection(self._connected({**asked, "options": timeout}))
+            except psycopg.OperationalError as error:
+                if "startup parameter" not in str(error):
+                    raise
+            return Connection(self._connected(asked))
+
+    def _connected(self, asked: dict[str, Any]) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            **asked,
+            autocommit=True,
+            connect_timeout=_CONNECT_S,
+            prepare_threshold=5 if self._prepare else None,
+            application_name=f"treadle {socket.gethostname()} {os.getpid()}",
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
 
     def settle(self, *, log: bool = False) -> None:
         """A server keeps its files to itself."""
@@ -200,6 +207,7 @@ class PostgresDialect:
         failed: BaseException | None = None
         with connection.raw.pipeline() as pipeline:
             connection.execute("BEGIN")
+            connection.execute(f"SET LOCAL statement_timeout = {_STATEMENT_MS_MAX}")
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -216,14 +224,8 @@ class PostgresDialect:
             raise failed
 
     def data_version(self, connection: Connection) -> int:
-        """Moves when others have written: told by a notice, or assumed now and then where none comes."""
-        own = connection.raw.info.backend_pid
-        if any(notice.pid != own for notice in connection.raw.notifies(timeout=0)):
-            self._noticed += 1
-        elif time.monotonic() - self._polled > _POLL_S:
-            self._polled = time.monotonic()
-            self._noticed += 1
-        return self._noticed
+        """A server does not count: `PostgresStore.changed` goes by notices, and by the time."""
+        return 0
 
     def checkpoint(self, connection: Connection) -> None:
         """The server keeps its own log in order."""
@@ -261,20 +263,78 @@ def _first_line(error: psycopg.Error) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-class PostgresStore(SqlStore):
+class PostgresReads(SqlReads):
+    """Reads that survive their connection: what was cut is made anew, and asked again."""
+
+    _dialect: PostgresDialect
+    # Whether a transaction is under way: then an answer from another connection is none.
+    _inside = False
+
+    def _all(self, query: str, *parameters: Any) -> list[Any]:
+        try:
+            return super()._all(query, *parameters)
+        except ConnectionLost:
+            self._connect_again()
+            return super()._all(query, *parameters)
+
+    def _one(self, query: str, *parameters: Any) -> Any:
+        try:
+            return super()._one(query, *parameters)
+        except ConnectionLost:
+            self._connect_again()
+            return super()._one(query, *parameters)
+
+    def _connect_again(self) -> None:
+        """Connects, waiting a while for the server."""
+        if self._inside:
+            raise ConnectionLost(f"{self._dialect.place} went away in the middle of a transaction")
+        pause, until = 0.05, time.monotonic() + _RECONNECT_S_MAX
+        while True:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            try:
+                self._connection = self._dialect.connect()
+                return
+            except ConnectionLost:
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+
+class PostgresStore(PostgresReads, SqlStore):
     """A store on PostgreSQL, as one of its holders."""
 
     def __init__(self, dialect: PostgresDialect, *, name: str | None = None) -> None:
         self._name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._session = ""
         self._commit_no = 0
-        self._postgres = dialect
-        super().__init__(dialect, None)
+        # The last that is durable, as of the last time we had to ask.
+        self._durable_no = -1
+        # Whether somebody said that something is there for us, and when we last looked unasked.
+        self._noticed = True
+        self._polled = 0.0
+        SqlStore.__init__(self, dialect, None)
 
     def own(self) -> int:
         epoch = super().own()
         self._begin_session()
         return epoch
+
+    def hold(self, shards: Mapping[int, int]) -> None:
+        if not self._session:
+            self._begin_session()
+        super().hold(shards)
+
+    def notice(self) -> None:
+        """Somebody said that something is there for us; from any thread."""
+        self._noticed = True
+
+    def changed(self) -> bool:
+        if not self._noticed and time.monotonic() - self._polled < _POLL_S:
+            return False
+        self._noticed, self._polled = False, time.monotonic()
+        return True
 
     def _begin_session(self) -> int:
         """Takes the holder's name for this connection, and with it bars every older one; the number of the
@@ -282,7 +342,17 @@ class PostgresStore(SqlStore):
         self._session = secrets.token_hex(8)
         query = """INSERT INTO holders (name, session, commit_no) VALUES (?, ?, 0)
                    ON CONFLICT (name) DO UPDATE SET session = excluded.session RETURNING commit_no"""
-        return int(self._one(query, self._name, self._session)[0])
+        with self._dialect.errors():
+            return int(self._connection.execute(query, (self._name, self._session)).fetchone()[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        self._inside = True
+        try:
+            with super()._transaction() as tx:
+                yield tx
+        finally:
+            self._inside = False
 
     def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
         wanted = {shard: self._held.get(shard, -1) for shard in shards}
@@ -306,128 +376,82 @@ class PostgresStore(SqlStore):
         try:
             super().commit(batch)
         except ConnectionLost:
-            if self._reconnected() != self._commit_no:
+            self._connect_again()
+            if self._durable_no != self._commit_no:
                 raise
 
-    def _reconnected(self) -> int:
-        """Connects again, waiting a while for the server; the last commit that is durable."""
-        pause, until = 0.05, time.monotonic() + _RECONNECT_S_MAX
-        while True:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            try:
-                self._connection = self._postgres.connect()
-                return self._begin_session()
-            except ConnectionLost:
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)
+    def _connect_again(self) -> None:
+        super()._connect_again()
+        if self._session:
+            self._durable_no = self._begin_session()
 
     def _write_waits(self, tx: Any, batch: Batch) -> None:
         super()._write_waits(tx, batch)
         if batch.replies or batch.inbox:
-            tx.execute(f"NOTIFY {CHANNEL}")
+            asked = {f"r{asker_of(key)}" for key, _, _ in batch.replies}
+            notify(tx, " ".join(sorted(asked | self._noticed_by(self._addressed(batch.inbox)))))
 
-    def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
-        super().post(messages)
-        with self._dialect.errors():
-            self._connection.execute(f"NOTIFY {CHANNEL}")
+    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
+        super()._post(tx, rows)
+        notify(tx, " ".join(sorted(self._noticed_by(rows))))
+
+    @staticmethod
+    def _noticed_by(rows: Iterable[tuple[str, bytes, int]]) -> set[str]:
+        return {f"i{shard}" for _, _, shard in rows}
+
+    def close(self) -> None:
+        if self._session:
+            with contextlib.suppress(psycopg.Error):
+                query = "DELETE FROM holders WHERE name = ? AND session = ?"
+                self._connection.execute(query, (self._name, self._session))
+        super().close()
 
 
-class Lease:
-    """The ownership of a store on a server: rows with an end, by the database's clock.
+def notify(tx: Any, what: str) -> None:
+    """Tells everybody who listens, with the commit at hand."""
+    tx.execute("SELECT pg_notify(?, ?)", (CHANNEL, what[:_NOTICE_MAX]))
 
-    It is for speed and good manners, as the lock of a file is: what protects the data is the epoch inside every commit.
-    An owner that was silent for longer than its lease finds that out at its next commit, if not before.
-    """
 
-    alone = False
+class Listener(threading.Thread):
+    """Hears what others tell, on a connection that does nothing else. Where none comes through (a pooler gives each
+    statement another session), it only counts the time: everything is looked for now and then."""
 
-    def __init__(self, dialect: PostgresDialect) -> None:
+    def __init__(self, dialect: PostgresDialect, heard: Callable[[set[str]], None]) -> None:
+        super().__init__(name="treadle-listener", daemon=True)
         self._dialect = dialect
-        self._connection: Connection | None = None
-        self._name = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
-        self._holds = False
-        self._asked = self._renewed = 0.0
+        self._heard = heard
+        self._stopping = threading.Event()
+        self.deaf = False
 
-    def acquire(self) -> bool:
-        if self._holds:
-            return True
-        if time.monotonic() - self._asked < _ASK_S:
-            return False
-        self._asked = time.monotonic()
-        with self._dialect.errors(), self._connected().raw.transaction():
-            connection = self._connected()
-            # One at a time, so that two that claim the same rows never wait for one another.
-            connection.execute("SELECT pg_advisory_xact_lock(?)", (CLAIM_LOCK,))
-            free = connection.execute(
-                f"SELECT count(*) FROM shards WHERE until_ns >= {_NOW_NS} AND owner <> ?", (self._owner(),)
-            ).fetchone()
-            if free is not None and free[0] == 0:
-                connection.execute(
-                    f"UPDATE shards SET owner = ?, until_ns = {_NOW_NS} + ?", (self._owner(), LEASE_NS)
-                )
-                self._holds = True
-        self._renewed = time.monotonic()
-        return self._holds
+    def stop(self) -> None:
+        self._stopping.set()
 
-    def renew(self) -> None:
-        if time.monotonic() - self._renewed < _RENEW_S:
-            return
-        try:
-            with self._dialect.errors():
-                done = self._connected().execute(
-                    f"UPDATE shards SET until_ns = {_NOW_NS} + ? WHERE owner = ?", (LEASE_NS, self._owner())
-                )
-        except ConnectionLost:
-            self._close()
-            if time.monotonic() - self._renewed > LEASE_NS / 1e9:
-                raise OwnershipLost(
-                    f"{self._dialect.place} did not answer for as long as a lease lasts"
-                ) from None
-            return
-        if done.rowcount == 0:
-            raise OwnershipLost("another process took this store over")
-        self._renewed = time.monotonic()
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with contextlib.closing(self._dialect.connect()) as connection, self._dialect.errors():
+                    self._listen(connection.raw)
+            except StoreUnavailable:
+                self._stopping.wait(_DEAF_S)
+            except TreadleError:
+                self.deaf = True
+            while self.deaf and not self._stopping.wait(_DEAF_S):
+                self._heard({EVERYTHING})
 
-    def helps(self) -> None:
-        before = self._owner()
-        self.alone = False
-        if self._holds:
-            with self._dialect.errors():
-                self._connected().execute(
-                    "UPDATE shards SET owner = ? WHERE owner = ?", (self._owner(), before)
-                )
-
-    def works_alone(self) -> str | None:
-        owner = self._holder()
-        return owner if owner is not None and owner.endswith(_ALONE) else None
-
-    def waits_for(self) -> str:
-        return f"{self._holder() or 'nobody'} owns this store and has not answered yet; if it hangs, stop it"
-
-    def release(self) -> None:
-        if self._holds:
-            with contextlib.suppress(StoreUnavailable), self._dialect.errors():
-                self._connected().execute("UPDATE shards SET until_ns = 0 WHERE owner = ?", (self._owner(),))
-        self._holds = False
-        self._close()
-
-    def _owner(self) -> str:
-        return self._name + _ALONE if self.alone else self._name
-
-    def _holder(self) -> str | None:
-        with self._dialect.errors():
-            row = self._connected().execute("SELECT owner FROM shards WHERE shard = 0").fetchone()
-        return None if row is None else row[0]
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.raw.closed:
-            self._connection = self._dialect.connect()
-        return self._connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _listen(self, raw: psycopg.Connection[Any]) -> None:
+        raw.execute(f"LISTEN {CHANNEL}")
+        # What was told while nobody listened is looked for; and whether anything is heard here is tried.
+        word = f"?{secrets.token_hex(8)}"
+        raw.execute("SELECT pg_notify(%s, %s)", (CHANNEL, word))
+        self._heard({EVERYTHING})
+        heard, until = False, time.monotonic() + _TRY_S
+        while not self._stopping.is_set():
+            told: set[str] = set()
+            for notice in raw.notifies(timeout=_HEAR_S, stop_after=1):
+                told.update(notice.payload.split())
+            heard = heard or word in told
+            if not heard and time.monotonic() > until:
+                self.deaf = True
+                return
+            if told := {one for one in told if not one.startswith("?")}:
+                self._heard(told)

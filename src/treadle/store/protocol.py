@@ -7,9 +7,9 @@ durable when it returns. Anything else leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -112,6 +112,25 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
+# How the keys of messages begin that another process left: somebody there waits for the answer.
+GUEST: Final = "guest:"
+
+
+def asker_of(key: str) -> str:
+    """Who waits for the answer to a message, as its key says; "" if it does not."""
+    parts = key.split(":", 2)
+    return parts[1] if len(parts) == 3 and key.startswith(GUEST) else ""
+
+
+class Message(NamedTuple):
+    """A message in the inbox. `home` is the run that it is for, "" for what belongs to the whole store: it waits on
+    the shard of that."""
+
+    key: str
+    body: bytes
+    home: str = ""
+
+
 class Batch(msgspec.Struct):
     """Everything one commit writes. Rows are plain tuples: this is the hot path."""
 
@@ -128,7 +147,7 @@ class Batch(msgspec.Struct):
     timers_done: dict[str, int] = {}
     tasks_new: dict[str, TaskRow] = {}
     tasks_changed: dict[str, TaskRow] = {}
-    inbox: list[tuple[str, bytes]] = []
+    inbox: list[Message] = []
     inbox_done: list[str] = []
     # (key of the message, at_ns, body): answers for those who asked from another process
     replies: list[tuple[str, int, bytes]] = []
@@ -196,7 +215,10 @@ class Reads(Protocol):
         before_no: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]: ...
-    def working(self, *, after_no: int, limit: int) -> list[RunRow]: ...
+    def working(self, *, after_no: int, limit: int, shard: int | None = None) -> list[RunRow]:
+        """Runs that somebody owes something, of one shard or of all."""
+        ...
+
     def run_count(self) -> dict[str, int]: ...
     def last_run_no(self) -> int: ...
     def last_task_no(self) -> int: ...
@@ -218,9 +240,11 @@ class Reads(Protocol):
     def snapshot_seqs(self, run: int) -> list[int]: ...
     def frames(self, run: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, bytes]]: ...
 
-    def timers_due(self, now_ns: int, limit: int) -> list[TimerRow]: ...
+    def timers_due(
+        self, now_ns: int, limit: int, shards: Collection[int] | None = None
+    ) -> list[TimerRow]: ...
     def timer_next(self) -> int | None: ...
-    def timer_after(self, now_ns: int) -> int | None: ...
+    def timer_after(self, now_ns: int, shards: Collection[int] | None = None) -> int | None: ...
     def timers_of(self, run: int) -> list[TimerRow]: ...
 
     def task(self, id: str) -> TaskRow | None: ...
@@ -236,7 +260,10 @@ class Reads(Protocol):
         limit: int = 100,
     ) -> list[TaskRow]: ...
 
-    def inbox(self, limit: int) -> list[tuple[str, bytes]]: ...
+    def inbox(self, limit: int, shards: Collection[int] | None = None) -> list[tuple[str, bytes]]:
+        """The oldest messages, on these shards or on all."""
+        ...
+
     def has_message(self, key: str) -> bool: ...
     def replies(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The answers that are there, by the keys of the messages they answer."""
@@ -282,7 +309,7 @@ class Reads(Protocol):
     def document(self, kind: str, id: str) -> Value | None: ...
     def documents(self, kind: str) -> list[tuple[str, Value]]: ...
     def close(self) -> None: ...
-    def retained(self, now_ns: int, limit: int) -> list[RunRow]: ...
+    def retained(self, now_ns: int, limit: int, shards: Collection[int] | None = None) -> list[RunRow]: ...
 
 
 class Store(Reads, Protocol):
@@ -302,6 +329,14 @@ class Store(Reads, Protocol):
         """The shards that are ours, and the epoch of each."""
         ...
 
+    def hold(self, shards: Mapping[int, int]) -> None:
+        """These are ours from now on, at these epochs: somebody claimed them for us."""
+        ...
+
+    def let_go(self, shards: Iterable[int]) -> None:
+        """These are not ours any more."""
+        ...
+
     def lost(self) -> list[int]:
         """The shards of `held` that somebody else has taken; they are not held any more."""
         ...
@@ -317,7 +352,7 @@ class Store(Reads, Protocol):
 
     def commit(self, batch: Batch) -> None: ...
 
-    def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
+    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
         """Writes inbox rows without owning the store; durable when it returns."""
         ...
 
@@ -328,6 +363,10 @@ class Store(Reads, Protocol):
     def changed(self) -> bool:
         """Whether another connection has written since the last call: at once or, where notices get lost,
         within half a second. A yes without a reason costs a look, no more."""
+        ...
+
+    def notice(self) -> None:
+        """Somebody said that something is there for us: `changed` says so. From any thread."""
         ...
 
     def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -13,7 +13,7 @@ from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
-from .dialect import SqlDialect
+from .dialect import SqlDialect, on_shards
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
@@ -167,8 +167,9 @@ class SqlReads:
         query = f"SELECT {RUN_COLUMNS} FROM runs{where} ORDER BY no DESC LIMIT ?"
         return [_run(row) for row in self._all(query, *values, bounded(limit))]
 
-    def working(self, *, after_no: int, limit: int) -> list[RunRow]:
-        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE working = 1 AND no > ? ORDER BY no LIMIT ?"
+    def working(self, *, after_no: int, limit: int, shard: int | None = None) -> list[RunRow]:
+        here = "" if shard is None else f"shard = {int(shard)} AND"
+        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {here} working = 1 AND no > ? ORDER BY no LIMIT ?"
         return [_run(row) for row in self._all(query, after_no, limit)]
 
     def run_count(self) -> dict[str, int]:
@@ -180,8 +181,9 @@ class SqlReads:
     def last_task_no(self) -> int:
         return int(self._one("SELECT coalesce(max(no), 0) FROM tasks")[0])
 
-    def retained(self, now_ns: int, limit: int) -> list[RunRow]:
-        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE retain_ns <= ? ORDER BY retain_ns LIMIT ?"
+    def retained(self, now_ns: int, limit: int, shards: Collection[int] | None = None) -> list[RunRow]:
+        here = on_shards("shard", shards)
+        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE retain_ns <= ? {here} ORDER BY retain_ns LIMIT ?"
         return [_run(row) for row in self._all(query, now_ns, limit)]
 
     # --- journals ---
@@ -252,9 +254,9 @@ class SqlReads:
 
     # --- timers, tasks, messages ---
 
-    def timers_due(self, now_ns: int, limit: int) -> list[TimerRow]:
-        query = """SELECT t.intent, t.run, t.due_ns, t.fires, r.id FROM timers t JOIN runs r ON r.no = t.run
-                   WHERE t.due_ns <= ? ORDER BY t.due_ns, t.intent LIMIT ?"""
+    def timers_due(self, now_ns: int, limit: int, shards: Collection[int] | None = None) -> list[TimerRow]:
+        query = f"""SELECT t.intent, t.run, t.due_ns, t.fires, r.id FROM timers t JOIN runs r ON r.no = t.run
+                    WHERE t.due_ns <= ? {on_shards("t.shard", shards)} ORDER BY t.due_ns, t.intent LIMIT ?"""
         return [
             TimerRow(row[0], row[1], row[2], bool(row[3]), row[4]) for row in self._all(query, now_ns, limit)
         ]
@@ -263,8 +265,9 @@ class SqlReads:
         found: int | None = self._one("SELECT min(due_ns) FROM timers")[0]
         return found
 
-    def timer_after(self, now_ns: int) -> int | None:
-        found: int | None = self._one("SELECT min(due_ns) FROM timers WHERE due_ns > ?", now_ns)[0]
+    def timer_after(self, now_ns: int, shards: Collection[int] | None = None) -> int | None:
+        query = f"SELECT min(due_ns) FROM timers WHERE due_ns > ? {on_shards('shard', shards)}"
+        found: int | None = self._one(query, now_ns)[0]
         return found
 
     def timers_of(self, run: int) -> list[TimerRow]:
@@ -327,8 +330,11 @@ class SqlReads:
         query = f"SELECT {TASK_COLUMNS} FROM tasks WHERE no IN ({page}) ORDER BY no"
         return [_task(row) for row in self._all(query, *parameters, bounded(limit))]
 
-    def inbox(self, limit: int) -> list[tuple[str, bytes]]:
-        return self._all("SELECT key, body FROM inbox ORDER BY no LIMIT ?", limit)
+    def inbox(self, limit: int, shards: Collection[int] | None = None) -> list[tuple[str, bytes]]:
+        return self._all(
+            f"SELECT key, body FROM inbox WHERE no > 0 {on_shards('shard', shards)} ORDER BY no LIMIT ?",
+            limit,
+        )
 
     def has_message(self, key: str) -> bool:
         return self._one("SELECT 1 FROM inbox WHERE key = ?", key) is not None

@@ -15,12 +15,13 @@ from importlib import resources
 from typing import Any
 
 from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.ids import shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
 from .dialect import SqlDialect
-from .protocol import Batch, Numbered, RunRow, TaskRow
+from .protocol import Batch, Message, Numbered, RunRow, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
 
 
@@ -35,7 +36,7 @@ def _marks(columns: str) -> str:
     return ", ".join("?" * len(columns.split(", ")))
 
 
-_INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}) VALUES ({_marks(RUN_COLUMNS)})"
+_INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({_marks(RUN_COLUMNS)}, ?)"
 _UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
                  retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
 _INSERT_RECORD = (
@@ -156,6 +157,13 @@ class SqlStore(SqlReads):
     def held(self) -> Mapping[int, int]:
         return self._held
 
+    def hold(self, shards: Mapping[int, int]) -> None:
+        self._held.update(shards)
+
+    def let_go(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._held.pop(shard, None)
+
     def lost(self) -> list[int]:
         epochs = dict(self._all("SELECT shard, epoch FROM shards"))
         lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
@@ -213,7 +221,9 @@ class SqlStore(SqlReads):
 
     def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
         """Refuses the transaction unless every shard is still this store's."""
-        wanted = {shard: self._held.get(shard, -1) for shard in shards} or {0: -1}
+        wanted = {shard: self._held.get(shard, -1) for shard in shards}
+        if not wanted and self._shards == 1:
+            wanted = {0: -1}
         marks = ", ".join("?" * len(wanted))
         found = dict(
             tx.execute(f"SELECT shard, epoch FROM shards WHERE shard IN ({marks})", tuple(wanted)).fetchall()
@@ -223,7 +233,8 @@ class SqlStore(SqlReads):
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
-            tx.executemany(_INSERT_RUN, [_run_row(run) for run in batch.runs_new.values()])
+            new = [(*_run_row(run), self._shard_of(run.id)) for run in batch.runs_new.values()]
+            tx.executemany(_INSERT_RUN, new)
         if batch.runs_changed:
             rows = [
                 (
@@ -248,8 +259,12 @@ class SqlStore(SqlReads):
             done = [(run, intent) for intent, run in batch.timers_done.items()]
             tx.executemany("DELETE FROM timers WHERE run = ? AND intent = ?", done)
         if batch.timers:
-            rows = [(t.intent, t.run, t.due_ns, int(t.fires)) for t in batch.timers.values()]
-            tx.executemany("INSERT INTO timers (intent, run, due_ns, fires) VALUES (?, ?, ?, ?)", rows)
+            rows = [
+                (t.intent, t.run, t.due_ns, int(t.fires), self._shard_of(t.run_id))
+                for t in batch.timers.values()
+            ]
+            query = "INSERT INTO timers (intent, run, due_ns, fires, shard) VALUES (?, ?, ?, ?, ?)"
+            tx.executemany(query, rows)
         if batch.tasks_new:
             tx.executemany(_INSERT_TASK, [_task_row(task) for task in batch.tasks_new.values()])
             self._write_roles(tx, list(batch.tasks_new.values()))
@@ -265,7 +280,8 @@ class SqlStore(SqlReads):
         if batch.inbox_done:
             tx.executemany("DELETE FROM inbox WHERE key = ?", [(key,) for key in batch.inbox_done])
         if batch.inbox:
-            tx.executemany("INSERT INTO inbox (key, body) VALUES (?, ?)", batch.inbox)
+            query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?)"
+            tx.executemany(query, self._addressed(batch.inbox))
         if batch.replies:
             tx.executemany(_INSERT_REPLY, batch.replies)
         if batch.replies_until_ns:
@@ -353,11 +369,23 @@ class SqlStore(SqlReads):
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)
 
-    def post(self, messages: Iterable[tuple[str, bytes]]) -> None:
+    def _shard_of(self, run: str) -> int:
+        """Where a run's rows are found; what belongs to no run is on the first shard."""
+        return 0 if self._shards == 1 or not run else shard_of(run, self._shards)
+
+    def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
+        whole = (Message(*message) for message in messages)
+        return [(key, body, self._shard_of(home)) for key, body, home in whole]
+
+    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
+        rows = self._addressed(messages)
         with self._transaction() as tx:
-            query = "INSERT INTO inbox (key, body) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
-            tx.executemany(query, list(messages))
+            self._post(tx, rows)
         self.stay()
+
+    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
+        query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+        tx.executemany(query, rows)
 
     def forget_replies(self, keys: Sequence[str]) -> None:
         with self._transaction() as tx:
@@ -372,6 +400,9 @@ class SqlStore(SqlReads):
         changed = version != self._data_version
         self._data_version = version
         return changed
+
+    def notice(self) -> None:
+        """A file says by itself that it has changed."""
 
     def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
         """Blobs are removed in two steps: the row in a transaction, then the file. A crash between

@@ -53,6 +53,8 @@ class SqliteDialect:
     name = "sqlite"
     greatest = "max"
     like = "LIKE"
+    now_ns = "CAST((julianday('now') - 2440587.5) * 86400000000000 AS INTEGER)"
+    skip_locked = ""
     position = Position(mark="SELECT coalesce(max(rowid), 0) FROM {table}", column="rowid", found=">")
     append: str | None = """INSERT INTO journal (run, seq, event_no, opens, closes, digest, body)
                             SELECT ?, ?, ?, ?, ?, ?, ? FROM shards WHERE shard = 0 AND epoch = ?"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.kernel.values import digest, digest_bytes, encode
-from treadle.store.protocol import Batch, DefinitionRow, Reads, RunRow, TaskRow, TimerRow, VersionRow
+from treadle.store.protocol import Batch, DefinitionRow, Message, Reads, RunRow, TaskRow, TimerRow, VersionRow
 
 FOR_EVER = 2**62
 
@@ -54,9 +54,9 @@ def full_batch(run: int = 1) -> Batch:
     batch.records = [record(run, 1), record(run, 2)]
     batch.runs_new = {run: run_row(run, working=True, reference=f"ref-{run}", cell_key=["k", run])}
     batch.snapshots = [(run, 1, b"snapshot")]
-    batch.timers = {f"timer-{run}": TimerRow(f"timer-{run}", run, 1_000 + run, True)}
+    batch.timers = {f"timer-{run}": TimerRow(f"timer-{run}", run, 1_000 + run, True, f"run-{run}")}
     batch.tasks_new = {f"task-{run}": task_row(run, run, roles=["clerk", "boss"], payload={"a": 1})}
-    batch.inbox = [(f"message-{run}", b"hello")]
+    batch.inbox = [Message(f"message-{run}", b"hello", f"run-{run}")]
     batch.replies = [(f"asked-{run}", 76, encode({"value": run}))]
     batch.checkpoints = {f"work-{run}": (run, encode({"mark": 1}))}
     batch.frames = [(run, 3, 77, encode({"type": "progress"}))]

@@ -15,7 +15,7 @@ from treadle.host.thread import CoreThread
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import NoOperations
+from treadle.runtime.commands import Elsewhere, NoOperations
 from treadle.runtime.core import Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.ports import Ack, Item, NewRun, News, SystemClock, Work
@@ -47,7 +47,7 @@ class House:
         self.store = open_sqlite(None)
         return self.store
 
-    def _core(self, store: Store) -> Core:
+    def _core(self, store: Store, elsewhere: Elsewhere) -> Core:
         store.commit(Batch(definitions=[row_of(DRILL)]))
         registry = Registry(machines_of({"drill": DrillMachine()}), store)
         entropy = Random(1).randbytes

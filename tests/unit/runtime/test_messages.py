@@ -221,15 +221,15 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
     day = keeping.REPLIES_KEPT_NS
     bench.real.commit(Batch(replies=[("guest:old", now - day - HOUR_NS, b"1"), ("guest:new", now, b"2")]))
 
-    async def write(change: Any, *, action: str = "", target: str = "") -> Any:
+    async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
         bench.answers.pop("write", None)
-        bench.core.submit(Write(change, bench.ack("write")))
+        bench.core.submit(Write(lambda desk: keeping.perform(desk, body), bench.ack("write")))
         bench.settle()
         return bench.answers["write"]
 
-    await keeping.collect(write, now_ns=None, dry_run=True)
+    await keeping.collect(operate, [""], now_ns=None, dry_run=True)
     assert len(bench.real.replies(["guest:old", "guest:new"])) == 2
-    await keeping.collect(write, now_ns=None, dry_run=False)
+    await keeping.collect(operate, [""], now_ns=None, dry_run=False)
     assert bench.real.replies(["guest:old", "guest:new"]) == {"guest:new": b"2"}
 
 

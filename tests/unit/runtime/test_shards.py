@@ -101,15 +101,19 @@ def test_a_lost_shard_takes_its_runs_with_it_and_nothing_else(sharded: Sharded) 
     assert isinstance(bench.answers["again"], OwnershipLost)
 
 
-def test_with_its_last_shard_a_core_is_over(sharded: Sharded) -> None:
+def test_without_a_shard_a_core_goes_on_and_decides_nothing(sharded: Sharded) -> None:
     bench = sharded.bench
     bench.start(on(0), [awaits()])
     bench.settle()
     for shard in range(COUNT):
         sharded.take(shard)
-    bench.core.submit(bench.item(on(0), Signal(name="go")))
-    with pytest.raises(OwnershipLost):
-        bench.core.turn()
+    bench.core.submit(bench.item(on(0), Signal(name="go"), ack="late"))
+    bench.settle()
+    assert isinstance(bench.answers["late"], OwnershipLost)
+    assert not bench.core.held
+    bench.core.submit(bench.item(on(1), Signal(name="go"), ack="later"))
+    bench.settle()
+    assert isinstance(bench.answers["later"], OwnershipLost)
 
 
 def test_children_are_stepped_in_the_commit_of_their_root(sharded: Sharded) -> None:

@@ -34,7 +34,7 @@ async def ready(request: Request) -> Response:
         "ready": True,
         "store": "ok",
         "bus": "ok",
-        "shards": {"held": 1 if engine.owns else 0, "of": 1},
+        "shards": engine.shards,
         "access": await state.access.name(),
     }
     try:

@@ -21,10 +21,10 @@ from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.gate import Gate
-from treadle.runtime.messages import GUEST
 from treadle.runtime.ports import Item
 from treadle.runtime.recovery import Recovery
 from treadle.store import sql
+from treadle.store.protocol import GUEST
 
 from .disk import Disk
 from .world import SimulationFailed, simulate
@@ -64,7 +64,7 @@ def lost_recovery() -> Iterator[None]:
     """After a restart nobody looks for open work."""
 
     def forget(recovery: Recovery) -> None:
-        recovery._at_no = None
+        recovery._left.clear()
 
     with patch.object(Recovery, "go_on", forget):
         yield

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime import keeping
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate, Write
-from treadle.runtime.desk import Desk
-from treadle.runtime.messages import GUEST, message_to_bytes, reply_from_bytes
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
+from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
+from treadle.store.protocol import GUEST
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
@@ -300,11 +300,9 @@ class Keeper:
                 world.journals.assert_there(fork.new_id)
                 self.forked.append(fork)
 
-        def change(desk: Desk) -> Any:
-            return keeping.fork(desk, fork.run, at=None, definition=None, new_id=fork.new_id)
-
+        asked = keeping.fork_asked(fork.run, at=None, definition=None, new_id=fork.new_id, by=None)
         if (owner := world.reach()) is not None:
-            owner.core.submit(Write(change, told))
+            owner.core.submit(Operate(fork.new_id, keeping.FORK, asked, told))
 
     def collect(self) -> None:
         """From the beginning, until it comes to the end in one life of the owner."""
@@ -313,7 +311,7 @@ class Keeper:
                 self._world.after(PATIENCE_NS, self.collect)
             return
         once = Once()
-        work = keeping.collect(_ask_for, now_ns=FAR_NS, dry_run=False)
+        work = keeping.collect(_ask_for, [""], now_ns=FAR_NS, dry_run=False)
         self._drive(owner, work, None, once)
         self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
 
@@ -325,7 +323,7 @@ class Keeper:
     def _drive(self, owner: SimProcess, work: Coroutine[Any, Any, Any], value: Any, once: Once) -> None:
         """One step of the collection: what it asks for is a change on the core."""
         try:
-            change = work.send(value)
+            home, body = work.send(value)
         except StopIteration:
             self.collected = once.done = True
             return
@@ -334,7 +332,7 @@ class Keeper:
             if not once.done and error is None:
                 self._world.after(MS, lambda: None if once.done else self._drive(owner, work, value, once))
 
-        owner.core.submit(Write(change, told))
+        owner.core.submit(Operate(home, keeping.COLLECT, body, told))
 
 
 @dataclass(slots=True)
@@ -345,12 +343,12 @@ class Once:
 
 
 class _Asking:
-    def __init__(self, change: Callable[[Desk], Any]) -> None:
-        self._change = change
+    def __init__(self, home: str, body: dict[str, Any]) -> None:
+        self._asked = (home, body)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return (yield self._change)
+        return (yield self._asked)
 
 
-def _ask_for(change: Callable[[Desk], Any], *, action: str = "", target: str = "") -> Awaitable[Any]:
-    return _Asking(change)
+def _ask_for(name: str, body: dict[str, Any], *, home: str = "") -> Awaitable[Any]:
+    return _Asking(home, body)

@@ -1,0 +1,47 @@
+"""An engine among others on one store: what of it is decided here, and who else is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.definitions.library import Library
+from treadle.runtime import deploys
+from treadle.store.protocol import DefinitionRow
+
+from .bridge import Bridge
+
+
+class MemberMethods:
+    _bridge: Bridge
+    library: Library
+
+    @property
+    def owns(self) -> bool:
+        """Whether runs are decided here: this engine owns the store, or holds shards of it. Else it is the guest of
+        another process."""
+        return self._bridge.shards[0] > 0
+
+    @property
+    def shards(self) -> dict[str, int]:
+        """How many shards this engine holds, of how many."""
+        held, of = self._bridge.shards
+        return {"held": held, "of": of}
+
+    def decides(self, run: str) -> bool:
+        """Whether a run is decided here, as things stand; "" for what belongs to the whole store."""
+        return self._bridge.decides(run)
+
+    async def teach(self, run: str, row: DefinitionRow) -> None:
+        """Whoever decides a run has to know what was compiled here."""
+        if not self.decides(run) and row.digest in self.library.known:
+            family = deploys.family_value(self.library.family(row.digest))
+            await self._bridge.operate("learn", family)
+
+    def homes(self) -> list[str]:
+        """Names at which everybody is reached who decides something on this store, one for each."""
+        return self._bridge.homes()
+
+    def members(self) -> list[dict[str, Any]]:
+        """Those who share the store with this engine, itself among them, with how many shards each has; nobody
+        where a store has one owner."""
+        return self._bridge.members()

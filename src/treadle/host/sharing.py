@@ -1,0 +1,158 @@
+"""One member among several: which shards its core drives, and how it comes by them and gives them away.
+
+It looks now and then how things stand (`store/members.py`), drops what it has lost, takes what is free and its due,
+and gives away what it has too much of. A shard is given away between two commits, and only while none of its work is
+in anybody's hands: new work of it is held back until what is in hand is done. Where that takes too long the shard
+stays for now, so that moving shards does no work twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from treadle.kernel.errors import StoreUnavailable
+from treadle.runtime.core import Core
+from treadle.runtime.ports import Work
+from treadle.store.members import Membership, Pace, Roster
+
+log = logging.getLogger("treadle.core")
+
+# How long new work of a shard is held back, so that what is in hand may end; and how long it is left alone if not.
+HELD_BACK_S: Final = 3.0
+LEFT_ALONE_S: Final = 30.0
+
+
+class WorkPort(Protocol):
+    """The carrier of a member's work, as far as giving shards away goes."""
+
+    def works(self) -> list[tuple[Work, bool]]:
+        """All that was offered and is not done; whether somebody has it in hand."""
+        ...
+
+    def offer(self, works: Sequence[Work]) -> None: ...
+    def revoke(self, intents: Sequence[str]) -> None: ...
+
+
+class Sharing:
+    """Called on the thread of the core, between turns."""
+
+    def __init__(
+        self,
+        core: Core,
+        member: Membership,
+        bus: WorkPort,
+        *,
+        moved: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`moved` is called when shards came or went."""
+        self._core = core
+        self._member = member
+        self._bus = bus
+        self._moved = moved
+        self._monotonic = monotonic
+        self.pace = Pace(monotonic)
+        self.seen: Roster | None = None
+        # Shards that are to be given away, until when that is tried; and those that had too much to do.
+        self._leaving: dict[int, float] = {}
+        self._left_alone: dict[int, float] = {}
+        self._held_back: list[Work] = []
+
+    def renew(self) -> None:
+        if self.pace.due:
+            try:
+                self.look()
+            except StoreUnavailable as error:
+                # What is ours stays ours until somebody takes it; the epoch in every commit tells.
+                log.debug("the members cannot be looked at: %s", error.message)
+                self.pace.looked()
+        if self._leaving:
+            self._give()
+
+    def look(self) -> None:
+        """Sees how things stand, and does something about it."""
+        seen = self.seen = self._member.look()
+        self.pace.looked()
+        held = dict(self._core.store.held)
+        if lost := [shard for shard, epoch in held.items() if seen.mine.get(shard) != epoch]:
+            log.warning("shards %s were taken over; their runs go on elsewhere", lost)
+            self._lose(lost)
+        gained = {shard: epoch for shard, epoch in seen.mine.items() if shard not in held}
+        if wanted := seen.standing.wanted_by(self._member.name):
+            gained.update(self._member.claim(wanted))
+        if gained:
+            self._core.gain(gained)
+            self._moved()
+        self._choose(seen)
+
+    def _choose(self, seen: Roster) -> None:
+        """What is to be given away, as things stand."""
+        now = self._monotonic()
+        self._left_alone = {shard: until for shard, until in self._left_alone.items() if until > now}
+        spare = seen.standing.spare_of(self._member.name, self._left_alone)
+        self._stay([shard for shard in self._leaving if shard not in spare])
+        for shard in spare:
+            if shard not in self._leaving and shard in self._core.store.held:
+                self._leaving[shard] = now + HELD_BACK_S
+        if self._leaving:
+            self._held_back += self._withdrawn(lambda shard, in_hand: shard in self._leaving and not in_hand)
+
+    def _give(self) -> None:
+        busy = {self._shard_of(work) for work, _ in self._bus.works()}
+        quiet = [shard for shard in self._leaving if shard not in busy]
+        if quiet:
+            self._lose(quiet)
+            try:
+                self._member.give(quiet)
+            except StoreUnavailable:
+                # They are not held any more, and still ours: the next look takes them up again.
+                self.pace.hurry()
+            return
+        now = self._monotonic()
+        late = [shard for shard, until in self._leaving.items() if until < now]
+        self._left_alone.update(dict.fromkeys(late, now + LEFT_ALONE_S))
+        self._stay(late)
+
+    def _stay(self, shards: Collection[int]) -> None:
+        """These are not given away after all: what was held back for that goes out."""
+        for shard in shards:
+            self._leaving.pop(shard, None)
+        works = [work for work in self._held_back if self._shard_of(work) in shards]
+        if works:
+            self._held_back = [work for work in self._held_back if self._shard_of(work) not in shards]
+            self._bus.offer(works)
+
+    def _lose(self, shards: Collection[int]) -> None:
+        for shard in shards:
+            self._leaving.pop(shard, None)
+        self._held_back = [work for work in self._held_back if self._shard_of(work) not in shards]
+        self._core.lose(shards)
+        self._withdrawn(lambda shard, in_hand: shard in shards)
+        self._moved()
+
+    def withhold(self, works: list[Work]) -> list[Work]:
+        """What of new work may go out."""
+        if not self._leaving:
+            return works
+        self._held_back += [work for work in works if self._shard_of(work) in self._leaving]
+        return [work for work in works if self._shard_of(work) not in self._leaving]
+
+    def _withdrawn(self, chosen: Callable[[int, bool], bool]) -> list[Work]:
+        """Takes work back from the bus."""
+        works = [work for work, in_hand in self._bus.works() if chosen(self._shard_of(work), in_hand)]
+        if works:
+            self._bus.revoke([work.intent.id for work in works])
+        return works
+
+    def _shard_of(self, work: Work) -> int:
+        return self._core.held.shard_of(work.run)
+
+    def works_alone(self) -> str | None:
+        """Who has all shards and works for its own runs only; None where that is nobody but us."""
+        if self.seen is None:
+            return None
+        (first, *_) = [m for m in self.seen.standing.members if m.name == self.seen.standing.sharers[0]]
+        return first.name if first.alone and first.name != self._member.name else None
