@@ -257,13 +257,11 @@ class LocalBus:
 
     def held(self) -> list[Work]:
         """What the resident has in hand."""
-        with self._lock:
-            return [entry.work for entry in self._entries.values() if entry.worker == RESIDENT]
+        return [entry.work for entry in list(self._entries.values()) if entry.worker == RESIDENT]
 
     def works(self) -> list[tuple[Work, bool]]:
         """All that was offered and is not done; whether somebody has it in hand."""
-        with self._lock:
-            return [(entry.work, not entry.waits) for entry in self._entries.values()]
+        return [(entry.work, not entry.waits) for entry in list(self._entries.values())]
 
     def find(self, intent: str) -> Work | None:
         with self._lock:

@@ -104,8 +104,7 @@ class Core:
     ) -> None:
         self.store = store
         self.limits = limits
-        self._clock = clock
-        self._port = port
+        self._clock, self._port = clock, port
         self._elsewhere = Nowhere() if elsewhere is None else elsewhere
         self.held = held = Held.of(store)
         blobs = BlobCache(store, limits.blob_cache_bytes)
