@@ -29,8 +29,7 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
-from treadle.runtime.shards import home_on
-from treadle.store.members import Membership, Roster
+from treadle.store.members import Membership
 from treadle.store.open import Place
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
@@ -41,6 +40,7 @@ from .acting import stamped
 from .helping import Asking
 from .news import Watching
 from .readers import Readers
+from .sharing import Sharing
 from .signing import Signer, node_signer
 from .thread import CoreThread, Together
 
@@ -124,28 +124,17 @@ class Bridge:
         return core is not None and core.held.holds(run)
 
     @property
-    def _seen(self) -> Roster | None:
-        return None if self._thread is None or self._thread.sharing is None else self._thread.sharing.seen
-
-    def members(self) -> list[dict[str, Any]]:
-        if (seen := self._seen) is None:
-            return []
-        return [
-            {"name": m.name, "url": m.url, "alone": m.alone, "shards": len(seen.standing.of(m.name))}
-            for m in seen.standing.members
-        ]
+    def sharing(self) -> Sharing | None:
+        """This engine as one of several members, where there may be several."""
+        return None if self._thread is None else self._thread.sharing
 
     def homes(self) -> list[str]:
-        if (seen := self._seen) is None:
-            return [""]
-        owners = seen.standing.owners
-        first = {owners[shard]: shard for shard in sorted(owners, reverse=True)}
-        return [home_on(shard, len(owners)) for shard in first.values()]
+        return [""] if self.sharing is None else self.sharing.homes()
 
     def works_alone(self) -> str | None:
         """Who decides here in our place, and works for its own runs only; None where we do, or it helps everybody."""
-        if self._thread is not None and self._thread.sharing is not None:
-            return self._thread.sharing.works_alone()
+        if self.sharing is not None:
+            return self.sharing.works_alone()
         return self._lock.works_alone() if self._lock is not None and self.core is None else None
 
     def help(self, runs: list[str] | None) -> None:
@@ -315,8 +304,7 @@ class Bridge:
             self._hop(answer_all, awaited)
 
     def dispatch(self, works: list[Work]) -> None:
-        thread = self._thread
-        sharing = thread.sharing if thread is not None else None
+        sharing = self.sharing
         self.bus.offer(works if sharing is None else sharing.withhold(works))
 
     def revoke(self, intents: list[str]) -> None:

@@ -44,4 +44,5 @@ class MemberMethods:
     def members(self) -> list[dict[str, Any]]:
         """Those who share the store with this engine, itself among them, with how many shards each has; nobody
         where a store has one owner."""
-        return self._bridge.members()
+        sharing = self._bridge.sharing
+        return [] if sharing is None else sharing.members()

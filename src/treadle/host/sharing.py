@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from treadle.kernel.errors import StoreUnavailable
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Work
+from treadle.runtime.shards import home_on
 from treadle.store.members import Membership, Pace, Roster
 
 log = logging.getLogger("treadle.core")
@@ -149,6 +150,29 @@ class Sharing:
 
     def _shard_of(self, work: Work) -> int:
         return self._core.held.shard_of(work.run)
+
+    def members(self) -> list[dict[str, Any]]:
+        """Everybody who was there at the last look, with how many shards each had."""
+        if self.seen is None:
+            return []
+        standing = self.seen.standing
+        return [
+            {
+                "name": member.name,
+                "url": member.url,
+                "alone": member.alone,
+                "shards": len(standing.of(member.name)),
+            }
+            for member in standing.members
+        ]
+
+    def homes(self) -> list[str]:
+        """Names at which everybody is reached who decides something, one for each."""
+        if self.seen is None:
+            return [""]
+        owners = self.seen.standing.owners
+        first = {owners[shard]: shard for shard in sorted(owners, reverse=True)}
+        return [home_on(shard, len(owners)) for shard in first.values()]
 
     def works_alone(self) -> str | None:
         """Who has all shards and works for its own runs only; None where that is nobody but us."""
