@@ -209,7 +209,9 @@ class Core:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self._clock.now_ns()
         for _ in range(self._incoming.qsize()):
-            self.accept(self._incoming.get_nowait())
+            # Whoever waits on another thread may have taken it meanwhile, and accepts it.
+            if (command := self.wait(0)) is not None:
+                self.accept(command)
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         due = intake and self._intake.due(now)

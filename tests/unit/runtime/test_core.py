@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -619,3 +620,29 @@ def test_every_ack_is_called_once() -> None:
             bench.settle(2)
     bench.settle()
     assert len(bench.answers) == 62
+
+
+def test_commands_may_be_taken_from_two_threads_at_once() -> None:
+    """The core's thread waits for commands while a worker's turns the core: who comes second finds nothing."""
+    bench = Bench()
+    left = 20_000
+    taken = 0
+
+    def waiter() -> None:
+        nonlocal taken
+        while not over.is_set():
+            taken += bench.core.wait(0) is not None
+
+    over, noisy = Event(), Write(lambda desk: None, None)
+    other = Thread(target=waiter)
+    other.start()
+    try:
+        while left and not taken > 500:
+            for _ in range(4):
+                bench.core.submit(noisy)
+            left -= 1
+            bench.core.turn()
+    finally:
+        over.set()
+        other.join()
+    assert taken, "the other thread was never first"
