@@ -14,6 +14,7 @@ from treadle.kernel.values import digest as digest_of
 
 from .blobs import BlobFiles
 from .dialect import SqlDialect, on_shards
+from .packing import unpack
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
@@ -191,14 +192,16 @@ class SqlReads:
     def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
         query = "SELECT seq, body, digest FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
         until = 2**62 if until_seq is None else until_seq
-        return [Stored(*row) for row in self._all(query, run, after_seq, until)]
+        rows = self._all(query, run, after_seq, until)
+        return [Stored(seq, unpack(body), digest) for seq, body, digest in rows]
 
     def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
         """Records with the number of the run's last event after each."""
         query = (
             "SELECT seq, body, digest, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
         )
-        return [(Stored(row[0], row[1], row[2]), row[3]) for row in self._all(query, run, after_seq, limit)]
+        rows = self._all(query, run, after_seq, limit)
+        return [(Stored(row[0], unpack(row[1]), row[2]), row[3]) for row in rows]
 
     def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
         return self._all(
@@ -207,7 +210,7 @@ class SqlReads:
 
     def record(self, run: int, seq: int) -> Stored | None:
         row = self._one("SELECT seq, body, digest FROM journal WHERE run = ? AND seq = ?", run, seq)
-        return None if row is None else Stored(*row)
+        return None if row is None else Stored(row[0], unpack(row[1]), row[2])
 
     def last_event_no(self, run: int) -> int:
         query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),

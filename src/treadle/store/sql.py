@@ -21,6 +21,7 @@ from treadle.kernel.values import Value, encode
 
 from .blobs import BlobFiles
 from .dialect import SqlDialect
+from .packing import pack
 from .protocol import Batch, Message, Numbered, RunRow, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
 
@@ -199,7 +200,7 @@ class SqlStore(SqlReads):
             self._check_epoch(tx, batch.shards or self._held)
             self._write_runs(tx, batch)
             if batch.records:
-                tx.executemany(_INSERT_RECORD, batch.records)
+                tx.executemany(_INSERT_RECORD, [(*row[:-1], pack(row[-1])) for row in batch.records])
             if batch.snapshots:
                 rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
                 tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
@@ -215,7 +216,9 @@ class SqlStore(SqlReads):
         """One record and nothing else: the steady state of a run that goes step by step. One
         statement is a transaction of its own, and spares three calls of the driver."""
         with self._dialect.errors():
-            done = self._connection.execute(statement, (*record, self._held.get(0, -1)))
+            done = self._connection.execute(
+                statement, (*record[:-1], pack(record[-1]), self._held.get(0, -1))
+            )
         if done.rowcount != 1:
             raise OwnershipLost("another process took this store over")
 

@@ -24,6 +24,7 @@ from treadle import reactive as rx
 from treadle.apps import cells as apps
 from treadle.kernel.errors import InputInvalid, NotCanonical, TreadleError
 from treadle.kernel.values import encode
+from treadle.store.packing import unpack
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_a_changed_byte_of_the_journal_refuses_to_open(world):
     world.send(OrderCreated("a", 1))
     connection = world._host.store._connection
     (body,) = connection.execute("SELECT body FROM journal ORDER BY rowid DESC LIMIT 1").fetchone()
-    changed = body.replace(b"waiting", b"running")
+    changed = unpack(body).replace(b"waiting", b"running")
     assert connection.execute("UPDATE journal SET body = ? WHERE body = ?", (changed, body)).rowcount == 1
     with pytest.raises(TreadleError, match="digest"):
         world.reopen()

@@ -16,6 +16,7 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import ReplayDiffers, TreadleError
 from treadle.kernel.values import decode_trusted, encode
+from treadle.store.packing import unpack
 from treadle.testing import assert_replays
 
 DEADLINE_S = 30.0
@@ -45,7 +46,7 @@ def rewrite(store: Path, run: str, seq: int) -> None:
         for number, body in db.execute(
             "SELECT seq, body FROM journal WHERE run = ? ORDER BY seq", (no,)
         ).fetchall():
-            record: Any = decode_trusted(body)
+            record: Any = decode_trusted(unpack(body))
             if number == seq:
                 record["events"] = [*record.get("events", []), {"type": "never.decided"}]
             body = encode(record)

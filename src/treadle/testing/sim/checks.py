@@ -15,6 +15,7 @@ from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.ports import Work
 from treadle.runtime.registry import Registry, machines_of
+from treadle.store.packing import unpack
 from treadle.store.protocol import RunRow
 
 from .disk import Disk
@@ -64,7 +65,8 @@ class Journals:
             "JOIN runs r ON r.no = j.run WHERE j.rowid > ? ORDER BY j.rowid",
             (self._rowid,),
         ).fetchall()
-        for rowid, id, no, seq, opens, closes, digest, body in rows:
+        for rowid, id, no, seq, opens, closes, digest, stored in rows:
+            body = unpack(stored)
             life = self.lives.setdefault(no, RunLife(id))
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
             assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"
