@@ -192,14 +192,12 @@ class SqlReads:
     def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
         query = "SELECT seq, body, digest FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
         until = 2**62 if until_seq is None else until_seq
-        rows = self._all(query, run, after_seq, until)
-        return [Stored(seq, unpack(body), digest) for seq, body, digest in rows]
+        return [Stored(row[0], unpack(row[1]), row[2]) for row in self._all(query, run, after_seq, until)]
 
     def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
         """Records with the number of the run's last event after each."""
-        query = (
-            "SELECT seq, body, digest, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
-        )
+        columns = "seq, body, digest, event_no"
+        query = f"SELECT {columns} FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
         rows = self._all(query, run, after_seq, limit)
         return [(Stored(row[0], unpack(row[1]), row[2]), row[3]) for row in rows]
 
