@@ -22,8 +22,8 @@ from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
-from .leases import Seal
 from .protocol import DEFAULT_POOL, Can, Handed
+from .seal import Seal
 
 NEVER_NS: Final = 2**63 - 1
 # How far a worker looks past work that it cannot do.

@@ -14,10 +14,10 @@ from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Rec
 from treadle.kernel.values import Value
 
 from . import ending, judging, leaving, returned, visiting
-from .budgets import raise_budget
 from .context import item_of
 from .flow import Flow, new_state, visit_of
 from .model import Workflow, load
+from .raised_budgets import raise_budget
 from .sources import texts_of
 from .states import AgentState, Branch
 

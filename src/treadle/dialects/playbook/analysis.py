@@ -13,7 +13,6 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
 from treadle.lang.text import Path
 
-from .failures import arcs_on_failure
 from .lifetimes import SCOPES
 from .multiplying import tokens_multiply
 from .needs import RESERVED
@@ -21,6 +20,7 @@ from .net import Net, always
 from .reading import Reader
 from .selection import is_pick
 from .templates import expression, is_template
+from .unguarded_arcs import arcs_on_failure
 
 _ARC_NAMES = frozenset({"_prev", "_task", "_attempt", "outcome"})
 _TASK_NAMES = frozenset({"event"})

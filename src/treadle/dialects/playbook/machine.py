@@ -39,11 +39,11 @@ from .marking import Turn, canonical, new_state
 from .model import Playbook, load
 from .needs import pick
 from .pipeline import failure, template_failure
+from .reference_form import by_reference
 from .refs import KEYCHAIN, Ref
 from .routing import admitted
 from .slices import SLICES, Slices
 from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
-from .stored import by_reference
 
 # What failed where the keychain could not be resolved.
 KEYCHAIN_STEP: Final = str(KEYCHAIN)

@@ -22,10 +22,10 @@ from .handles import Scope, StepResults, is_stored
 from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
+from .reference_form import by_reference
 from .refs import Ref
 from .slices import SLICES, Slices
 from .states import PlaybookState, StepEntry, TokenState
-from .stored import by_reference
 
 # Where a record is full, what is larger than this goes by reference. A reference has about half of it.
 SPARE_BYTES_MAX: Final = 2048

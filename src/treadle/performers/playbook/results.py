@@ -12,9 +12,9 @@ from typing import Any
 from treadle.dialects.playbook.errands import Render
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import PREVIEW_BYTES_MAX, Playbook, Step, Task
+from treadle.dialects.playbook.reference_form import by_reference, preview
 from treadle.dialects.playbook.routing import argument_scope
 from treadle.dialects.playbook.selection import extracted
-from treadle.dialects.playbook.stored import by_reference, preview
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode
 from treadle.tools.functions import off_the_loop

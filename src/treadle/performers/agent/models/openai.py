@@ -27,9 +27,9 @@ from treadle.performers.agent.api import (
 )
 
 from . import prompt
-from .names import Names
 from .prices import usage as priced
 from .remote import RemoteModel, whole_answer
+from .tool_names import Names
 
 PROGRESS_CHARS: Final = 400
 
