@@ -22,13 +22,13 @@ Said = Mapping[str, tuple[Path, Value]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandingOrders:
     schedule: Schedule | None = None
 
 
-def read(name: str, said: Said) -> Standing:
+def read(name: str, said: Said) -> StandingOrders:
     """What a workflow's definition asks for. Raises a DefinitionError whose `where` is a field."""
-    return Standing(schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None)
+    return StandingOrders(schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None)
 
 
 def check(name: str, said: Said, problems: Problems) -> None:
