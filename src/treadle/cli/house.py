@@ -149,6 +149,7 @@ async def set_(
         content = sys.stdin.read().rstrip("\n")
     if not content:
         raise Usage("the value is empty; type it, pipe it, or give --value")
+    await _note(cli, "set", name)
     _secrets(cli).set(name, content)
     _said(cli, name, "set")
 
@@ -163,11 +164,32 @@ async def list_(cli: Session) -> None:
 @secret(examples=["treadle secret remove github_token"])
 async def remove(cli: Session, name: Name) -> None:
     """Remove a secret."""
+    await _note(cli, "remove", name)
     if not _secrets(cli).remove(name):
         raise Usage(
             f"there is no secret {name!r}; list them with: treadle secret list", code="SECRET_MISSING"
         )
     _said(cli, name, "removed")
+
+
+@secret(
+    examples=["treadle secret rotate", "TREADLE_SECRET_KEY=… TREADLE_SECRET_KEY_OLD=… treadle secret rotate"]
+)
+async def rotate(cli: Session) -> None:
+    """Seal all secrets with a new key. Cut in between, nothing is lost: give it again."""
+    await _note(cli, "rotate", "")
+    count = _secrets(cli).rotate()
+    if cli.out.as_json:
+        cli.out.document({"secrets": count, "status": "rotated"})
+    else:
+        cli.out.note(f"{count} secrets are sealed with a new key")
+
+
+async def _note(cli: Session, what: str, name: str) -> None:
+    """Who changes a secret, in the audit log of the store, where there is one."""
+    if cli.has_store():
+        async with cli.engine(work=False, lingers=False) as engine:
+            await engine.operate("secret", {"op": what, "name": name})
 
 
 def _said(cli: Session, name: str, what: str) -> None:

@@ -13,6 +13,7 @@ from . import (
     audit,
     compare,
     definitions,
+    hooks,
     house,
     listing,
     logs,
@@ -78,6 +79,7 @@ for subject in (
     house.secret,
     tokens.token,
     audit.commands,
+    hooks.hook,
     serving.commands,
     working.commands,
 ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from treadle.access import tokens, trail
+from treadle.access import hooks, tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
@@ -60,6 +60,11 @@ class EngineOperations:
                 return tasks.perform(desk, asked)
             case "audit":
                 return trail.perform(desk, asked.body)
+            case "hook":
+                return hooks.perform(desk, asked.body)
+            case "secret":
+                # Secrets are beside the store: what is written here is who changed them.
+                return None
             case "token":
                 return tokens.perform(desk, asked.body)
             case keeping.FORK:

@@ -5,7 +5,7 @@ read as they are written: `012345` stays a text with a leading zero.
 
 The store is one file beside the database. Each value is encrypted with AES-256-GCM, bound to its
 name; a reader of the file learns names only. The key is a file beside it (mode 0600), or the text
-in TREADLE_SECRET_KEY.
+in TREADLE_SECRET_KEY. It can be changed (`rotate`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -129,20 +130,35 @@ def secret_store_path(store_url: str) -> Path:
 
 
 class SecretStore:
-    """The encrypted store. Safe for several processes: writers lock, readers see whole files."""
+    """The encrypted store. Safe for several processes: writers lock, readers see whole files.
 
-    def __init__(self, path: str | Path, *, key: str | None = None) -> None:
+    Every value names the key it is sealed with, so that a store can hold values of two keys while the key is changed.
+    `rotate` puts a new key beside the old one, seals everything anew, and only then lets the old one go: wherever it
+    is cut, everything can be read, and it can be begun again.
+    """
+
+    def __init__(self, path: str | Path, *, key: str | None = None, old_key: str | None = None) -> None:
         self.path = Path(path)
         self.key_path = Path(str(self.path) + ".key")
         self._key_text = key if key is not None else os.environ.get("TREADLE_SECRET_KEY") or None
+        self._old_text = old_key if old_key is not None else os.environ.get("TREADLE_SECRET_KEY_OLD") or None
         self._seen: tuple[int, int, int] | None = None
-        self._document: dict[str, Any] = {"version": 1, "secrets": {}}
-        self._cipher: AESGCM | None = None
+        self._document: dict[str, Any] = _empty()
+        # The ciphers that were proven, by the names of their keys.
+        self._ciphers: dict[str, AESGCM] = {}
 
     def names(self) -> list[str]:
         return sorted(self._read()["secrets"])
 
     def get(self, name: str) -> Secret | None:
+        try:
+            return self._get(name)
+        except SecretsUnreadable:
+            # The key may have been changed between our look at the values and at the keys.
+            self._seen = None
+            return self._get(name)
+
+    def _get(self, name: str) -> Secret | None:
         document = self._read()
         if (sealed := document["secrets"].get(name)) is None:
             return None
@@ -157,82 +173,177 @@ class SecretStore:
             )
         plain = json.dumps(value if isinstance(value, str) else dict(value)).encode()
         with self._writing() as document:
-            document["secrets"][name] = self._seal(document, name, plain)
+            key = self._current(document)
+            document["secrets"][name] = self._seal(document, key, name, plain)
 
     def remove(self, name: str) -> bool:
         """Whether there was one to remove."""
         with self._writing() as document:
             return document["secrets"].pop(name, None) is not None
 
+    def rotate(self) -> int:
+        """Seals everything with a new key; how many secrets. With TREADLE_SECRET_KEY that is the new key, and
+        TREADLE_SECRET_KEY_OLD the one it replaces."""
+        with self._locked():
+            before = json.loads(json.dumps(self._read()))
+            if not before["keys"]:
+                return 0
+            # All of it is opened before anything is changed.
+            plain = {name: self._open(before, name, sealed) for name, sealed in before["secrets"].items()}
+            if self._key_text is None:
+                _write_private(self.key_path, _key_lines(_new_key(), *self._texts()))
+            after = _empty()
+            key = self._add_key(after, self._texts()[0])
+            for name, opened in plain.items():
+                after["secrets"][name] = self._seal(after, key, name, opened)
+            self._write(after)
+            if self._key_text is None:
+                _write_private(self.key_path, _key_lines(self._texts()[0]))
+            return len(plain)
+
     def _read(self) -> dict[str, Any]:
         try:
             status = self.path.stat()
         except FileNotFoundError:
-            return {"version": 1, "secrets": {}}
+            return _empty()
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen != self._seen:
             try:
-                document = json.loads(self.path.read_bytes())
-                if document["version"] != 1 or not isinstance(document["secrets"], dict):
-                    raise ValueError
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                document = _upgraded(json.loads(self.path.read_bytes()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise SecretsUnreadable(
                     f"{self.path} is not a Treadle secret store, or it is damaged"
                 ) from error
-            self._document, self._seen, self._cipher = document, seen, None
+            self._document, self._seen, self._ciphers = document, seen, {}
         return self._document
 
     @contextmanager
-    def _writing(self) -> Iterator[dict[str, Any]]:
-        """One writer at a time; the new file takes the old one's place in one move."""
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(str(self.path) + ".lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[dict[str, Any]]:
+        """The new file takes the old one's place in one move."""
+        with self._locked():
             document = json.loads(json.dumps(self._read()))
             yield document
-            _write_private(self.path, json.dumps(document, indent=1, sort_keys=True).encode())
+            self._write(document)
 
-    def _seal(self, document: dict[str, Any], name: str, plain: bytes) -> str:
-        cipher = self._ready(document, create=True)
+    def _write(self, document: dict[str, Any]) -> None:
+        _write_private(self.path, json.dumps(document, indent=1, sort_keys=True).encode())
+
+    # --- keys ---
+
+    def _seal(self, document: dict[str, Any], key: str, name: str, plain: bytes) -> str:
         nonce = os.urandom(_NONCE_BYTES)
-        return base64.b64encode(nonce + cipher.encrypt(nonce, plain, name.encode())).decode()
+        sealed = nonce + self._cipher(document, key).encrypt(nonce, plain, name.encode())
+        return f"{key}:{base64.b64encode(sealed).decode()}"
 
     def _open(self, document: dict[str, Any], name: str, sealed: str) -> bytes:
-        return _decrypt(self._ready(document, create=False), name, sealed, self.path)
+        key, _, text = sealed.partition(":")
+        opened = _decrypted(self._cipher(document, key), name, text)
+        if opened is None:
+            raise self._unreadable()
+        return opened
 
-    def _ready(self, document: dict[str, Any], *, create: bool) -> AESGCM:
-        """The cipher, proven to be the one the file was written with."""
-        if self._cipher is None or "check" not in document:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    def _cipher(self, document: dict[str, Any], key: str) -> AESGCM:
+        """The cipher of one of the store's keys, proven to be the one that values were written with."""
+        if key not in self._ciphers:
+            about = document["keys"].get(key)
+            found = [c for text in self._texts() if (c := _proven(text, about)) is not None] if about else []
+            if not found:
+                raise self._unreadable()
+            self._ciphers[key] = found[0]
+        return self._ciphers[key]
 
-            cipher = AESGCM(self._key(document, create=create))
-            if "check" in document:
-                _decrypt(cipher, _CHECK, document["check"], self.path)
-            else:
-                nonce = os.urandom(_NONCE_BYTES)
-                document["check"] = base64.b64encode(
-                    nonce + cipher.encrypt(nonce, b"", _CHECK.encode())
-                ).decode()
-            self._cipher = cipher
-        return self._cipher
+    def _current(self, document: dict[str, Any]) -> str:
+        """The name of the key that new values are sealed with; made at the first use."""
+        if not document["keys"] and self._key_text is None and not self.key_path.exists():
+            _write_private(self.key_path, _key_lines(_new_key()))
+        newest = self._texts()[0]
+        for key, about in document["keys"].items():
+            if _proven(newest, about) is not None:
+                return str(key)
+        for key in document["keys"]:
+            self._cipher(document, key)  # a key that cannot read what is there seals nothing beside it
+        return self._add_key(document, newest)
 
-    def _key(self, document: dict[str, Any], *, create: bool) -> bytes:
+    def _add_key(self, document: dict[str, Any], text: str) -> str:
+        key = secrets.token_hex(4)
+        about: dict[str, str] = {}
+        if _raw_key(text) is None:
+            about["salt"] = base64.b64encode(os.urandom(16)).decode()
+        cipher = _cipher_of(text, about)
+        nonce = os.urandom(_NONCE_BYTES)
+        about["check"] = base64.b64encode(nonce + cipher.encrypt(nonce, b"", _CHECK.encode())).decode()
+        document["keys"][key] = about
+        self._ciphers[key] = cipher
+        return key
+
+    def _texts(self) -> list[str]:
+        """The keys that are at hand, the newest first."""
         if self._key_text is not None:
-            if (raw := _raw_key(self._key_text)) is not None:
-                return raw
-            salt = base64.b64decode(document.setdefault("salt", base64.b64encode(os.urandom(16)).decode()))
-            return hashlib.scrypt(self._key_text.encode(), salt=salt, n=2**14, r=8, p=1, dklen=_KEY_BYTES)
-        if not self.key_path.exists() and create and "check" not in document:
-            _write_private(self.key_path, base64.b64encode(os.urandom(_KEY_BYTES)) + b"\n")
+            return [self._key_text, *([self._old_text] if self._old_text is not None else [])]
         try:
-            raw = _raw_key(self.key_path.read_text("ascii"))
+            found = self.key_path.read_text("ascii").split()
         except (OSError, UnicodeDecodeError):
-            raw = None
-        if raw is None:
+            found = []
+        if not found or any(_raw_key(text) is None for text in found):
             raise SecretsUnreadable(
                 f"the key of the secret store is missing: put it at {self.key_path} or into TREADLE_SECRET_KEY"
             )
-        return raw
+        return found
+
+    def _unreadable(self) -> SecretsUnreadable:
+        return SecretsUnreadable(
+            f"{self.path} was written with another key, or it is damaged; check TREADLE_SECRET_KEY and "
+            f"{self.path}.key"
+        )
+
+
+def _empty() -> dict[str, Any]:
+    return {"version": 2, "keys": {}, "secrets": {}}
+
+
+def _upgraded(document: dict[str, Any]) -> dict[str, Any]:
+    """A store of 0.1.0 had one key, and no name for it."""
+    if not isinstance(document["secrets"], dict):
+        raise ValueError
+    if document["version"] == 2:
+        return document
+    if document["version"] != 1:
+        raise ValueError
+    about = {name: document[name] for name in ("check", "salt") if name in document}
+    values = {name: f"1:{sealed}" for name, sealed in document["secrets"].items()}
+    return {"version": 2, "keys": {"1": about} if "check" in about else {}, "secrets": values}
+
+
+def _new_key() -> str:
+    return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+
+
+def _key_lines(*keys: str) -> bytes:
+    return "".join(f"{key}\n" for key in keys).encode()
+
+
+def _cipher_of(text: str, about: Mapping[str, str]) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    raw = _raw_key(text)
+    if raw is None:
+        salt = base64.b64decode(about.get("salt", ""))
+        raw = hashlib.scrypt(text.encode(), salt=salt, n=2**14, r=8, p=1, dklen=_KEY_BYTES)
+    return AESGCM(raw)
+
+
+def _proven(text: str, about: Mapping[str, str]) -> AESGCM | None:
+    """The cipher of a key, if it is the one that a store knows by these marks."""
+    cipher = _cipher_of(text, about)
+    return cipher if _decrypted(cipher, _CHECK, about["check"]) is not None else None
 
 
 def _raw_key(text: str) -> bytes | None:
@@ -244,16 +355,14 @@ def _raw_key(text: str) -> bytes | None:
     return raw if len(raw) == _KEY_BYTES else None
 
 
-def _decrypt(cipher: AESGCM, name: str, sealed: str, path: Path) -> bytes:
+def _decrypted(cipher: AESGCM, name: str, sealed: str) -> bytes | None:
     from cryptography.exceptions import InvalidTag
 
     try:
         data = base64.b64decode(sealed)
         return cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], name.encode())
     except (InvalidTag, ValueError):
-        raise SecretsUnreadable(
-            f"{path} was written with another key, or it is damaged; check TREADLE_SECRET_KEY and {path}.key"
-        ) from None
+        return None
 
 
 def _write_private(path: Path, data: bytes) -> None:

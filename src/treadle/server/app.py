@@ -24,7 +24,8 @@ from . import console, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
-from .routes import audit, definitions, house, runs, schedules, tasks, tokens, work
+from .routes import audit, definitions, hooks, house, runs, schedules, tasks, tokens, work
+from .routes import secrets as secret_routes
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
 
@@ -33,7 +34,10 @@ log = logging.getLogger("treadle.server.requests")
 PREFIX = "/api/v1"
 # Every route but the console's files: what is here names its role.
 PARTS: Final[tuple[tuple[str, Routes], ...]] = (
-    *((PREFIX, part.routes) for part in (definitions, runs, tasks, schedules, work, house, tokens, audit)),
+    *(
+        (PREFIX, part.routes)
+        for part in (definitions, runs, tasks, schedules, work, house, tokens, audit, hooks, secret_routes)
+    ),
     ("", house.health),
 )
 BLOB_MAX = 1024 * 1024 * 1024

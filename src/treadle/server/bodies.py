@@ -188,6 +188,24 @@ class NewToken(Body):
     expires: str | None = Field(default=None, max_length=100)
 
 
+class HookTarget(Body):
+    run: str = Field(min_length=1, max_length=500)
+    name: str = Field(min_length=1, max_length=500)
+
+
+class NewHook(Body):
+    workflow: str | None = Field(default=None, min_length=1, max_length=500)
+    signal: HookTarget | None = None
+    event: str | None = Field(default=None, min_length=1, max_length=500)
+    secret: str = Field(min_length=1, max_length=200)
+    id: str | None = Field(default=None, min_length=1, max_length=500)
+    reference: str | None = Field(default=None, min_length=1, max_length=500)
+
+
+class NewSecret(Body):
+    value: str | dict[str, str]
+
+
 class Apply(Body):
     proposal: int | None = None
     wait: bool = False

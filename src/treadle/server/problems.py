@@ -56,6 +56,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "ENGINE_STOPPED": 503,
     "OWNER_AWAY": 503,
     "DRAINING": 503,
+    "HOOK_UNAVAILABLE": 503,
     "ISSUER_UNAVAILABLE": 503,
     "STORE_FULL": 507,
 }
