@@ -253,3 +253,19 @@ def _file(text: str) -> str:
     path = Path(tempfile.mkdtemp()) / "flow.yaml"
     path.write_text(text)
     return str(path)
+
+
+async def test_tokens_rows_and_limits_are_the_same_on_postgresql(pg_store: str) -> None:
+    async with Engine(pg_store) as engine:
+        app = create_app(engine)
+        token = await made(engine, "admin")
+        async with client(app, token) as http:
+            await deployed(http, greet=FLOW, other=FLOW.replace("greet", "other"))
+            for workflow in ("greet", "other"):
+                await http.post("/runs", json={"workflow": workflow, "id": f"{workflow}-1"})
+                await http.post(f"/runs/{workflow}-1/wait", params={"timeout": 60})
+            page = (await http.get("/audit", params={"action": "run", "user": "admin"})).json()["items"]
+            assert [row["target"] for row in page] == ["other-1", "greet-1"]
+        async with client(app, await made(engine, "viewer", workflow="gre")) as http:
+            assert [row["id"] for row in (await http.get("/runs")).json()["items"]] == ["greet-1"]
+        await engine.gc()
