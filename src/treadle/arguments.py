@@ -201,4 +201,4 @@ def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes
 def new_id() -> str:
     """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
     value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
-    return "".join("0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5))
+    return "".join(["0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5)])

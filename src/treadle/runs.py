@@ -147,7 +147,7 @@ class Run:
     async def _end(self, timeout: float | None) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
-                if watch.is_going_on:  # then there is nothing to look up yet
+                while watch.is_going_on:  # then there is nothing to look up yet
                     await watch.changed(poll_s=END_POLL_S)
                 shown = watch.outcome()
                 while shown is None:

@@ -26,11 +26,14 @@ class Intake:
 
     @property
     def busy(self) -> bool:
-        return self._inbox.dirty or not self._recovery.over
+        return self._inbox.dirty or bool(self._recovery.left)
 
     def due(self, now_ns: int) -> bool:
         """Whether `gather` would find anything."""
-        return self.busy or self._timers.is_due(now_ns) or self._schedules.is_due(now_ns)
+        if self._inbox.dirty or self._recovery.left:
+            return True
+        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
+        return (timer is not None and now_ns >= timer) or (tick is not None and now_ns >= tick)
 
     def next_due_ns(self) -> int | None:
         timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns

@@ -40,31 +40,27 @@ class Recovery:
         # The shards that are left to look through, with the run to which it has come on each; and as it was before
         # the batch at hand. A store with one shard is looked through as a whole.
         chosen = held.chosen
-        self._left: dict[int | None, int] = {None: 0} if chosen is None else dict.fromkeys(sorted(chosen), 0)
-        self._before = dict(self._left)
+        self.left: dict[int | None, int] = {None: 0} if chosen is None else dict.fromkeys(sorted(chosen), 0)
+        self._before = dict(self.left)
         self._handed: set[str] = set()
         # Whether it has to be told of commits.
         self.cares = True
 
-    @property
-    def over(self) -> bool:
-        return not self._left
-
     def gain(self, shards: Iterable[int]) -> None:
         """Shards came: what was left open there is handed out here."""
-        self._left.update(dict.fromkeys(sorted(shards), 0))
-        self._before = dict(self._left)
+        self.left.update(dict.fromkeys(sorted(shards), 0))
+        self._before = dict(self.left)
         self.cares = True
 
     def drop_foreign(self, shards: Iterable[int]) -> None:
         for shard in shards:
-            self._left.pop(shard, None)
-        self._before = dict(self._left)
+            self.left.pop(shard, None)
+        self._before = dict(self.left)
 
     def go_on(self) -> None:
-        if not self._left:
+        if not self.left:
             return
-        shard, at_no = next(iter(self._left.items()))
+        shard, at_no = next(iter(self.left.items()))
         limit = self._limits.recover_per_turn
         rows = self._reads.working(after_no=at_no, limit=limit, shard=shard)
         for row in rows:
@@ -89,13 +85,13 @@ class Recovery:
                 # It owes itself an event, or may: load it and see.
                 self._mail.post(Own(row.id, None), front=True)
         if len(rows) == limit:
-            self._left[shard] = rows[-1].no
+            self.left[shard] = rows[-1].no
         else:
-            del self._left[shard]
+            del self.left[shard]
 
     def committed(self, works: list[Work]) -> None:
-        self._before = dict(self._left)
-        if self._left:
+        self._before = dict(self.left)
+        if self.left:
             self._handed.update(work.intent.id for work in works)
         else:
             self._handed.clear()
@@ -103,7 +99,7 @@ class Recovery:
 
     def undo(self) -> None:
         """A commit failed: what it recovered is recovered again."""
-        self._left = dict(self._before)
+        self.left = dict(self._before)
 
     def offer_again(self, runs: Sequence[str]) -> None:
         """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""

@@ -145,7 +145,7 @@ class Turn:
     def light_args(self, args: dict[str, Value]) -> dict[str, Value]:
         """Arguments, small as a whole: the largest go by reference first."""
         limit = self.playbook.inline_bytes_max
-        if is_first() or len(encode(args)) <= limit:
+        if not args or is_first() or len(encode(args)) <= limit:
             return args
         out = dict(args)
         sizes = {name: len(encode(value)) for name, value in args.items()}

@@ -480,6 +480,8 @@ def write(target: dict[str, Value], path: str, value: Value) -> None:
 
 def canonical(value: Value) -> Value:
     """A value with its keys in canonical order, as it comes back from a frame or a snapshot."""
+    if not value:
+        return type(value)() if isinstance(value, dict | list) else value
     return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
 
 

@@ -91,7 +91,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
     args = arc.args.arguments(boundary.scope)
-    small = arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max
+    small = not args or arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max
     if small or not is_first():
         turn.place(arc.step, canonical(args), boundary.event, step.name)
         return

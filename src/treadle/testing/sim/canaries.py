@@ -64,7 +64,7 @@ def lost_recovery() -> Iterator[None]:
     """After a restart nobody looks for open work."""
 
     def forget(recovery: Recovery) -> None:
-        recovery._left.clear()
+        recovery.left.clear()
 
     with patch.object(Recovery, "go_on", forget):
         yield
