@@ -28,6 +28,7 @@ class Stored:
         return ["r"] if self.last > event_no else []
 
     is_told = True
+    shares = False
 
     async def moved(self, since: Any) -> Any:
         raise AssertionError("who is told does not look")
