@@ -187,10 +187,19 @@ class Batch(msgspec.Struct):
     def empty(self) -> bool:
         return not self.records and not any(_beside_records(self))
 
+    @property
+    def more(self) -> bool:
+        """Whether it has rows that are neither runs, records nor snapshots; most commits have none."""
+        return any(_beside_runs(self))
+
 
 # All rows but records, in one call: asked several times a commit.
 _beside_records = attrgetter(
     *(name for name in Batch.__struct_fields__ if name not in ("records", "shards", "bytes"))
+)
+_OF_RUNS: Final = frozenset({"runs_new", "runs_changed", "runs_removed", "snapshots", "snapshots_done"})
+_beside_runs = attrgetter(
+    *(name for name in Batch.__struct_fields__ if name not in {"records", "shards", "bytes", *_OF_RUNS})
 )
 
 Numbered = Literal["run", "task"]

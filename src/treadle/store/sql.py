@@ -206,9 +206,10 @@ class SqlStore(SqlReads):
                 tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
                 if batch.snapshots_done:
                     tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
-            self._write_waits(tx, batch)
-            self._write_progress(tx, batch)
-            self._write_content(tx, batch)
+            if batch.more:
+                self._write_waits(tx, batch)
+                self._write_progress(tx, batch)
+                self._write_content(tx, batch)
             if batch.runs_removed:
                 self._remove_runs(tx, batch.runs_removed)
 
