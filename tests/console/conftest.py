@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from treadle.server.console import FOLDER
 
@@ -97,3 +97,31 @@ def page(browser: Browser) -> Iterator[Page]:
     yield page
     context.close()
     assert wrong == []
+
+
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+SHOTS = Path(__file__).parents[2] / ".screenshots"
+
+
+@contextmanager
+def look_over(browser: Browser, url: str, name: str, look: str) -> Iterator[Page]:
+    """A page as it is seen; then a screenshot of it, no violation that axe finds, nothing wider than the screen."""
+    size: ViewportSize = {"width": 390, "height": 800} if look == "phone" else {"width": 1360, "height": 860}
+    scheme: Literal["dark", "light"] = "dark" if look == "dark" else "light"
+    # Axe is put into the page, which the policy forbids.
+    context = browser.new_context(viewport=size, color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_load_state("domcontentloaded")
+    expect(page.locator("h1").first).to_be_visible()
+    yield page
+    page.wait_for_timeout(400)
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}-{look}.png")
+    page.add_script_tag(path=AXE)
+    found = page.evaluate(
+        "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
+    )
+    assert found == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    context.close()

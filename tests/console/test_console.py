@@ -9,10 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Site, served
-
-AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
-SHOTS = Path(__file__).parents[2] / ".screenshots"
+from .conftest import Site, look_over, served
 
 
 def test_a_run_is_started_and_watched_to_its_end(site: Site, page: Page) -> None:
@@ -160,28 +157,9 @@ def pictured(site: Site) -> None:
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_within_reach_of_everybody(site: Site, browser: Browser, name: str, look: str) -> None:
-    """No violation that axe finds, nothing wider than the screen; a screenshot to look at."""
-    size = {"width": 390, "height": 800} if look == "phone" else {"width": 1360, "height": 860}
-    scheme = "dark" if look == "dark" else "light"
-    context = browser.new_context(
-        viewport=size, color_scheme=scheme, bypass_csp=True
-    )  # axe is put into the page
-    page = context.new_page()
-    page.goto(site.url + PAGES[name])
-    page.wait_for_load_state("domcontentloaded")
-    expect(page.locator("h1").first).to_be_visible()
-    if name in ("run", "failed", "definition"):
-        expect(page.locator(".react-flow__node").first).to_be_visible()
-    page.wait_for_timeout(400)
-    SHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SHOTS / f"{name}-{look}.png")
-    page.add_script_tag(path=AXE)
-    found = page.evaluate(
-        "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
-    )
-    assert found == []
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    context.close()
+    with look_over(browser, site.url + PAGES[name], name, look) as page:
+        if name in ("run", "failed", "definition"):
+            expect(page.locator(".react-flow__node").first).to_be_visible()
 
 
 def test_the_page_obeys_a_strict_policy(site: Site, page: Page) -> None:

@@ -1,20 +1,36 @@
-import { useQuery } from "@tanstack/react-query";
-import { useMemo, useRef, useState } from "react";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { type ComponentType, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import { Navigate, NavLink, Route, Routes, useNavigate } from "react-router";
 
-import { Dialog } from "./components/bits";
+import { Dialog, Failure, Loading } from "./components/bits";
 import { Boundary } from "./components/Boundary";
 import { Palette } from "./components/Palette";
-import { api, Refusal, token } from "./lib/api";
-import { useKeys, useRunChanges } from "./lib/hooks";
-import { zone } from "./lib/time";
+import { api, type Me } from "./lib/api";
+import { type Live, useKeys, useMe, useRunChanges } from "./lib/hooks";
+import { session } from "./lib/session";
+import { exact, zone } from "./lib/time";
 import { Compare } from "./pages/Compare";
 import { DefinitionPage, Definitions } from "./pages/Definitions";
 import { Overview } from "./pages/Overview";
 import { RunPage } from "./pages/Run";
 import { Runs } from "./pages/Runs";
+import { SignIn } from "./pages/SignIn";
 import { Tasks } from "./pages/Tasks";
 import { text } from "./strings";
+
+/** A page; those with a label stand at the top. */
+interface Place { path: string; shows: ComponentType; label?: string }
+
+const INBOX: Place = { path: "/tasks", shows: Tasks, label: text.tasks };
+const PAGES: Place[] = [
+  { path: "/", shows: Overview },
+  { path: "/runs", shows: Runs, label: text.runs },
+  { path: "/runs/:id", shows: RunPage },
+  INBOX,
+  { path: "/definitions", shows: Definitions, label: text.definitions },
+  { path: "/definitions/:name", shows: DefinitionPage },
+  { path: "/compare", shows: Compare },
+];
 
 const KEYS: [string, string][] = [
   ["Ctrl K", "go to anything"], ["j / k", "next, previous row"], ["Enter", "open"], ["/", "search"],
@@ -22,17 +38,27 @@ const KEYS: [string, string][] = [
 ];
 
 export function App() {
-  const open = useQuery({ queryKey: ["stats-gate"], queryFn: api.stats, retry: false });
-  if (open.error instanceof Refusal && open.error.status === 401) return <SignIn />;
-  return <Shell />;
+  const standing = useSyncExternalStore(session.subscribe, session.standing);
+  return standing === "in" ? <Inside /> : <SignIn refused={standing === "refused"} />;
 }
 
-function Shell() {
-  const live = useRunChanges();
+function Inside() {
+  const { me, error } = useMe();
+  if (me === undefined) return <main>{error ? <Failure error={error} /> : <Loading />}</main>;
+  // Who only answers tasks sees tasks, and nothing that would be refused.
+  return me.may.includes("viewer") ? <Watching me={me} /> : <Shell me={me} live="live" pages={[INBOX]} home="/tasks" />;
+}
+
+function Watching({ me }: { me: Me }) {
+  return <Shell me={me} live={useRunChanges()} pages={PAGES} home="/runs" />;
+}
+
+function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; home: string }) {
+  const watching = me.may.includes("viewer");
   const [palette, setPalette] = useState(false);
   const [help, setHelp] = useState(false);
   const navigate = useNavigate();
-  const tasks = useQuery({ queryKey: ["tasks", "", ""], queryFn: () => api.tasks({ limit: 200 }) });
+  const tasks = useQuery({ queryKey: ["tasks", "", ""], queryFn: () => api.tasks({ limit: 200 }), refetchInterval: 15_000 });
   const going = useRef(0);
   useKeys(useMemo(() => {
     const go = (path: string) => () => {
@@ -41,7 +67,7 @@ function Shell() {
     return {
       "mod+k": (event: KeyboardEvent) => {
         event.preventDefault();
-        setPalette(true);
+        setPalette(watching);
       },
       "?": () => setHelp(true),
       g: () => {
@@ -49,7 +75,7 @@ function Shell() {
       },
       r: go("/runs"), t: go("/tasks"), d: go("/definitions"), o: go("/"),
     };
-  }, [navigate]));
+  }, [navigate, watching]));
   const count = tasks.data?.items.length ?? 0;
   return (
     <div className="shell">
@@ -57,13 +83,14 @@ function Shell() {
         <header className="top">
           <NavLink to="/" className="brand">Treadle</NavLink>
           <nav aria-label="Pages">
-            <NavLink to="/runs">{text.runs}</NavLink>
-            <NavLink to="/tasks">{text.tasks}{count > 0 && ` ${count}`}</NavLink>
-            <NavLink to="/definitions">{text.definitions}</NavLink>
+            {pages.filter((page) => page.label !== undefined).map((page) => (
+              <NavLink key={page.path} to={page.path}>{page.label}{page.path === "/tasks" && count > 0 && ` ${count}`}</NavLink>
+            ))}
           </nav>
           <span className="grow" />
           <span className="soft nowrap wide" title="Times are shown in this zone">{zone}</span>
-          <button className="plain nowrap" onClick={() => setPalette(true)} title="Go to anything">Go to… <kbd>Ctrl K</kbd></button>
+          {watching && <button className="plain nowrap" onClick={() => setPalette(true)} title="Go to anything">Go to… <kbd>Ctrl K</kbd></button>}
+          {me.token !== null && <WhoButton me={me} />}
           <ThemeButton />
         </header>
         {live === "broken" && <div className="notice" role="status">{text.reconnecting}</div>}
@@ -71,14 +98,8 @@ function Shell() {
       <main id="main" tabIndex={-1}>
         <Boundary>
         <Routes>
-          <Route path="/" element={<Overview />} />
-          <Route path="/runs" element={<Runs />} />
-          <Route path="/runs/:id" element={<RunPage />} />
-          <Route path="/tasks" element={<Tasks />} />
-          <Route path="/definitions" element={<Definitions />} />
-          <Route path="/definitions/:name" element={<DefinitionPage />} />
-          <Route path="/compare" element={<Compare />} />
-          <Route path="*" element={<Navigate to="/runs" replace />} />
+          {pages.map((page) => <Route key={page.path} path={page.path} element={<page.shows />} />)}
+          <Route path="*" element={<Navigate to={home} replace />} />
         </Routes>
         </Boundary>
       </main>
@@ -110,16 +131,26 @@ function ThemeButton() {
   return <button className="plain" onClick={change} title={`Theme: ${theme}`}><span aria-hidden="true">◐</span><span className="hidden">Theme: {theme}. Change to {next}</span></button>;
 }
 
-function SignIn() {
-  const [given, setGiven] = useState("");
+function WhoButton({ me }: { me: Me }) {
+  const [open, setOpen] = useState(false);
+  const client = useQueryClient();
+  const leave = (): void => {
+    session.leave();
+    client.clear();
+  };
   return (
-    <main style={{ display: "grid", placeItems: "center", height: "100%" }}>
-      <form className="stack" style={{ width: "min(420px, 100%)" }} onSubmit={(event) => { event.preventDefault(); token.set(given.trim()); location.reload(); }}>
-        <h1>{text.signIn}</h1>
-        <p className="soft">{text.signInWhy} <code>{text.signInCommand}</code></p>
-        <label>Token<input type="password" autoComplete="off" value={given} onChange={(event) => setGiven(event.target.value)} /></label>
-        <button className="primary" disabled={given.trim() === ""}>{text.signIn}</button>
-      </form>
-    </main>
+    <>
+      <button className="plain nowrap" onClick={() => setOpen(true)} aria-haspopup="dialog">{me.user}</button>
+      {open && (
+        <Dialog title={me.user} onClose={() => setOpen(false)} footer={<button className="primary" onClick={leave}>{text.logOut}</button>}>
+          <p>
+            {text.roles} {me.roles.join(", ")}
+            {me.workflow !== null && <>; {text.onlyWorkflows} <code>{me.workflow}</code></>}
+          </p>
+          {!me.may.includes("operator") && <p className="soft">{text.mayLook}</p>}
+          {me.expires_at !== null && <p className="soft">{text.tokenUntil} {exact(me.expires_at)}</p>}
+        </Dialog>
+      )}
+    </>
   );
 }

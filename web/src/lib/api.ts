@@ -1,5 +1,7 @@
 // The public HTTP API, and nothing else. Shapes are those of INTERFACES.md; only what the console reads is typed.
 
+import { session } from "./session";
+
 export type Status =
   | "running" | "waiting" | "stalled" | "completed" | "failed" | "cancelled" | "partial" | "queued";
 
@@ -118,6 +120,19 @@ export interface Task {
   history: { [key: string]: Json }[];
 }
 
+/** What somebody may do here: look, steer runs, answer tasks, keep the house. */
+export type Leave = "viewer" | "operator" | "task" | "admin";
+
+export interface Me {
+  user: string;
+  roles: string[];
+  workflow: string | null;
+  token: string | null;
+  expires_at: string | null;
+  access: "open" | "tokens";
+  may: Leave[];
+}
+
 export interface Page<T> { items: T[]; next: string | null }
 
 export interface Problem {
@@ -145,22 +160,13 @@ export class Refusal extends Error {
 }
 
 const BASE = "/api/v1";
-const TOKEN = "treadle.token";
 
-export const token = {
-  get: (): string | null => sessionStorage.getItem(TOKEN),
-  set: (value: string | null): void => {
-    if (value === null) sessionStorage.removeItem(TOKEN);
-    else sessionStorage.setItem(TOKEN, value);
-  },
-};
-
-function headers(more: Record<string, string> = {}): Record<string, string> {
-  const held = token.get();
+function headers(held: string | null, more: Record<string, string> = {}): Record<string, string> {
   return held === null ? more : { ...more, Authorization: `Bearer ${held}` };
 }
 
-async function refusal(answer: Response): Promise<Refusal> {
+async function refusal(answer: Response, shown: string | null): Promise<Refusal> {
+  if (answer.status === 401) session.refused(shown);
   try {
     const said = (await answer.json()) as { code?: string; detail?: string; problems?: Problem[] };
     return new Refusal(answer.status, said.code ?? "INTERNAL", said.detail ?? answer.statusText, said.problems);
@@ -169,18 +175,18 @@ async function refusal(answer: Response): Promise<Refusal> {
   }
 }
 
-async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+async function call<T>(method: string, path: string, body?: unknown, shown: string | null = session.token()): Promise<T> {
   let answer: Response;
   try {
     answer = await fetch(BASE + path, {
       method,
-      headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }),
+      headers: headers(shown, body === undefined ? {} : { "Content-Type": "application/json" }),
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
   } catch {
     throw new Refusal(0, "UNREACHABLE", "the server does not answer; it is tried again");
   }
-  if (!answer.ok) throw await refusal(answer);
+  if (!answer.ok) throw await refusal(answer, shown);
   return (await answer.json()) as T;
 }
 
@@ -195,6 +201,9 @@ export function queryText(query: Query): string {
 const segment = encodeURIComponent;
 
 export const api = {
+  me: () => call<Me>("GET", "/me"),
+  /** Whose a token is that is not yet kept. */
+  prove: (token: string) => call<Me>("GET", "/me", undefined, token),
   runs: (query: Query) => call<Page<RunRow>>("GET", `/runs${queryText(query)}`),
   run: (id: string) => call<RunDocument>("GET", `/runs/${segment(id)}`),
   state: (id: string, at?: number) => call<Json>("GET", `/runs/${segment(id)}/state${queryText({ at })}`),
@@ -216,8 +225,9 @@ export const api = {
     call<DefinitionRow & { body: Json; input_schema?: Json }>("GET", `/definitions/${segment(name)}`),
   definitionGraph: (name: string) => call<Graph>("GET", `/definitions/${segment(name)}/graph`),
   source: async (name: string): Promise<string> => {
-    const answer = await fetch(`${BASE}/definitions/${segment(name)}/export?format=yaml`, { headers: headers() });
-    if (!answer.ok) throw await refusal(answer);
+    const shown = session.token();
+    const answer = await fetch(`${BASE}/definitions/${segment(name)}/export?format=yaml`, { headers: headers(shown) });
+    if (!answer.ok) throw await refusal(answer, shown);
     return answer.text();
   },
   deploy: (files: { path: string; text: string }[], dryRun = false) =>
@@ -264,8 +274,9 @@ export function follow(path: string, took: (frame: Frame) => void, live?: (conne
   const once = async (): Promise<void> => {
     const more: Record<string, string> = { Accept: "text/event-stream" };
     if (last !== null) more["Last-Event-ID"] = last;
-    const answer = await fetch(BASE + path, { headers: headers(more), signal: control.signal });
-    if (!answer.ok || answer.body === null) throw await refusal(answer);
+    const shown = session.token();
+    const answer = await fetch(BASE + path, { headers: headers(shown, more), signal: control.signal });
+    if (!answer.ok || answer.body === null) throw await refusal(answer, shown);
     live?.(true);
     const read = frameReader();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -286,8 +297,8 @@ export function follow(path: string, took: (frame: Frame) => void, live?: (conne
       try {
         await once();
         pause = 250;
-      } catch {
-        if (control.signal.aborted) return;
+      } catch (error) {
+        if (control.signal.aborted || (error instanceof Refusal && error.status === 401)) return;
       }
       if (ended) return;
       live?.(false);

@@ -1,8 +1,8 @@
-import { useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 import { useSearchParams } from "react-router";
 
-import { follow } from "./api";
+import { api, follow, type Leave, type Me } from "./api";
 
 /** The present, once a second, shared by everything that shows a relative time. */
 const clock = (() => {
@@ -44,10 +44,21 @@ export function useParam(name: string): [string, (value: string | null) => void]
   return [params.get(name) ?? "", set];
 }
 
+/** Who is here; read again now and then, so that a page that nobody touches notices a token that has ended. */
+export function useMe(): { me: Me | undefined; error: unknown } {
+  const found = useQuery({ queryKey: ["me"], queryFn: api.me, refetchInterval: 30_000 });
+  return { me: found.data, error: found.error };
+}
+
+/** Whether something is to be offered. The server judges again. */
+export function useMay(leave: Leave): boolean {
+  return useMe().me?.may.includes(leave) ?? false;
+}
+
 export type Live = "connecting" | "live" | "broken";
 
 /** Changes of all runs: lists and documents that show them are read again. */
-export function useRunChanges(changed?: (id: string) => void): Live {
+export function useRunChanges(): Live {
   const client = useQueryClient();
   const [live, setLive] = useState<Live>("connecting");
   useEffect(
@@ -63,14 +74,13 @@ export function useRunChanges(changed?: (id: string) => void): Live {
           void client.invalidateQueries({ queryKey: ["run", id] });
           void client.invalidateQueries({ queryKey: ["runs"] });
           void client.invalidateQueries({ queryKey: ["tasks"] });
-          changed?.(id);
         },
         (connected) => {
           setLive(connected ? "live" : "broken");
           if (connected) void client.invalidateQueries();
         },
       ),
-    [client, changed],
+    [client],
   );
   return live;
 }

@@ -4,6 +4,7 @@ import { Link, useParams } from "react-router";
 
 import { Code, Dialog, Empty, Failure, Loading } from "../components/bits";
 import { api, type Problem } from "../lib/api";
+import { useMay } from "../lib/hooks";
 import { text } from "../strings";
 import { StartDialog } from "./Start";
 import { patient } from "../lib/patient";
@@ -13,11 +14,12 @@ const GraphView = lazy(() => patient(() => import("../components/GraphView")));
 export function Definitions() {
   const found = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
   const [deploying, setDeploying] = useState(false);
+  const mayDeploy = useMay("admin");
   return (
     <div className="page">
       <div className="row">
         <h1 className="grow">{text.definitions}</h1>
-        <button className="primary" onClick={() => setDeploying(true)}>Deploy</button>
+        {mayDeploy && <button className="primary" onClick={() => setDeploying(true)}>Deploy</button>}
       </div>
       {found.error && <Failure error={found.error} />}
       {found.data?.items.length === 0 ? <Empty why={text.noDefinitions} command={text.noDefinitionsCommand} /> : (
@@ -43,14 +45,16 @@ export function DefinitionPage() {
   const source = useQuery({ queryKey: ["definition-source", name], queryFn: () => api.source(name), retry: false });
   const [starting, setStarting] = useState(false);
   const [editing, setEditing] = useState(false);
+  const mayAct = useMay("operator");
+  const mayDeploy = useMay("admin");
   if (row.data === undefined) return row.error ? <Failure error={row.error} /> : <Loading />;
   return (
     <div className="page">
       <div className="row">
         <h1 className="grow">{row.data.name} <span className="soft">{row.data.version}</span></h1>
         <Link to={`/runs?workflow=${encodeURIComponent(row.data.name)}`}>Its runs</Link>
-        {source.data !== undefined && <button onClick={() => setEditing(true)}>Mend and deploy</button>}
-        <button className="primary" onClick={() => setStarting(true)}>Start a run</button>
+        {mayDeploy && source.data !== undefined && <button onClick={() => setEditing(true)}>Mend and deploy</button>}
+        {mayAct && <button className="primary" onClick={() => setStarting(true)}>Start a run</button>}
       </div>
       <div className="facts"><span>{row.data.dialect}</span><code>{row.data.digest}</code></div>
       <section className="box" aria-label="Picture">

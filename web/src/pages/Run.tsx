@@ -7,7 +7,7 @@ import { StatusMark, StatusText } from "../components/Status";
 import { TimelineView } from "../components/TimelineView";
 import { api, follow, type ApiError, type Json, type JournalRecord, type RunDocument, type RunEvent, type TraceFrame, type TraceStep } from "../lib/api";
 import { cause, changes, duration, sentence, waitText } from "../lib/describe";
-import { useNow, useParam } from "../lib/hooks";
+import { useMay, useNow, useParam } from "../lib/hooks";
 import { clock, exact, span } from "../lib/time";
 import { patient } from "../lib/patient";
 
@@ -59,6 +59,7 @@ async function wholeJournal(id: string): Promise<JournalRecord[]> {
 
 function RunView({ run }: { run: RunDocument }) {
   const now = useNow();
+  const mayAct = useMay("operator");
   const [atText, setAt] = useParam("at");
   const [step, setStep] = useParam("step");
   const [tab, setTab] = useParam("tab");
@@ -80,7 +81,10 @@ function RunView({ run }: { run: RunDocument }) {
         <h1 className="grow" style={{ overflowWrap: "anywhere" }}>
           {run.id} <span className="soft" style={{ fontWeight: 400 }}>{sentence(run, now)}</span>
         </h1>
-        <Actions run={run} at={at} />
+        <div className="row">
+          {mayAct && <Actions run={run} at={at} />}
+          <Link to={`/compare?a=${encodeURIComponent(run.id)}`}>Compare</Link>
+        </div>
       </div>
       <Facts run={run} now={now} />
       {run.error && <ErrorBox error={run.error} />}
@@ -343,7 +347,6 @@ function Actions({ run, at }: { run: RunDocument; at: number | null }) {
       {ways(run, at, step).map((one) => (
         <button key={one.name} className={one.danger ? "danger" : ""} onClick={() => { act.reset(); setWay(one); }}>{one.name}</button>
       ))}
-      <Link to={`/compare?a=${encodeURIComponent(run.id)}`}>Compare</Link>
       {way && (
         <Dialog
           title={way.title}

@@ -7,7 +7,7 @@ import { Ago, Dialog, Empty, Failure, Loading } from "../components/bits";
 import { StatusText } from "../components/Status";
 import { api, type RunRow, type Status } from "../lib/api";
 import { cause, duration, sentence } from "../lib/describe";
-import { useKeys, useNow, useParam } from "../lib/hooks";
+import { useKeys, useMay, useNow, useParam } from "../lib/hooks";
 import { text } from "../strings";
 import { StartDialog } from "./Start";
 
@@ -23,6 +23,7 @@ export function Runs() {
   const [cursor, setCursor] = useState(0);
   const [starting, setStarting] = useState(false);
   const navigate = useNavigate();
+  const mayAct = useMay("operator");
   const query = { status, workflow, since, search, limit: 200 };
   const found = useInfiniteQuery({
     queryKey: ["runs", query],
@@ -58,7 +59,7 @@ export function Runs() {
     <div className="page">
       <div className="row">
         <h1 className="grow">{text.runs}</h1>
-        <button className="primary" onClick={() => setStarting(true)}>Start a run</button>
+        {mayAct && <button className="primary" onClick={() => setStarting(true)}>Start a run</button>}
       </div>
       <div className="row" role="search">
         <input id="search" style={{ maxWidth: 300 }} type="search" placeholder={text.search} aria-label={text.search} value={search} onChange={(e) => setSearch(e.target.value)} />
@@ -85,6 +86,7 @@ export function Runs() {
           rows={rows}
           cursor={cursor}
           chosen={chosen}
+          choosing={mayAct}
           onChoose={(id) => setChosen((old) => {
             const next = new Set(old);
             if (!next.delete(id)) next.add(id);
@@ -100,8 +102,8 @@ export function Runs() {
   );
 }
 
-function RunTable({ rows, cursor, chosen, onChoose, onOpen, onEnd }: {
-  rows: RunRow[]; cursor: number; chosen: ReadonlySet<string>; onChoose: (id: string) => void; onOpen: (id: string) => void; onEnd: () => void;
+function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd }: {
+  rows: RunRow[]; cursor: number; chosen: ReadonlySet<string>; choosing: boolean; onChoose: (id: string) => void; onOpen: (id: string) => void; onEnd: () => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const high = window.innerWidth <= PHONE ? 52 : 32;
@@ -130,6 +132,7 @@ function RunTable({ rows, cursor, chosen, onChoose, onOpen, onEnd }: {
               top={item.start}
               focused={item.index === cursor}
               chosen={chosen.has(row.id)}
+              choosing={choosing}
               onChoose={() => onChoose(row.id)}
               onOpen={() => onOpen(row.id)}
             />
@@ -140,14 +143,14 @@ function RunTable({ rows, cursor, chosen, onChoose, onOpen, onEnd }: {
   );
 }
 
-function Row({ row, top, focused, chosen, onChoose, onOpen }: {
-  row: RunRow; top: number; focused: boolean; chosen: boolean; onChoose: () => void; onOpen: () => void;
+function Row({ row, top, focused, chosen, choosing, onChoose, onOpen }: {
+  row: RunRow; top: number; focused: boolean; chosen: boolean; choosing: boolean; onChoose: () => void; onOpen: () => void;
 }) {
   const now = useNow();
   return (
     <div role="row" className="runs-grid" aria-selected={focused} style={{ position: "absolute", top, left: 0, right: 0 }}>
       <span role="cell">
-        <input type="checkbox" style={{ width: 16, minHeight: 16 }} aria-label={`Choose ${row.id}`} checked={chosen} onChange={onChoose} />
+        {choosing && <input type="checkbox" style={{ width: 16, minHeight: 16 }} aria-label={`Choose ${row.id}`} checked={chosen} onChange={onChoose} />}
       </span>
       <span role="cell">
         <a href={`/runs/${encodeURIComponent(row.id)}`} onClick={(event) => { event.preventDefault(); onOpen(); }} title={row.id}>{row.id}</a>

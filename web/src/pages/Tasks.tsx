@@ -4,8 +4,8 @@ import { Link } from "react-router";
 
 import { Ago, Code, Empty, Failure, Fold } from "../components/bits";
 import { SchemaForm } from "../components/SchemaForm";
-import { api, type Json, type Task } from "../lib/api";
-import { useNow, useParam } from "../lib/hooks";
+import { api, type Json, type Me, type Task } from "../lib/api";
+import { useMe, useNow, useParam } from "../lib/hooks";
 import { until } from "../lib/time";
 import { text } from "../strings";
 
@@ -57,6 +57,12 @@ export function Tasks() {
   );
 }
 
+/** Whether a task is for somebody; the server judges again. */
+function mayAnswer(task: Task, me: Me | undefined): boolean {
+  if (me === undefined || !me.may.includes("task")) return false;
+  return me.may.includes("admin") || task.roles.length === 0 || task.assignee === me.user || task.roles.some((role) => me.roles.includes(role));
+}
+
 function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
   const client = useQueryClient();
   const task = useQuery({ queryKey: ["tasks", "one", id], queryFn: () => api.task(id) });
@@ -72,22 +78,25 @@ function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
       if (action === "comment") setComment("");
     },
   });
+  const { me } = useMe();
   if (task.error) return <Failure error={task.error} />;
   if (task.data === undefined) return null;
   const { data } = task;
-  const going = data.status === "open" || data.status === "claimed";
+  const open = data.status === "open" || data.status === "claimed";
+  const going = open && mayAnswer(data, me);
   return (
     <section className="box" aria-label={data.title ?? data.name}>
       <header>
         <h2 className="grow">{data.title ?? data.name}</h2>
-        {data.status === "open" && <button onClick={() => act.mutate({ action: "claim" })}>Claim</button>}
-        {data.status === "claimed" && <button onClick={() => act.mutate({ action: "release" })}>Release</button>}
+        {going && data.status === "open" && <button onClick={() => act.mutate({ action: "claim" })}>Claim</button>}
+        {going && data.status === "claimed" && <button onClick={() => act.mutate({ action: "release" })}>Release</button>}
       </header>
       <div className="inside stack">
         <span className="soft">{data.description}</span>
         <span className="soft">{data.status}{data.assignee && ` by ${data.assignee}`} · made <Ago at={data.created_at} /> · run <Link to={`/runs/${encodeURIComponent(data.run)}`}>{data.run}</Link></span>
         {data.payload !== null && <Code value={data.payload} label="What it is about" />}
         {going && <SchemaForm schema={data.schema} submit="Complete" busy={act.isPending} onSubmit={(value: Json) => act.mutate({ action: "complete", body: { data: value } })} />}
+        {open && !going && <span className="soft">{text.notYours} {data.roles.join(", ")}</span>}
         {act.error && <Failure error={act.error} />}
         <History task={data} />
         {going && (
