@@ -11,7 +11,7 @@ import pytest
 from treadle.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / "operations" / "schedules.md"]
+PAGES = [ROOT / "docs" / "operations" / name for name in ("schedules.md", "deploy.md")]
 FILES = re.compile(r"```\w+ file=(\S+)\n(.*?)```", re.S)
 BLOCKS = re.compile(r"```sh run\n(.*?)```", re.S)
 
