@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, disarmed
 from treadle.kernel.values import Value, from_caller
+from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
@@ -87,6 +88,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         readonly: bool = False,
         help_others: bool = True,
         pools: Sequence[str] = (),
+        alerts: Mapping[str, Any] | None = None,
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -98,7 +100,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         self.tools = ToolRegistry()
         self.transports = Transports(self.tools)
         self.dialects = Dialects(Surroundings(self.transports.names, self.tools.declared, _finds_skill))
-        self.library = Library(self.dialects)
+        self.library = Library(self.dialects, Alerts.read(alerts or {}))
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}

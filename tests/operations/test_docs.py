@@ -11,7 +11,7 @@ import pytest
 from treadle.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / "operations" / name for name in ("schedules.md", "deploy.md")]
+PAGES = [ROOT / "docs" / "operations" / name for name in ("schedules.md", "alerts.md", "deploy.md")]
 FILES = re.compile(r"```\w+ file=(\S+)\n(.*?)```", re.S)
 BLOCKS = re.compile(r"```sh run\n(.*?)```", re.S)
 
@@ -26,8 +26,9 @@ def test_a_page_works_as_written(page: Path, tmp_path: Path, monkeypatch: pytest
     blocks = BLOCKS.findall(text)
     assert blocks
     for line in "".join(blocks).strip().splitlines():
-        program, *arguments = shlex.split(line)
+        command, _, remark = line.partition("  # exit ")
+        program, *arguments = shlex.split(command)
         assert program == "treadle"
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        assert ended.value.code == 0, line
+        assert ended.value.code == int(remark or 0), line

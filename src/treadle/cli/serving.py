@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,15 @@ async def serve(
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--alert",
+            metavar="OCCASION=WORKFLOW",
+            help="Start this when a run is failed, stalled or late (late=1h:WORKFLOW).",
+            show_default=False,
+        ),
+    ] = None,
     app: App = None,
 ) -> int:
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
@@ -77,7 +87,13 @@ async def serve(
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
 
-    engine = await cli.prepare(app, work=not no_worker, concurrency=concurrency, pools=pool or ())
+    engine = await cli.prepare(
+        app,
+        work=not no_worker,
+        concurrency=concurrency,
+        pools=pool or (),
+        alerts=_alerts(alert or ()),
+    )
     for path in deploy or ():
         engine.deploy(str(path), by=cli.user)
     options = Options(name=name, advertise=advertise, drain_s=drain_s, **door.checked())
@@ -90,6 +106,16 @@ async def serve(
     with acting(None):
         async with engine:
             return await serve(engine, options, ready)
+
+
+def _alerts(said: Sequence[str]) -> dict[str, Any]:
+    """`failed=WORKFLOW`, `stalled=WORKFLOW`, `late=1h:WORKFLOW`, as an engine takes them."""
+    found: dict[str, Any] = {}
+    for text in said:
+        occasion, _, workflow = text.partition("=")
+        after, _, late = workflow.partition(":")
+        found[occasion] = {"after": after, "workflow": late} if occasion == "late" else workflow
+    return found
 
 
 def _say(cli: Session, about: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from treadle.kernel.errors import DefinitionError, TreadleError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
+from treadle.lang import standing
+from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys
@@ -33,9 +35,12 @@ Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
 
 
 class Library(Known):
-    def __init__(self, dialects: Dialects) -> None:
+    def __init__(self, dialects: Dialects, house_alerts: Alerts = NO_ALERTS) -> None:
         super().__init__()
         self._dialects = dialects
+        # What the house starts for runs whose definitions say nothing of it; and what definitions say, by digest.
+        self._house_alerts = house_alerts
+        self._alerts: dict[str, Alerts] = {}
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
@@ -223,6 +228,15 @@ class Library(Known):
 
     def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
+
+    def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
+        """What the definition says; of runs that nobody else's run waits for, also what the house says."""
+        row = loaded.row
+        if row.digest not in self._alerts:
+            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
+            self._alerts[row.digest] = said.alerts
+        own = self._alerts[row.digest]
+        return own.over(self._house_alerts) if is_root else own
 
 
 class ByDigest:

@@ -27,7 +27,7 @@ from .yaml_text import to_yaml
 # What a definition can be exported to.
 FORMATS: Final = ("yaml", "json", "python")
 # What a definition may ask of the house, by the names that most dialects give it at the top of a text.
-STANDING: Final = ("schedule",)
+STANDING: Final = ("schedule", "alerts")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ class Dialect(ABC):
 
     def standing(self, body: Any) -> Said:
         """What it asks of the house that runs it, with the places where that stands."""
-        return {field: ((field,), body[field]) for field in STANDING if field in body}
+        said = body if isinstance(body, dict) else {}
+        return {field: ((field,), said[field]) for field in STANDING if field in said}
 
     def needs_model(self, definition: Any) -> bool:
         """Whether a run of it cannot go on without a model."""

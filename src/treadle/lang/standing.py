@@ -1,4 +1,5 @@
-"""What a definition asks of the house that runs it, whatever its dialect: when to start it (`schedule`).
+"""What a definition asks of the house that runs it, whatever its dialect: when to start it (`schedule`), whom to
+tell of a run that fails, stalls or is late (`alerts`).
 
 A dialect says where these stand in its texts (`Dialect.standing`); here they are read, and what they cannot mean
 becomes a problem at its place. They are part of the canonical body, and so of the digest.
@@ -13,6 +14,7 @@ from typing import Any
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
 
+from .alerts import NO_ALERTS, Alerts
 from .problems import Problems
 from .schedules import Schedule
 from .text import Path
@@ -24,11 +26,15 @@ Said = Mapping[str, tuple[Path, Value]]
 @dataclass(frozen=True, slots=True)
 class StandingOrders:
     schedule: Schedule | None = None
+    alerts: Alerts = NO_ALERTS
 
 
 def read(name: str, said: Said) -> StandingOrders:
     """What a workflow's definition asks for. Raises a DefinitionError whose `where` is a field."""
-    return StandingOrders(schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None)
+    return StandingOrders(
+        schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None,
+        alerts=Alerts.read(said["alerts"][1]) if "alerts" in said else NO_ALERTS,
+    )
 
 
 def check(name: str, said: Said, problems: Problems) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from treadle.kernel.errors import (
@@ -28,9 +29,11 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Frame, Receipt
-from treadle.store.protocol import Store
+from treadle.store.protocol import Store, TimerRow
 
+from . import alerts
 from .admission import Admission
+from .alerts import AlertBell
 from .answers import Answers
 from .board import Board
 from .changes import Changes, CoreDesk
@@ -113,10 +116,11 @@ class Core:
         self._mail = mail = Mail(held)
         numbers = Numbers(store)
         answers = Answers(staging, mail, store, clock=clock)
-        self._timers = timers = Timers(store, mail, held, limits)
+        self._timers = timers = Timers(store, mail, held, limits, self._is_late)
         board = Board(staging, store, numbers, clock=clock)
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
         effects = Effects(staging, mail, timers, board, children)
+        bell = AlertBell(registry, staging, mail, timers, entropy=entropy)
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, clock=clock)
         self._admission = Admission(
             store,
@@ -127,7 +131,7 @@ class Core:
             answers,
             mail,
             Gate(staging, answers, store, verify),
-            Records(staging, answers, mail, effects, registry),
+            Records(staging, answers, mail, effects, registry, bell),
             undecided,
             numbers,
             clock=clock,
@@ -184,6 +188,9 @@ class Core:
             return self._incoming.get_nowait() if timeout_s == 0 else self._incoming.get(timeout=timeout_s)
         except Empty:
             return None
+
+    def _is_late(self, row: TimerRow) -> None:
+        self._changes.add(Write(partial(alerts.late, row=row), None))
 
     # --- the loop ---
 

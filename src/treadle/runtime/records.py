@@ -5,6 +5,7 @@ from __future__ import annotations
 from treadle.kernel.model import Receipt
 from treadle.kernel.run import Step
 
+from .alerts import AlertBell
 from .answers import Answers
 from .effects import Effects
 from .hot import Hot, join_ids
@@ -24,12 +25,14 @@ class Records:
         mail: Mail,
         effects: Effects,
         registry: Registry,
+        bell: AlertBell,
     ) -> None:
         self._staging = staging
         self._answers = answers
         self._mail = mail
         self._effects = effects
         self._registry = registry
+        self._bell = bell
 
     def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
         """Stages an admitted step, with all that follows from it."""
@@ -49,6 +52,8 @@ class Records:
             self._staging.hold(hot, step.blobs)
         self._effects.apply(hot, step, item)
         self._write_row(hot, step)
+        if step.status_changed and (step.seq == 1 or step.ended or step.status == "stalled"):
+            self._bell.heed(hot, step)
         if forked or step.wants_snapshot:
             self._staging.snapshot(hot)
         elif step.ended and not hot.machine.traits.final:

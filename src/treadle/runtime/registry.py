@@ -18,6 +18,7 @@ import msgspec
 from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, encode
+from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
@@ -116,6 +117,10 @@ class Known:
         """The input of a child, as its dialect takes it."""
         return input
 
+    def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
+        """What is started when a run of a definition fails, stalls or is late."""
+        return NO_ALERTS
+
 
 class Registry:
     """Definitions by digest and name over one connection, with what is `known` here on top. With `instead`,
@@ -173,6 +178,9 @@ class Registry:
 
     def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
         return self._known.check_input(self.load(row.digest), input, options)
+
+    def alerts(self, digest: str, *, is_root: bool) -> Alerts:
+        return self._known.alerts(self.load(digest), is_root=is_root)
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import Limits
@@ -13,9 +14,15 @@ from .mail import Mail
 from .ports import Item, Own
 from .shards import Held
 
+# How the rows of runs begin that are late if they have not ended by then; they are nobody's intent.
+LATE: Final = "late:"
+
 
 class Timers:
-    def __init__(self, reads: Reads, mail: Mail, held: Held, limits: Limits) -> None:
+    def __init__(
+        self, reads: Reads, mail: Mail, held: Held, limits: Limits, late: Callable[[TimerRow], None]
+    ) -> None:
+        self._late = late
         self._held = held
         self._reads = reads
         self._mail = mail
@@ -61,7 +68,10 @@ class Timers:
         fresh = [row for row in rows if row.intent not in self._firing]
         for row in fresh:
             self._firing[row.intent] = row.run_id
-            self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
+            if row.intent.startswith(LATE):
+                self._late(row)
+            else:
+                self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
         # While fired timers wait for their commit their rows are still there: ask again after it.
         self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns, shards)
 

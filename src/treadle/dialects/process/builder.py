@@ -345,9 +345,11 @@ def process(
     description: str | None = None,
     tasks: Collection[Task] = (),
     schedule: Mapping[str, Any] | None = None,
+    alerts: Mapping[str, Any] | None = None,
 ) -> Callable[[Body], Process]:
     """Makes a process of the decorated function. `start` is the JSON Schema of the start payload;
-    `tasks` declares tasks that no step asks for; `schedule` says when it starts by itself."""
+    `tasks` declares tasks that no step asks for; `schedule` says when it starts by itself,
+    `alerts` what is started when it fails, stalls or is late."""
 
     def decorate(body: Body) -> Process:
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
@@ -370,6 +372,7 @@ def process(
             "start": None if start is None else {"schema": start},
             "retention": retention,
             "schedule": schedule,
+            "alerts": alerts,
             "tasks": builder._declared or None,
         }
         value: dict[str, Any] = {key: part for key, part in given.items() if part is not None}
