@@ -116,15 +116,10 @@ def test_three_servers_that_are_killed_at_ticks_start_each_tick_once(pg_store: s
         asked(urls, "POST", "/definitions", json={"files": [{"path": "quick.yaml", "text": QUICK}]})
         said = {"name": "s", "workflow": "quick", "every": "2s", "catch_up": "all", "overlap": "allow"}
         first = asked(urls, "POST", "/schedules", json=said)["next"][0]
-        for _ in range(2):
+        for owner in range(3):
             due = parse_instant(asked(urls, "GET", "/schedules/s")["next"][0]) / 1e9
             time.sleep(max(0, due - time.time()))
-            # Whoever owns the store goes at the very tick; another comes in its place.
-            owner = next(
-                n
-                for n, (process, url) in enumerate(servers)
-                if process.poll() is None and httpx.get(f"{url}/readyz", timeout=20).json()["shards"]["held"]
-            )
+            # One after another goes at the very tick, whoever fires the schedule among them; another comes in its place.
             gone(servers[owner][0])
             servers[owner] = serve(tmp_path, pg_store)
             urls = [url for _, url in servers]

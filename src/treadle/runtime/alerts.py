@@ -72,7 +72,7 @@ class AlertBell:
         """A run that has begun is late after a while; one that has ended is not any more."""
         batch, key = self._staging.batch, f"{LATE}{hot.no}"
         if step.seq == 1 and not step.ended:
-            batch.timers[key] = TimerRow(key, hot.no, step.at_ns + after_ns, True)
+            batch.timers[key] = TimerRow(key, hot.no, step.at_ns + after_ns, True, hot.state.id)
             self._timers.arm(step.at_ns + after_ns)
         elif step.ended and batch.timers.pop(key, None) is None:
             batch.timers_done[key] = hot.no
