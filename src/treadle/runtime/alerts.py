@@ -37,7 +37,6 @@ class AlertBell:
         staging: Staging,
         mail: Mail,
         timers: Timers,
-        *,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._registry = registry

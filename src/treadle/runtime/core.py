@@ -105,8 +105,7 @@ class Core:
         limits: Limits = LIMITS,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.store = store
-        self.limits = limits
+        self.store, self.limits = store, limits
         self._clock, self._port = clock, port
         self._elsewhere = Nowhere() if elsewhere is None else elsewhere
         self.held = held = Held.of(store)
@@ -120,7 +119,7 @@ class Core:
         board = Board(staging, store, numbers, clock=clock)
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
         effects = Effects(staging, mail, timers, board, children)
-        bell = AlertBell(registry, staging, mail, timers, entropy=entropy)
+        bell = AlertBell(registry, staging, mail, timers, entropy)
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, clock=clock)
         self._admission = Admission(
             store,
