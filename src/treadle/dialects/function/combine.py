@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from .ending import settle
@@ -18,28 +20,24 @@ async def gather(
     and is raised. `limit`: at most so many at once."""
     if limit is not None and limit < 1:
         raise ValueError("limit is a whole number from 1 on")
-    waiting = list(awaitables)
-    tasks: list[asyncio.Future[Any]] = []
-    failed: asyncio.Future[Any] | None = None
+    branches = _Branches(awaitables)
+    failure: BaseException | None = None
     try:
-        while True:
-            failed = next((task for task in tasks if task.done() and _failure(task) is not None), None)
-            if failed is not None and not return_exceptions:
-                break
-            going = [task for task in tasks if not task.done()]
-            while waiting and (limit is None or len(going) < limit):
-                going.append(_begun(waiting))
-                tasks.append(going[-1])
-            if not going:
-                return [_failure(task) or _value(task) for task in tasks]
-            await _first(going)
+        while failure is None:
+            while branches.waiting and (limit is None or branches.going < limit):
+                branches.begin()
+            if not branches.going:
+                return [_value(task) if _failure(task) is None else _failure(task) for task in branches.tasks]
+            failures = [_failure(branches.tasks[index]) for index in await branches.done()]
+            if not return_exceptions:
+                failure = next((found for found in failures if found is not None), None)
     except asyncio.CancelledError:
-        await settle(tasks)
+        await settle(branches.tasks)
         raise
     finally:
-        _unused(waiting)
-    await settle(tasks)
-    raise _failure(failed) or AssertionError("a task failed")
+        branches.close()
+    await settle(branches.tasks)
+    raise failure
 
 
 @overload
@@ -55,35 +53,61 @@ async def race(*awaitables: Awaitable[Any], **named: Awaitable[Any]) -> Any:
     names: `(name, value)`."""
     if bool(awaitables) == bool(named):
         raise TypeError("flow.race takes awaitables, or awaitables by name")
-    waiting = list(awaitables or named.values())
-    tasks: list[asyncio.Future[Any]] = []
+    branches = _Branches(awaitables or tuple(named.values()))
     try:
-        while waiting:
-            tasks.append(_begun(waiting))
-        while not any(task.done() for task in tasks):
-            await _first(tasks)
+        while branches.waiting:
+            branches.begin()
+        winner = (await branches.done())[0]
     except asyncio.CancelledError:
-        await settle(tasks)
+        await settle(branches.tasks)
         raise
     finally:
-        _unused(waiting)
-    winner = next(index for index, task in enumerate(tasks) if task.done())
-    await settle(tasks)
-    if (failure := _failure(tasks[winner])) is not None:
+        branches.close()
+    await settle(branches.tasks)
+    if (failure := _failure(branches.tasks[winner])) is not None:
         raise failure
-    value = _value(tasks[winner])
+    value = _value(branches.tasks[winner])
     return (list(named)[winner], value) if named else value
 
 
-def _begun(waiting: list[Awaitable[Any]]) -> asyncio.Future[Any]:
-    """The next one as a task."""
-    return asyncio.ensure_future(waiting.pop(0))
+class _Branches:
+    """What is awaited at once. Each branch tells once that it is done, so a branch costs the same however many others
+    there are."""
 
+    def __init__(self, awaitables: Iterable[Awaitable[Any]]) -> None:
+        self.waiting = deque(awaitables)
+        self.tasks: list[asyncio.Future[Any]] = []
+        self.going = 0
+        self._done: list[int] = []
+        self._woken: asyncio.Future[None] | None = None
 
-def _unused(awaitables: list[Awaitable[Any]]) -> None:
-    for item in awaitables:
-        if asyncio.iscoroutine(item):
-            item.close()
+    def begin(self) -> None:
+        """The next one, as a task."""
+        task = asyncio.ensure_future(self.waiting.popleft())
+        task.add_done_callback(partial(self._finished, len(self.tasks)))
+        self.tasks.append(task)
+        self.going += 1
+
+    async def done(self) -> list[int]:
+        """Those done since this was last asked, at least one: in the order of the arguments, which decides among
+        equals."""
+        if not self._done:
+            self._woken = asyncio.get_running_loop().create_future()
+            await self._woken
+        found, self._done = sorted(self._done), []
+        self.going -= len(found)
+        return found
+
+    def close(self) -> None:
+        """Nothing more is begun: a coroutine that nobody will await would say so."""
+        for item in self.waiting:
+            if asyncio.iscoroutine(item):
+                item.close()
+
+    def _finished(self, index: int, _: asyncio.Future[Any]) -> None:
+        self._done.append(index)
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
 
 def _failure(task: asyncio.Future[Any]) -> BaseException | None:
@@ -92,20 +116,3 @@ def _failure(task: asyncio.Future[Any]) -> BaseException | None:
 
 def _value(task: asyncio.Future[Any]) -> Any:
     return task.result()
-
-
-async def _first(tasks: list[asyncio.Future[Any]]) -> None:
-    """Waits until one of them is done, the order of arguments deciding among equals."""
-    done = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    for task in tasks:
-        task.add_done_callback(wake)
-    try:
-        await done
-    finally:
-        for task in tasks:
-            task.remove_done_callback(wake)

@@ -23,6 +23,7 @@ from .errors import Dropped, NotDeterministic
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+TASKS_LOOKED_AT: Final = 32
 
 
 class Numbered(Protocol):
@@ -73,7 +74,9 @@ class FlowTask(asyncio.Task[T]):
 class Loop(asyncio.AbstractEventLoop):
     def __init__(self, run: Numbered) -> None:
         self.run = run
+        # Those that are not done, and some that are: looked through when there are twice as many as were left last.
         self.tasks: list[FlowTask[Any]] = []
+        self._look_at = TASKS_LOOKED_AT
         self.generators: list[Any] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._numbers = 0
@@ -101,7 +104,9 @@ class Loop(asyncio.AbstractEventLoop):
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(outer)
-        self.tasks = [task for task in self.tasks if not task.done()]
+        if len(self.tasks) > self._look_at:
+            self.tasks = [task for task in self.tasks if not task.done()]
+            self._look_at = max(TASKS_LOOKED_AT, 2 * len(self.tasks))
 
     def put(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)
