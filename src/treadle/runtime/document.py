@@ -79,7 +79,8 @@ def show(
     document: dict[str, Any] = {
         "id": state.id,
         "workflow": state.workflow,
-        "version": _version(state, loaded, started),
+        # A run may have been sent on under another definition; one without a version has the number it was given.
+        "version": loaded.row.version or state.version,
         "digest": state.definition,
         "dialect": state.dialect,
         "key": state.key,
@@ -112,12 +113,6 @@ def show(
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
     return document
-
-
-def _version(state: RunState, loaded: Loaded, started: Mapping[str, Any]) -> str | None:
-    """The version that a run goes by: it may have been sent on under a mended definition."""
-    moved = started.get("definition") not in (None, state.definition)
-    return loaded.row.version if moved and loaded.row.version is not None else state.version
 
 
 def _input(reads: Reads, started: Mapping[str, Any]) -> Any:

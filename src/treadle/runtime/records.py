@@ -89,12 +89,9 @@ class Records:
         ):
             return
         row.status, row.working, row.reference = state.status, working, state.reference
-        row.definition, row.version, row.seq, row.updated_ns = (
-            state.definition,
-            state.version,
-            step.seq,
-            step.at_ns,
-        )
+        if row.definition != state.definition:  # it goes by the version of what it goes on under
+            row.version = self._registry.load(state.definition).row.version or row.version
+        row.definition, row.seq, row.updated_ns = state.definition, step.seq, step.at_ns
         row.ended_ns, row.error, row.retain_ns = state.ended_ns, state.error, None
         if state.ended_ns is not None and hot.machine.traits.final:
             row.retain_ns = state.ended_ns + hot.machine.retention_ns(hot.definition)

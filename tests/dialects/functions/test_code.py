@@ -368,6 +368,10 @@ async def test_a_run_that_continues_as_itself_takes_the_newest_code(tmp_path: Pa
         await engine.signal("r", "go")  # decided by the old code, which continues as the new
         await engine.signal("r", "go")
         assert await run.result(30) == "2 3"
+        assert (await run.show())["version"] == "2"
+        assert [row["version"] for row in await engine.list()] == ["2"]
+        (started,) = [record["seq"] for record in await run.journal() if record["kind"] == "started"]
+        assert (await run.show(at=started))["version"] == "1"
         assert "apply" in [record["kind"] for record in await run.journal()]
         await assert_replays(engine)
 
