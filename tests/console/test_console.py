@@ -138,6 +138,7 @@ PAGES = {
     "run": "/runs/pictured",
     "failed": "/runs/pictured-broken?step=charge",
     "tasks": "/tasks",
+    "schedules": "/schedules",
     "definitions": "/definitions",
     "definition": "/definitions/order",
     "compare": "/compare?a=pictured&b=pictured-broken",
@@ -149,6 +150,9 @@ def pictured(site: Site) -> None:
     site.start("order", id="pictured")
     site.start("order", id="pictured-broken", input={"limit": 1})
     site.start("approval", id="pictured-loan", reference="C-881")
+    site.post("/schedules", {"name": "closing", "workflow": "order", "cron": "30 2 * * *", "paused": True})
+    site.post("/schedules", {"name": "reminders", "workflow": "order", "every": "6h"})
+    site.post("/schedules/reminders/trigger")
     for id in ("pictured", "pictured-broken"):
         site.post(f"/runs/{id}/wait")
 

@@ -14,6 +14,7 @@ import { DefinitionPage, Definitions } from "./pages/Definitions";
 import { Overview } from "./pages/Overview";
 import { RunPage } from "./pages/Run";
 import { Runs } from "./pages/Runs";
+import { Schedules } from "./pages/Schedules";
 import { SignIn } from "./pages/SignIn";
 import { Tasks } from "./pages/Tasks";
 import { text } from "./strings";
@@ -28,13 +29,14 @@ const PAGES: Place[] = [
   { path: "/runs/:id", shows: RunPage },
   INBOX,
   { path: "/definitions", shows: Definitions, label: text.definitions },
+  { path: "/schedules", shows: Schedules, label: text.schedules },
   { path: "/definitions/:name", shows: DefinitionPage },
   { path: "/compare", shows: Compare },
 ];
 
 const KEYS: [string, string][] = [
   ["Ctrl K", "go to anything"], ["j / k", "next, previous row"], ["Enter", "open"], ["/", "search"],
-  ["g r", "runs"], ["g t", "tasks"], ["g d", "definitions"], ["g o", "overview"], ["?", "this help"],
+  ["g r", "runs"], ["g t", "tasks"], ["g d", "definitions"], ["g s", "schedules"], ["g o", "overview"], ["?", "this help"],
 ];
 
 export function App() {
@@ -73,7 +75,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
       g: () => {
         going.current = Date.now();
       },
-      r: go("/runs"), t: go("/tasks"), d: go("/definitions"), o: go("/"),
+      r: go("/runs"), t: go("/tasks"), d: go("/definitions"), s: go("/schedules"), o: go("/"),
     };
   }, [navigate, watching]));
   const count = tasks.data?.items.length ?? 0;

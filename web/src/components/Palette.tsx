@@ -12,6 +12,7 @@ const PAGES: Choice[] = [
   { label: "Waiting runs", about: "", go: "/runs?status=waiting" },
   { label: "Tasks", about: "g t", go: "/tasks" },
   { label: "Definitions", about: "g d", go: "/definitions" },
+  { label: "Schedules", about: "g s", go: "/schedules" },
   { label: "Overview", about: "g o", go: "/" },
   { label: "Compare two runs", about: "", go: "/compare" },
 ];

@@ -133,6 +133,27 @@ export interface Me {
   may: Leave[];
 }
 
+/** When a schedule starts runs, and what it does about those that are missed or still going on. */
+export interface ScheduleFields {
+  cron?: string;
+  every?: string;
+  at?: string;
+  timezone?: string;
+  overlap?: string;
+  catch_up?: string;
+  paused?: boolean;
+}
+
+export interface Schedule extends ScheduleFields {
+  name: string;
+  workflow: string;
+  input: Json;
+  paused: boolean;
+  next: string[];
+  last: { tick: string; at: string; outcome: string; run?: string; status?: Status | null } | null;
+  origin: string | null;
+}
+
 export interface Page<T> { items: T[]; next: string | null }
 
 export interface Problem {
@@ -237,6 +258,12 @@ export const api = {
   task: (id: string) => call<Task>("GET", `/tasks/${segment(id)}`),
   taskAct: (id: string, action: string, body: object = {}) =>
     call<Task>("POST", `/tasks/${segment(id)}/${action}`, body),
+  schedules: () => call<Page<Schedule>>("GET", "/schedules"),
+  scheduleAdd: (body: ScheduleFields & { name: string; workflow: string; input?: Json }) => call<Schedule>("POST", "/schedules", body),
+  schedulePreview: (body: ScheduleFields) => call<{ next: string[] }>("POST", "/schedules/preview", body),
+  scheduleChange: (name: string, body: ScheduleFields) => call<Schedule>("PATCH", `/schedules/${segment(name)}`, body),
+  scheduleRemove: (name: string) => call<Json>("DELETE", `/schedules/${segment(name)}`),
+  scheduleTrigger: (name: string) => call<RunDocument>("POST", `/schedules/${segment(name)}/trigger`),
   servers: () => call<Page<{ [key: string]: Json }>>("GET", "/servers"),
   workers: () => call<Page<{ [key: string]: Json }>>("GET", "/workers"),
   stats: () => call<{ runs: Record<string, number> }>("GET", "/stats"),

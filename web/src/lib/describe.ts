@@ -1,6 +1,6 @@
 // The answer before the click: why a run is where it is, in one sentence.
 
-import type { ApiError, Json, RunDocument, RunRow, Wait } from "./api";
+import type { ApiError, Json, RunDocument, RunRow, ScheduleFields, Wait } from "./api";
 import { span, until } from "./time";
 
 export function cause(error: ApiError | null): string {
@@ -71,4 +71,11 @@ function isMap(value: Json | undefined): value is { [key: string]: Json } {
 
 function same(one: Json | undefined, other: Json | undefined): boolean {
   return one === other || JSON.stringify(one) === JSON.stringify(other);
+}
+
+/** When a schedule starts runs, in words. */
+export function whenText(schedule: ScheduleFields): string {
+  if (schedule.every !== undefined) return `every ${schedule.every}`;
+  if (schedule.cron !== undefined) return `${schedule.cron} (${schedule.timezone ?? "UTC"})`;
+  return `once, ${schedule.at ?? "at no time"}`;
 }
