@@ -13,6 +13,7 @@ export const text = {
   removeAbout: "No more runs are started. Those that are there go on.",
   previewEmpty: "Say when, and the next runs are shown here.",
   noJson: "This is no JSON.",
+  mendAbout: "The run goes on under this definition from where it stopped; what is settled is not done again. What others start stays as it is.",
   members: "Servers",
   overview: "Overview",
   compare: "Compare",

@@ -60,6 +60,9 @@ class Retry(Body):
     value: Any = None
     fail: str | None = None
     definition: str | None = None
+    # The mended definition itself, for this run alone: nothing is deployed.
+    files: list[File] | None = None
+    main: str | None = None
     budget: Any = None
 
 

@@ -81,15 +81,15 @@ export function Loading() {
   return <div className="soft" role="status">{late ? "Loading…" : ""}</div>;
 }
 
-export function Dialog({ title, onClose, children, footer }: {
-  title: string; onClose: () => void; children: React.ReactNode; footer?: React.ReactNode;
+export function Dialog({ title, onClose, children, footer, wide = false }: {
+  title: string; onClose: () => void; children: React.ReactNode; footer?: React.ReactNode; wide?: boolean;
 }) {
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     ref.current?.showModal();
   }, []);
   return (
-    <dialog ref={ref} onClose={onClose} aria-label={title}>
+    <dialog ref={ref} onClose={onClose} aria-label={title} className={wide ? "wide" : ""}>
       <div className="inside">
         <h2>{title}</h2>
         {children}

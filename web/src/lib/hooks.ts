@@ -25,6 +25,16 @@ export function useNow(): number {
   return useSyncExternalStore(clock.subscribe, clock.get);
 }
 
+/** A value once it has not changed for a while: what people type is not asked about letter by letter. */
+export function useSettled<T>(value: T, ms: number): T {
+  const [settled, setSettled] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), ms);
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return settled;
+}
+
 /** One value of the address: whoever gets the address sees the same. */
 export function useParam(name: string): [string, (value: string | null) => void] {
   const [params, setParams] = useSearchParams();

@@ -3,7 +3,8 @@ import { Suspense, lazy, useState } from "react";
 import { Link, useParams } from "react-router";
 
 import { Code, Dialog, Empty, Failure, Loading } from "../components/bits";
-import { api, type Problem } from "../lib/api";
+import { SourceEditor, useProblems } from "../components/SourceEditor";
+import { api } from "../lib/api";
 import { useMay } from "../lib/hooks";
 import { text } from "../strings";
 import { StartDialog } from "./Start";
@@ -74,38 +75,20 @@ function DeployDialog({ onClose, text: given = "", path: named = "flow.yaml" }: 
   const [source, setSource] = useState(given);
   const [path, setPath] = useState(named);
   const client = useQueryClient();
-  const files = [{ path, text: source }];
-  const check = useQuery({
-    queryKey: ["check", path, source],
-    queryFn: () => api.deploy(files, true),
-    enabled: source.trim() !== "",
-    placeholderData: (old) => old,
-  });
+  const file = { path, text: source };
+  const { problems, error } = useProblems(file);
   const deploy = useMutation({
-    mutationFn: () => api.deploy(files),
+    mutationFn: () => api.deploy([file]),
     onSuccess: () => {
       void client.invalidateQueries();
       onClose();
     },
   });
   return (
-    <Dialog title="Deploy a definition" onClose={onClose} footer={<button className="primary" disabled={deploy.isPending || source.trim() === ""} onClick={() => deploy.mutate()}>Deploy</button>}>
+    <Dialog wide title="Deploy a definition" onClose={onClose} footer={<button className="primary" disabled={deploy.isPending || source.trim() === ""} onClick={() => deploy.mutate()}>Deploy</button>}>
       <label>File name<input type="text" value={path} onChange={(event) => setPath(event.target.value)} /></label>
-      <label>YAML<textarea rows={16} value={source} onChange={(event) => setSource(event.target.value)} spellCheck={false} /></label>
-      <Problems found={check.data?.problems ?? []} />
+      <SourceEditor value={source} onChange={setSource} problems={problems} error={error} />
       {deploy.error && <Failure error={deploy.error} />}
     </Dialog>
-  );
-}
-
-function Problems({ found }: { found: Problem[] }) {
-  return (
-    <div role="status">
-      {found.map((problem, n) => (
-        <div key={n} className={problem.severity === "error" ? "s-failed" : "s-stalled"}>
-          line {problem.line ?? "?"}: {problem.message} {problem.hint && <em>{problem.hint}</em>}
-        </div>
-      ))}
-    </div>
   );
 }

@@ -10,9 +10,11 @@ import { cause, changes, duration, sentence, waitText } from "../lib/describe";
 import { useMay, useNow, useParam } from "../lib/hooks";
 import { clock, exact, span } from "../lib/time";
 import { patient } from "../lib/patient";
+import { MendDialog } from "./Mend";
 
 const GraphView = lazy(() => patient(() => import("../components/GraphView")));
 const TERMINAL = new Set(["completed", "failed", "cancelled", "partial"]);
+const MENDED = new Set(["playbook", "process", "agent"]);
 const TABS = ["events", "state", "journal", "transcript", "children", "input"] as const;
 
 export function RunPage() {
@@ -331,6 +333,9 @@ function ways(run: RunDocument, at: number | null, step: string): Way[] {
 
 function Actions({ run, at }: { run: RunDocument; at: number | null }) {
   const [step] = useParam("step");
+  // A mended definition brings code, so it needs who may deploy. Code that is deployed as such is not mended here.
+  const mayMend = useMay("admin") && (run.status === "failed" || run.status === "stalled") && MENDED.has(run.dialect);
+  const [mending, setMending] = useState(false);
   const [way, setWay] = useState<Way | null>(null);
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -347,6 +352,8 @@ function Actions({ run, at }: { run: RunDocument; at: number | null }) {
       {ways(run, at, step).map((one) => (
         <button key={one.name} className={one.danger ? "danger" : ""} onClick={() => { act.reset(); setWay(one); }}>{one.name}</button>
       ))}
+      {mayMend && <button onClick={() => setMending(true)}>Mend and retry</button>}
+      {mending && <MendDialog run={run} onClose={() => setMending(false)} />}
       {way && (
         <Dialog
           title={way.title}

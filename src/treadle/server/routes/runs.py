@@ -217,10 +217,16 @@ async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> 
     """Moves a stalled or failed run on."""
     engine = engine_of(request)
     how = {} if body is None else body.model_dump(by_alias=True, exclude_unset=True)
-    if len(how.keys() - {"value", "budget"}) > 1:
+    if len(how.keys() - {"value", "budget", "main"}) > 1:
         raise Refused(
-            "INPUT_INVALID", "give one of from, input, skip, fail, definition", where=", ".join(sorted(how))
+            "INPUT_INVALID",
+            "give one of from, input, skip, fail, definition, files",
+            where=", ".join(sorted(how)),
         )
+    main = how.pop("main", None)
+    if body is not None and body.files is not None:
+        del how["files"]
+        how["definition"] = await request.app.state.bundles.main(body.files, main, actor_of(request))
     return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 
