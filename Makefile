@@ -8,7 +8,7 @@ WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all replay-deps check sim kills programs bench web browser serve fmt clean
+.PHONY: help demo test test-all replay-deps check sim kills programs chaos bench web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -19,6 +19,7 @@ help:
 	@echo "make sim    1,000 seeds of the fault simulator"
 	@echo "make kills  200 kills of owners and guests on one store"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
+	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
 	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
@@ -56,6 +57,12 @@ kills: $(READY)
 
 programs: $(READY)
 	@TREADLE_PROGRAMS=1000 $(BIN)/python -m pytest -q tests/dialects/functions/test_programs.py
+
+# For as long as one likes: make chaos CHAOS_S=3600 CHAOS_SEED=7
+CHAOS_S ?= 60
+CHAOS_SEED ?= 20261115
+chaos: $(READY)
+	@$(BIN)/python -m tests.chaos.chaos --seconds $(CHAOS_S) --seed $(CHAOS_SEED)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/compare.py $(BENCH)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +24,13 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+if house := os.environ.get("TREADLE_HOUSE"):
+    # All engines of these tests on PostgreSQL, their work done by a worker behind a carrier.
+    sys.path.insert(0, str(Path(__file__).parent))
+    import far_house
+
+    far_house.install(house)
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +58,28 @@ def pg_store(pg_uri: str) -> Iterator[str]:
     yield f"{pg_uri}&options=-csearch_path%3D{schema}"
     with psycopg.connect(pg_uri, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture(scope="session")
+def nats_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A NATS server with JetStream of this session, for whoever works over it."""
+    folder = tmp_path_factory.mktemp("nats-bus")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
+    command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "the NATS server did not start"
+                time.sleep(0.02)
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait(10)

@@ -1,20 +1,28 @@
-"""Every check on every bus. Another one is one more entry of BUSES."""
+"""Every check on every bus. Another one is one more `Post`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from treadle import Engine
+from treadle.bus.carrier import Carrier
+from treadle.bus.far import FarBus, Relay
 from treadle.bus.hatch import Hatch
 from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import Bus
+from treadle.bus.protocol import Bus, Taken
+from treadle.bus.seal import Seal
 from treadle.server.app import create_app
 from treadle.server.workers import Workers
+from treadle.store.open import open_store
 from treadle.testing import bus_conformance
 from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
 
@@ -53,6 +61,9 @@ class LocalPost:
     def worker(self, name: str) -> Bus:
         return self.hatch.of(name)
 
+    async def lose(self) -> None:
+        """There is nothing between this owner and its workers."""
+
     def pass_time(self, seconds: float) -> None:
         self._clock.time_ns += int(seconds * 1e9)
 
@@ -90,12 +101,127 @@ async def http() -> AsyncIterator[Post]:
             await post.close()
 
 
-BUSES: dict[str, Callable[[], AbstractAsyncContextManager[Post]]] = {"local": local, "http": http}
+class Quiet:
+    """A far worker, asked once everything that the owner said is on its way: checks expect it to be there at once."""
+
+    def __init__(self, post: FarPost, bus: FarBus) -> None:
+        self._post = post
+        self._bus = bus
+
+    async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
+        self._post.offers.expire()
+        await self._post.relay.flush()
+        return await self._bus.take(pools, limit, wait_s=wait_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
 
 
-@pytest.mark.parametrize("bus", BUSES)
+class FarPost(LocalPost):
+    """The local bus behind a relay; workers come over a carrier of their own."""
+
+    def __init__(self, carrier: Callable[[], Carrier], empty: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._carrier = carrier
+        self._empty = empty
+        self._made: list[FarBus] = []
+        self._relay_to(carrier())
+
+    def _relay_to(self, carrier: Carrier) -> None:
+        self._own = carrier
+        self.relay = Relay(
+            self.hatch, carrier, Seal(KEY), shards=lambda: {0}, shard_of=lambda run: 0, patience_s=0
+        )
+        self._running = asyncio.ensure_future(self.relay.run())
+
+    def worker(self, name: str) -> Bus:
+        bus = FarBus(self._carrier(), name, Seal(KEY).key_of(name), declined_s=0)
+        self._made.append(bus)
+        return Quiet(self, bus)
+
+    async def restart(self) -> None:
+        await self._stop()
+        await super().restart()
+        self._relay_to(self._carrier())
+
+    async def lose(self) -> None:
+        await self._empty()
+
+    async def _stop(self) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self._own.close()
+
+    async def close(self) -> None:
+        await self._stop()
+        for bus in self._made:
+            await bus.close()
+
+
+@asynccontextmanager
+async def postgres(pg_store: str) -> AsyncIterator[Post]:
+    from treadle.bus.postgres import PostgresCarrier
+
+    async def empty() -> None:
+        async with await psycopg.AsyncConnection.connect(pg_store, autocommit=True) as connection:
+            await connection.execute("TRUNCATE work_tickets, work_letters, work_answers, work_members")
+
+    post = FarPost(lambda: PostgresCarrier(pg_store), empty)
+    try:
+        yield post
+    finally:
+        await post.close()
+        await empty()
+
+
+@asynccontextmanager
+async def nats(url: str) -> AsyncIterator[Post]:
+    from treadle.bus.nats import NatsCarrier
+    from treadle.bus.nats_client import connected
+
+    space = secrets.token_hex(4)
+
+    async def empty() -> None:
+        client = await connected(url)
+        streams = client.jetstream()
+        for info in await streams.streams_info():
+            if space in str(info.config.name):
+                await streams.delete_stream(str(info.config.name))
+        await client.close()
+
+    post = FarPost(lambda: NatsCarrier(url, space), empty)
+    try:
+        yield post
+    finally:
+        await post.close()
+        await empty()
+
+
+@pytest.fixture(scope="module")
+def pg_work(pg_uri: str) -> str:
+    """One store for all checks: each leaves its tables empty."""
+    with psycopg.connect(pg_uri, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA work_bus")
+    address = f"{pg_uri}&options=-csearch_path%3Dwork_bus"
+    open_store(address).close()
+    return address
+
+
+@pytest.fixture(params=["local", "http", "postgres", "nats"])
+def make(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextManager[Post]]:
+    if request.param == "postgres":
+        address = request.getfixturevalue("pg_work")
+        return lambda: postgres(address)
+    if request.param == "nats":
+        address = request.getfixturevalue("nats_bus")
+        return lambda: nats(address)
+    return local if request.param == "local" else http
+
+
 @pytest.mark.parametrize(
     "check", bus_conformance.CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
 )
-async def test_a_bus_keeps_its_promises(bus: str, check: Check) -> None:
-    await check(BUSES[bus])
+async def test_a_bus_keeps_its_promises(
+    make: Callable[[], AbstractAsyncContextManager[Post]], check: Check
+) -> None:
+    await check(make)

@@ -20,6 +20,7 @@ from .messages import settling_from_value, settling_value, told_from_value, told
 from .protocol import (
     NOT_HANDED_OUT,
     Can,
+    Handed,
     Noted,
     Owner,
     Refusal,
@@ -99,6 +100,11 @@ class Hatch:
                 await _first(min(left, LOOK_S), woken, self._closed)
         finally:
             end()
+
+    def claim(self, worker: str, intents: Sequence[str]) -> tuple[list[Handed], list[str]]:
+        """Named work, for a worker that has a ticket for it; and what of it this worker has declined."""
+        self.bus.expire()
+        return ([], []) if self._closed.is_set() else self.bus.claim(worker, intents)
 
     def renew(self, worker: str, leases: Sequence[str]) -> list[str]:
         self.bus.expire()

@@ -17,17 +17,14 @@ from treadle.kernel.values import Value, decode, digest_bytes, encode
 from treadle.kernel.values import digest as digest_of
 from treadle.store.protocol import DefinitionRow
 
+from .carrier import Away
 from .messages import convert, handed_from_value, settling_value, told_value
-from .protocol import Noted, Settled, Settling, Taken, Told
+from .protocol import Handed, Noted, Settled, Settling, Taken, Told
 
 CBOR: Final = "application/cbor"
 PREFIX: Final = "/api/v1"
 # A request that is not a long poll.
 ANSWER_S: Final = 30.0
-
-
-class Away(Exception):
-    """No server answers now."""
 
 
 class Refused(TreadleError):
@@ -53,6 +50,7 @@ class HttpBus:
         self._servers = [url.rstrip("/") for url in servers]
         self._worker = worker
         self._about = dict(about or {})
+        self.go_on: dict[str, Any] = {}
         headers = {"Accept": CBOR}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -66,7 +64,9 @@ class HttpBus:
     # --- work ---
 
     async def register(self, **more: Value) -> None:
-        await self._post("register", {**self._about, **more})
+        """`go_on` is then how the server would have us go on."""
+        answer = await self._post("register", {**self._about, **more})
+        self.go_on = dict(answer.get("bus", {}))
 
     async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
         about = {key: value for key, value in self._about.items() if key != "pools"}
@@ -106,6 +106,11 @@ class HttpBus:
         if digest_of(said) != digest:
             raise InputInvalid(f"the server gave another definition for {digest}")
         return row
+
+    async def secret(self, work: Handed, name: str) -> str | dict[str, str] | None:
+        asked: dict[str, Value] = {"intent": work.work.intent.id, "lease": work.lease, "names": [name]}
+        found: str | dict[str, str] | None = (await self._post("secrets", asked))["secrets"].get(name)
+        return found
 
     # --- requests ---
 

@@ -11,10 +11,11 @@ is offered again (`again`) when there is room.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from threading import Lock
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,56 +23,17 @@ from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
+from .entries import NEVER_NS, OTHERS, RESIDENT, Resident
+from .entries import WorkEntry as _Entry
+from .entries import WorkQueue as _Queue
 from .protocol import DEFAULT_POOL, Can, Handed
 from .seal import Seal
 
-NEVER_NS: Final = 2**63 - 1
 # How far a worker looks past work that it cannot do.
 LOOK_MAX: Final = 256
 # Entries of a queue that are gone and not skipped yet.
 GONE_MAX: Final = 1_000
-# The lane of work that is nothing for the resident.
-OTHERS: Final = ""
-RESIDENT: Final = "resident"
-
 Standing = Literal["held", "late", "lost", "unknown"]
-
-
-class Resident(Protocol):
-    """The worker in the same process."""
-
-    def lane_of(self, work: Work) -> str:
-        """The lane on which it would do this; `OTHERS` if that is nothing for it."""
-        ...
-
-    def offered(self, lanes: dict[str, int]) -> None:
-        """So much new work waits in its lanes."""
-        ...
-
-    def revoked(self, intents: Sequence[str]) -> None: ...
-
-
-class _Queue(msgspec.Struct, eq=False):
-    pool: str
-    lane: str
-    entries: deque[_Entry] = msgspec.field(default_factory=deque)
-    # How many of the entries wait; the others are gone and will be skipped.
-    waiting: int = 0
-    # How many the resident has in hand.
-    held: int = 0
-
-
-class _Entry(msgspec.Struct, eq=False):
-    work: Work
-    queue: _Queue
-    number: int
-    waits: bool = True
-    attempt: int = 0
-    worker: str = ""
-    lease: str = ""
-    expires_ns: int = NEVER_NS
-    # Who cannot do it, and why.
-    declined: dict[str, str] = {}
 
 
 class LocalBus:
@@ -99,6 +61,8 @@ class LocalBus:
         self._lanes: dict[str, list[_Queue]] = {}
         self._leases: dict[str, _Entry] = {}
         self._seal = Seal()
+        # What came to wait, for a relay to other machines; None where there is none.
+        self._fresh: deque[_Entry] | None = None
         self._beyond: dict[str, dict[str, None]] = {}
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
@@ -167,6 +131,8 @@ class LocalBus:
         entry = self._entries[id] = _Entry(work, queue, self._number)
         queue.entries.append(entry)
         queue.waiting += 1
+        if self._fresh is not None:
+            self._fresh.append(entry)
         return True
 
     def _queue(self, pool: str, lane: str) -> _Queue:
@@ -201,13 +167,12 @@ class LocalBus:
         entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
         (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
         entry.queue.waiting += 1
+        if self._fresh is not None:
+            self._fresh.append(entry)
 
     def _tell(self, back: Sequence[_Entry]) -> None:
         """Work came back into the queues."""
-        lanes: dict[str, int] = {}
-        for entry in back:
-            lanes[entry.queue.lane] = lanes.get(entry.queue.lane, 0) + 1
-        self._announce(lanes)
+        self._announce(Counter(entry.queue.lane for entry in back))
 
     # --- the resident's side ---
 
@@ -349,21 +314,56 @@ class LocalBus:
     def take(
         self, worker: str, pools: Collection[str], limit: int, can: Can = lambda work: True
     ) -> list[Handed]:
-        expires = self._clock.now_ns() + self._lease_ns
         taken: list[Handed] = []
         room: list[str] = []
         with self._lock:
             for entry in self._next(worker, pools, limit, can):
-                entry.waits, entry.worker = False, worker
-                entry.attempt += 1
-                entry.lease, entry.expires_ns = self._seal.lease(entry.work.intent.id, worker), expires
-                entry.queue.waiting -= 1
-                self._leases[entry.lease] = entry
-                taken.append(Handed(entry.work, entry.attempt, entry.lease, self._lease_ns / 1e9))
+                taken.append(self._hand(entry, worker))
                 room += self._room(entry.queue)
         if room:
             self._again(room)
         return taken
+
+    def _hand(self, entry: _Entry, worker: str) -> Handed:
+        entry.waits, entry.worker = False, worker
+        entry.attempt += 1
+        entry.lease = self._seal.lease(entry.work.intent.id, worker)
+        entry.expires_ns = self._clock.now_ns() + self._lease_ns
+        entry.queue.waiting -= 1
+        self._leases[entry.lease] = entry
+        return Handed(entry.work, entry.attempt, entry.lease, self._lease_ns / 1e9)
+
+    # --- a relay's side ---
+
+    def gather_fresh(self) -> None:
+        """From now on what comes to wait is remembered until `fresh` is asked; what waits already, too."""
+        with self._lock:
+            self._fresh = deque((e for e in self._entries.values() if e.waits), maxlen=self._queue_max)
+
+    def fresh(self) -> list[tuple[str, str, str, int]]:
+        """What came to wait since the last time, and still does: run, intent, pool, attempts."""
+        with self._lock:
+            gathered, self._fresh = self._fresh, deque(maxlen=self._queue_max)
+            return [entry.ticket for entry in gathered or () if entry.waits]
+
+    def still_waiting(self, pools: Collection[str], limit: int) -> list[tuple[str, str, str, int]]:
+        """What waits in these pools, and somebody can do."""
+        with self._lock:
+            found = (e for e in self._entries.values() if e.waits and e.queue.pool in pools)
+            return [e.ticket for e in islice(found, limit) if e.work.intent.id not in self._undoable]
+
+    def claim(self, worker: str, intents: Sequence[str]) -> tuple[list[Handed], list[str]]:
+        """Those of these that wait, the oldest first; and those that this worker cannot do."""
+        room: list[str] = []
+        with self._lock:
+            found = [e for e in map(self._entries.get, intents) if e is not None and e.waits]
+            mine = sorted((e for e in found if worker not in e.declined), key=lambda e: e.number)
+            taken = [self._hand(entry, worker) for entry in mine]
+            for entry in mine:
+                room += self._room(entry.queue)
+        if room:
+            self._again(room)
+        return taken, [e.work.intent.id for e in found if worker in e.declined]
 
     def _next(self, worker: str, pools: Collection[str], limit: int, can: Can) -> Iterator[_Entry]:
         """The oldest work that this worker can do, of all its queues; it leaves them."""

@@ -20,6 +20,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Work
+from treadle.store.protocol import DefinitionRow
 
 # The pool of work that asks for none.
 DEFAULT_POOL: Final = "default"
@@ -125,6 +126,32 @@ class Bus(Protocol):
     async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
         """Gives work back. With a reason this worker cannot do it, and does not get it again."""
         ...
+
+
+class FarSide(Bus, Protocol):
+    """A bus to owners elsewhere; everything may say that they are `Away`."""
+
+    async def register(self, **more: Value) -> None:
+        """Says that this worker is there, and what has changed about it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Goods(Protocol):
+    """Where a worker gets what its work refers to, and puts what its receipts do."""
+
+    async def blob(self, digest: str) -> bytes: ...
+
+    async def put_blob(self, digest: str, body: bytes) -> None: ...
+
+    async def definition(self, digest: str) -> DefinitionRow: ...
+
+    async def secret(self, work: Handed, name: str) -> str | dict[str, str] | None:
+        """A secret for work in hand, from its owner; None if it has none for that."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class Owner(Protocol):

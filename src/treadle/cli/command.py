@@ -84,6 +84,15 @@ App = Annotated[
     ),
 ]
 
+Apps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--app",
+        metavar="FILE:ATTR",
+        help="Code that is needed: an application, a builder, functions. Repeat it for several.",
+        show_default=False,
+    ),
+]
 
 Actor = Annotated[
     str | None, typer.Option("--user", metavar="USER", help="Who does this; recorded.", show_default=False)

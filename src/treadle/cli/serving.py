@@ -10,7 +10,7 @@ import typer
 
 from treadle.kernel.errors import TreadleError
 
-from .command import HOUSE, App, Commands, Session
+from .command import HOUSE, Apps, Commands, Session
 from .doors import PLAIN, Door
 from .output import Usage
 
@@ -20,6 +20,17 @@ Pools = Annotated[
     list[str] | None, typer.Option("--pool", envvar="TREADLE_POOL", help="Work of these pools only.")
 ]
 
+Bus = Annotated[
+    str | None,
+    typer.Option(
+        "--bus",
+        metavar="memory|postgres|nats://…",
+        envvar="TREADLE_BUS",
+        help="What carries work to workers, besides HTTP. Default: postgres for a store there, else memory.",
+        show_default=False,
+    ),
+]
+
 
 @commands(
     examples=[
@@ -27,6 +38,7 @@ Pools = Annotated[
         "treadle serve --port 0 --json",
         "treadle serve --store sqlite:////var/lib/treadle/treadle.db --deploy flows/",
         "treadle serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
+        "treadle serve --store postgresql://db/treadle --bus nats://127.0.0.1:4222 --no-worker",
     ]
 )
 async def serve(
@@ -53,6 +65,7 @@ async def serve(
         int, typer.Option("--concurrency", min=1, envvar="TREADLE_CONCURRENCY", help="Work at once.")
     ] = 1_000,
     pool: Pools = None,
+    bus: Bus = None,
     deploy: Annotated[
         list[Path] | None,
         typer.Option("--deploy", metavar="PATH", help="Deploy this first.", show_default=False),
@@ -70,14 +83,17 @@ async def serve(
             show_default=False,
         ),
     ] = None,
-    app: App = None,
+    app: Apps = None,
 ) -> int:
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
     from treadle.host.acting import acting
     from treadle.lang.duration import parse_duration
     from treadle.store.open import shown
 
+    from .loading import attach
+
     try:
+        from treadle.server.carrying import bus_for
         from treadle.server.serving import Options, serve
     except ModuleNotFoundError as error:
         raise Usage(f"serve needs {error.name}: pip install 'treadle[server]'") from error
@@ -87,19 +103,22 @@ async def serve(
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
 
+    carried = bus_for(cli.store, bus)
     engine = await cli.prepare(
-        app,
         work=not no_worker,
         concurrency=concurrency,
         pools=pool or (),
         alerts=_alerts(alert or ()),
     )
+    for code in app or ():
+        attach(engine, code)
     for path in deploy or ():
         engine.deploy(str(path), by=cli.user)
-    options = Options(name=name, advertise=advertise, drain_s=drain_s, **door.checked())
+    options = Options(name=name, advertise=advertise, drain_s=drain_s, bus=carried, **door.checked())
 
     def ready(url: str, name: str, access: str) -> None:
-        about = {"store": shown(engine.store_url), "bus": "memory", "worker": not no_worker, "access": access}
+        about = {"store": shown(engine.store_url), "bus": shown(carried), "worker": not no_worker}
+        about["access"] = access
         _say(cli, {"url": url, "name": name, **about})
 
     # What a server does by itself nobody did; whoever asks it for something says who they are.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.kernel.errors import TreadleError
+from treadle.lang.pools import is_pool
 
-from .command import HOUSE, App, Commands, Session
+from .command import HOUSE, Apps, Commands, Session
 from .output import Usage
 
 if TYPE_CHECKING:
-    from treadle.bus.http import HttpBus
     from treadle.server.remote import RemoteWorker
 
 commands = Commands(HOUSE)
@@ -55,20 +54,32 @@ class Member:
         ),
     ] = None
 
-    def checked(self) -> tuple[list[str], list[str], str, str | None]:
-        """Servers, pools, name and token."""
-        if not self.server:
-            raise Usage("say whose work to do: --server URL")
+    bus: Annotated[
+        str | None,
+        typer.Option(
+            "--bus",
+            metavar="nats://…",
+            envvar="TREADLE_BUS",
+            help="Take work from here. Default: as the server says, or the store's database.",
+            show_default=False,
+        ),
+    ] = None
+
+    def checked(self, store: str) -> tuple[list[str], list[str], str, str | None]:
+        """Servers (none: the store), pools, name and token."""
+        servers = self.server or []
+        if not servers and not store.startswith(("postgresql://", "postgres://")):
+            raise Usage("say whose work to do: --server URL, or --store postgresql://…")
         pools = self.pool or ["default"]
         for word in pools:
-            if not re.fullmatch(r"[a-z0-9_-]{1,64}", word):
+            if not is_pool(word):
                 raise Usage(f"--pool: {word!r} is no name of a pool; use 1 to 64 of a-z, 0-9, _ and -")
         try:
             token = self.token_file.read_text("utf-8").strip() if self.token_file else None
         except OSError as error:
             raise Usage(f"--token-file: {error.strerror}: {self.token_file}") from error
         name = self.name or f"{socket.gethostname()}-{os.getpid()}"
-        return self.server, pools, name, token or os.environ.get("TREADLE_TOKEN")
+        return servers, pools, name, token or os.environ.get("TREADLE_TOKEN")
 
 
 @commands(
@@ -76,6 +87,7 @@ class Member:
         "treadle worker --server http://127.0.0.1:8420",
         "treadle worker --server http://10.0.0.5:8420 --pool gpu --concurrency 4",
         "treadle worker --server http://127.0.0.1:8420 --app app.py --secrets .env",
+        "treadle worker --store postgresql://db/treadle --bus nats://127.0.0.1:4222",
     ]
 )
 async def worker(
@@ -95,25 +107,26 @@ async def worker(
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
-    app: App = None,
+    app: Apps = None,
 ) -> int:
-    """Do a server's work, until SIGTERM or Ctrl-C: take it, renew while it lasts, send back what comes of it."""
+    """Do the work of a server or of a store, until SIGTERM or Ctrl-C: take it, renew while it lasts, send back what
+    comes of it."""
     from importlib.metadata import version
     from secrets import token_hex
 
-    from treadle.bus.http import HttpBus
     from treadle.engine import Engine
     from treadle.lang.duration import parse_duration
     from treadle.secrets.providers import Secrets
+    from treadle.server.joining import join
     from treadle.server.remote import RemoteWorker
 
-    servers, pools, name, token = member.checked()
+    servers, pools, name, token = member.checked(cli.store)
     try:
         drain_s = parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
     async with Engine("memory:", work=False, secrets=Secrets(file=secrets)) as engine:
-        loaded = engine.load(app) if app else []
+        loaded = [definition for code in app or () for definition in engine.load(code)]
         about = {
             "pools": pools,
             "concurrency": member.concurrency,
@@ -122,32 +135,22 @@ async def worker(
             "version": version("treadle"),
             "instance": token_hex(8),
         }
-        far = HttpBus(servers, name, token=token, about=about)
+        joined = await join(
+            name, about, servers=servers, store=cli.store, bus=member.bus, token=token, say=cli.out.note
+        )
         try:
-            await _register(cli, far, servers[0])
-            remote = RemoteWorker(engine, far, pools=pools, concurrency=member.concurrency)
+            remote = RemoteWorker(
+                engine, joined.far, joined.goods, pools=pools, concurrency=member.concurrency
+            )
             cli.out.lines = True
+            whom = {"server": servers[0]} if servers else {"store": joined.store}
             cli.out.document(
-                {"name": name, "server": servers[0], "pools": pools, "version": version("treadle")}
+                {"name": name, **whom, "bus": joined.bus, "pools": pools, "version": version("treadle")}
             )
             await _until_told(remote, drain_s)
         finally:
-            await far.close()
+            await joined.close()
     return 0
-
-
-async def _register(cli: Session, far: HttpBus, server: str) -> None:
-    """A server that is away, or of another version, may come back; one that refuses us is the end."""
-    from treadle.bus.http import Away, Refused
-
-    try:
-        await far.register()
-    except Away:
-        cli.out.note(f"{server} does not answer; it is tried again until it does")
-    except Refused as error:
-        if error.status != 426:
-            raise
-        cli.out.note(error.message)
 
 
 async def _until_told(remote: RemoteWorker, drain_s: float) -> None:

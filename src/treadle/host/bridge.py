@@ -74,6 +74,8 @@ class Bridge:
         self._worker: Worker | None = None
         # Vouches for receipts; made with the core.
         self.signer: Signer | None = None
+        # What leases of work are sealed with; the store's.
+        self.work_key = b""
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching = Watching(self)
         self.wants_news = self.watching.wants
@@ -241,7 +243,7 @@ class Bridge:
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store, elsewhere: Elsewhere) -> Core:
-        key = store.work_key()
+        self.work_key = key = store.work_key()
         self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
         self.bus.seal_with(key)
         return Core(
@@ -410,6 +412,10 @@ class Bridge:
 
     def sign(self, receipt: Receipt) -> bytes:
         return b"" if self.signer is None else self.signer.sign(receipt)
+
+    async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
+        """The worker here has all the secrets that there are."""
+        return None
 
     def fetch_blob(self, digest: str) -> bytes:
         return self.read_blocking(lambda reads: reads.blob(digest))

@@ -8,6 +8,7 @@ import msgspec
 
 from treadle.bus.local import LocalBus
 from treadle.definitions.dialects import Dialects
+from treadle.kernel.ids import shard_of
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import Progress
 from treadle.work.worker import Worker
@@ -24,6 +25,20 @@ class WorkMethods:
     def bus(self) -> LocalBus:
         """What carries this engine's work to workers."""
         return self._bridge.bus
+
+    @property
+    def work_key(self) -> bytes:
+        """What leases and workers of this store are known by."""
+        return self._bridge.work_key
+
+    def shards_held(self) -> frozenset[int]:
+        """The shards of the store that this engine holds now."""
+        core = self._bridge.core
+        return frozenset() if core is None else frozenset(tuple(core.store.held))
+
+    def shard_of(self, run: str) -> int:
+        core = self._bridge.core
+        return 0 if core is None else shard_of(run, core.store.shards)
 
     def hand_in(self, progress: Progress) -> None:
         """Progress of an intent; of one that is not open any more, nothing."""

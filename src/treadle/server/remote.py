@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
+from treadle.bus.protocol import FarSide, Goods
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.values import Value
 from treadle.lang.definition import Dialect
@@ -102,13 +102,19 @@ class Fetched:
 
 class RemoteWorker:
     def __init__(
-        self, engine: Engine, far: HttpBus, *, pools: Collection[str], concurrency: int, threads: int = 8
+        self,
+        engine: Engine,
+        far: FarSide,
+        goods: Goods,
+        *,
+        pools: Collection[str],
+        concurrency: int,
+        threads: int = 8,
     ) -> None:
-        self._far = far
         near = LocalBus(SystemClock())
         house = RemoteHouse(engine)
         self._house = house
-        self._courier = Courier(far, near, pools=pools, concurrency=concurrency)
+        self._courier = Courier(far, goods, near, pools=pools, concurrency=concurrency)
         self._worker = Worker(
             near,
             self._courier,

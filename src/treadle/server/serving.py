@@ -24,8 +24,10 @@ from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
 from .app import Member, create_app
+from .carrying import bus_for
 from .connections import ClientPatience, bounded
 from .routing import BODY_MAX
+from .workers import Workers
 
 RATE_DEFAULT: Final = 200.0
 
@@ -40,6 +42,8 @@ class Options:
     drain_s: float = 30
     certificate: str | None = None
     key: str | None = None
+    # `memory`, `postgres`, `nats://…`; else what suits the store.
+    bus: str | None = None
     # The text of `--token-file`.
     token: str | None = None
     issuer: Issuer | None = None
@@ -108,12 +112,14 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = options.advertise or f"{'https' if options.certificate else 'http'}://{host}:{port}"
     member = Member(url=url) if options.name is None else Member(name=options.name, url=url)
+    workers = Workers(engine, bus=bus_for(engine.store_url, options.bus))
     app = create_app(
         engine,
         body_max=options.body_max,
         member=member,
         access=options.access,
         patience=options.patience,
+        workers=workers,
     )
     access = await app.state.access.name()
     config = uvicorn.Config(
@@ -130,12 +136,15 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     )
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server)
-    watching = asyncio.ensure_future(app.state.workers.watch())
+    watching = [asyncio.ensure_future(workers.watch()), asyncio.ensure_future(workers.carrying.run())]
     await server.serve([sock])
-    watching.cancel()
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
     if left():
         return 1
     await engine.worker.finish(options.drain_s)
+    await workers.carrying.close()
     return 0
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
+from treadle.bus.entries import RESIDENT
 from treadle.bus.hatch import Hatch
-from treadle.bus.local import RESIDENT
 from treadle.bus.protocol import DEFAULT_POOL, Told
 from treadle.engine import Engine
 from treadle.kernel.errors import LimitExceeded, TreadleError
@@ -30,6 +30,7 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
 from treadle.store.protocol import Reads
 
+from .carrying import MEMORY, Carrying
 from .problems import Refused
 
 DEAD_LETTER: Final = "deadletter"
@@ -135,10 +136,18 @@ class Row:
 
 class Workers:
     def __init__(
-        self, engine: Engine, hatch: Hatch | None = None, now_ns: Callable[[], int] | None = None
+        self,
+        engine: Engine,
+        hatch: Hatch | None = None,
+        now_ns: Callable[[], int] | None = None,
+        *,
+        bus: str = MEMORY,
     ) -> None:
         self._engine = engine
         self.hatch = hatch or Hatch(engine.bus, EngineOwner(engine), on_forged=self._forged)
+        self.carrying = Carrying(engine, self.hatch, bus)
+        # Workers that come over the carrier, as they were there a second ago.
+        self._far: dict[str, dict[str, Any]] = {}
         self._now_ns = now_ns or engine.clock.now_ns
         self._rows: dict[str, Row] = {}
         # Work that nobody can do, by intent: since when, and whether its run was told.
@@ -174,10 +183,12 @@ class Workers:
         now = self._now_ns()
         self._rows = {n: row for n, row in self._rows.items() if row.waiting or now - row.seen_ns < GONE_NS}
         held = self._engine.bus.held_by()
-        found = [self._shown(row, held.get(row.name, 0), now) for row in self._rows.values()]
+        near = [row for row in self._rows.values() if row.name not in self._far]
+        found = [self._shown(row, held.get(row.name, 0), now) for row in near]
+        found += [_shown_far(name, row, self.carrying.bus, now) for name, row in self._far.items()]
         if (resident := self._engine.resident_row(held.get(RESIDENT, 0))) is not None:
             found.insert(
-                0, {**resident, "version": version("treadle"), "bus": "memory", "user": "", "status": "live"}
+                0, {**resident, "version": version("treadle"), "bus": MEMORY, "user": "", "status": "live"}
             )
         return found
 
@@ -214,6 +225,7 @@ class Workers:
         """Intents that no live worker can do, and why."""
         now = self._now_ns()
         live = [(row.name, row.pools) for row in self._rows.values() if not self._is_lost(row, now)]
+        live += [(name, row.get("pools", [])) for name, row in self._far.items()]
         return self._engine.bus.undone(live)
 
     async def watch(self) -> None:
@@ -222,6 +234,7 @@ class Workers:
         while True:
             await asyncio.sleep(WATCH_S)
             self._engine.bus.expire()
+            self._far = await self.carrying.members()
             found = self.undone()
             self._engine.bus.tell_undone(found)
             now = loop.time()
@@ -236,6 +249,19 @@ class Workers:
                     intent = work.intent
                     data = {"intent": id, "kind": intent.kind, "name": intent.name, "reason": found[id]}
                     self._engine.hand_in(FrameSent(work.run, id, 0, "work.unavailable", data))
+
+
+def _shown_far(name: str, row: dict[str, Any], bus: str, now: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "name": name,
+        **{key: row.get(key) for key in ("pools", "concurrency", "busy", "tools", "apps", "version")},
+        "bus": bus.partition(":")[0],
+        "user": "",
+        "started_at": instant_text(int(row.get("started_ns", now))),
+        "seen_at": instant_text(now),
+        "status": "draining" if row.get("draining") else "live",
+    }
 
 
 def _check_version(given: str) -> None:

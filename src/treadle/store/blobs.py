@@ -10,11 +10,44 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreFull, StoreReadOnly
 from treadle.kernel.values import digest_bytes
 
 from .files import folder_mode, mode_beside
+
+
+class BlobPlace(Protocol):
+    """Where payloads are that are too large for the table. What is written is there when `write` returns."""
+
+    def write(self, digest: str, body: bytes) -> None: ...
+    def read(self, digest: str, size: int) -> bytes: ...
+    def check(self, digest: str, size: int) -> None:
+        """Whether it is there and as large as it was."""
+        ...
+
+    def remove(self, digest: str) -> None: ...
+    def digests(self) -> Iterator[str]: ...
+
+
+def blobs_at(place: str | None, store: Path | None) -> BlobPlace | None:
+    """Where a store keeps its large payloads: at s3://bucket/prefix or in a folder, if that is said (TREADLE_BLOBS);
+    else in files beside a file, and in the table of a server. Everybody on a store must be told the same."""
+    if place and place.startswith("s3://"):
+        from .objects import BlobObjects
+
+        return BlobObjects(place)
+    if place:
+        return BlobFiles(Path(place) / "treadle")
+    return None if store is None else BlobFiles(store)
+
+
+def known(blobs: BlobPlace | None, digest: str) -> BlobPlace:
+    """Where a payload is that is not in the table."""
+    if blobs is None:
+        raise BlobMissing(f"{digest} is not in the database; say where payloads are with TREADLE_BLOBS")
+    return blobs
 
 
 class BlobFiles:

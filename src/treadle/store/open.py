@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from treadle.kernel.errors import StoreUnavailable
 
-from .blobs import BlobFiles
+from .blobs import BlobPlace, blobs_at
 from .members import Membership
 from .owner import OwnerLock, Tenure
 from .reads import SqlReads
@@ -113,7 +114,7 @@ def read_store(url: str) -> SqlReads:
         dialect = _postgres_dialect(url)
         from .postgres import PostgresReads
 
-        return PostgresReads(dialect, dialect.connect(readonly=True), None)
+        return PostgresReads(dialect, dialect.connect(readonly=True), _files(None))
     path = store_path(url)
     if path is None:
         raise StoreUnavailable("a store in memory has no second connection")
@@ -143,7 +144,7 @@ def migrate_store(url: str) -> dict[str, Any]:
 
 def open_sqlite(path: Path | None) -> SqlStore:
     """A store in a file, or in memory without a path."""
-    store = SqlStore(SqliteDialect(path), _files(path))
+    store = SqlStore(SqliteDialect(path), None if path is None else _files(path))
     if path is None:
         store.end_with_its_holder()
     return store
@@ -160,8 +161,8 @@ def schema_version(path: Path) -> int:
     return SqliteDialect(path).found()
 
 
-def _files(path: Path | None) -> BlobFiles | None:
-    return None if path is None else BlobFiles(path)
+def _files(path: Path | None) -> BlobPlace | None:
+    return blobs_at(os.environ.get("TREADLE_BLOBS"), path)
 
 
 def _postgres_dialect(url: str) -> PostgresDialect:
@@ -176,4 +177,4 @@ def _postgres(url: str) -> SqlStore:
     dialect = _postgres_dialect(url)
     from .postgres import PostgresStore
 
-    return PostgresStore(dialect)
+    return PostgresStore(dialect, _files(None))

@@ -40,6 +40,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 
+from .blobs import BlobPlace
 from .dialect import Position
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
@@ -125,6 +126,11 @@ class PostgresDialect:
         self._url = urlunsplit(parts._replace(query=urlencode(options)))
         netloc = parts.netloc.rpartition("@")[2]
         self.place = urlunsplit(parts._replace(netloc=netloc, query=""))
+
+    @property
+    def address(self) -> str:
+        """The server's own, without what is ours in it."""
+        return self._url
 
     def connect(self, *, readonly: bool = False) -> Connection:
         """A time-out of statements is asked for with the connection. A pooler that takes no such wishes is asked
@@ -305,7 +311,9 @@ class PostgresReads(SqlReads):
 class PostgresStore(PostgresReads, SqlStore):
     """A store on PostgreSQL, as one of its holders."""
 
-    def __init__(self, dialect: PostgresDialect, *, name: str | None = None) -> None:
+    def __init__(
+        self, dialect: PostgresDialect, files: BlobPlace | None = None, *, name: str | None = None
+    ) -> None:
         self._name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._session = ""
         self._commit_no = 0
@@ -314,7 +322,7 @@ class PostgresStore(PostgresReads, SqlStore):
         # Whether somebody said that something is there for us, and when we last looked unasked.
         self._noticed = True
         self._polled = 0.0
-        SqlStore.__init__(self, dialect, None)
+        SqlStore.__init__(self, dialect, files)
 
     def own(self) -> int:
         epoch = super().own()

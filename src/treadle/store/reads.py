@@ -12,7 +12,7 @@ from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
-from .blobs import BlobFiles
+from .blobs import BlobPlace, known
 from .dialect import SqlDialect, on_shards
 from .packing import unpack
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
@@ -81,7 +81,7 @@ AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, req
 class SqlReads:
     """Reads on one connection. Not for two threads at once."""
 
-    def __init__(self, dialect: SqlDialect, connection: Any, files: BlobFiles | None) -> None:
+    def __init__(self, dialect: SqlDialect, connection: Any, files: BlobPlace | None) -> None:
         self._dialect = dialect
         self._connection = connection
         self._files = files
@@ -410,8 +410,7 @@ class SqlReads:
             raise BlobMissing(f"blob expired: {digest} is not in the store any more, or never was")
         size, body = row
         if body is None:
-            assert self._files is not None
-            return self._files.read(digest, size)
+            return known(self._files, digest).read(digest, size)
         if len(body) != size or digest_bytes(body) != digest:
             raise BlobCorrupt(f"{digest}: the stored bytes do not match it")
         return bytes(body)
@@ -425,8 +424,7 @@ class SqlReads:
         """Whether a payload is there, without reading it: its file, or its row."""
         (inside,) = self._one("SELECT body IS NOT NULL FROM blobs WHERE digest = ?", digest) or (True,)
         if not inside:
-            assert self._files is not None
-            self._files.check(digest, size)
+            known(self._files, digest).check(digest, size)
 
     def has_blob(self, digest: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None

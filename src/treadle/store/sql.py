@@ -19,7 +19,7 @@ from treadle.kernel.ids import shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
-from .blobs import BlobFiles
+from .blobs import BlobPlace
 from .dialect import SqlDialect
 from .packing import pack
 from .protocol import Batch, Message, Numbered, RunRow, TaskRow
@@ -118,7 +118,7 @@ def _task_row(task: TaskRow) -> tuple[Any, ...]:
 class SqlStore(SqlReads):
     """The store on the thread that owns its connection."""
 
-    def __init__(self, dialect: SqlDialect, files: BlobFiles | None) -> None:
+    def __init__(self, dialect: SqlDialect, files: BlobPlace | None) -> None:
         connection = dialect.connect()
         super().__init__(dialect, connection, files)
         try:
@@ -191,11 +191,7 @@ class SqlStore(SqlReads):
         self.stay()
 
     def _write(self, batch: Batch) -> None:
-        # Files first: a reference must never be durable before what it refers to.
-        if self._files is not None:
-            for digest, body in batch.blobs.items():
-                if len(body) > BLOB_INLINE_BYTES_MAX:
-                    self._files.write(digest, body)
+        self._write_files(batch.blobs)
         with self._transaction() as tx:
             self._check_epoch(tx, batch.shards or self._held)
             self._write_runs(tx, batch)
@@ -325,14 +321,28 @@ class SqlStore(SqlReads):
                 "INSERT INTO submissions (scope, id, at_ns, body) VALUES (?, ?, ?, ?)", batch.submissions
             )
 
+    def keep_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Payloads for a receipt that will refer to them, put down without owning the store."""
+        self._write_files(blobs)
+        with self._transaction() as tx:
+            self._write_blobs(tx, blobs)
+
+    def _write_files(self, blobs: Mapping[str, bytes]) -> None:
+        """Files first: a reference must never be durable before what it refers to."""
+        if self._files is not None:
+            for digest, body in blobs.items():
+                if len(body) > BLOB_INLINE_BYTES_MAX:
+                    self._files.write(digest, body)
+
+    def _write_blobs(self, tx: Any, blobs: Mapping[str, bytes]) -> None:
+        inline = BLOB_INLINE_BYTES_MAX if self._files is not None else 2**62
+        rows = [(d, len(body), 0, body if len(body) <= inline else None) for d, body in blobs.items()]
+        query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
+        tx.executemany(query, rows)
+
     def _write_content(self, tx: Any, batch: Batch) -> None:
         if batch.blobs:
-            inline = BLOB_INLINE_BYTES_MAX if self._files is not None else 2**62
-            rows = [
-                (d, len(body), 0, body if len(body) <= inline else None) for d, body in batch.blobs.items()
-            ]
-            query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
-            tx.executemany(query, rows)
+            self._write_blobs(tx, batch.blobs)
         if batch.blob_refs:
             query = "INSERT INTO blob_refs (run, digest) VALUES (?, ?) ON CONFLICT (run, digest) DO NOTHING"
             tx.executemany(query, batch.blob_refs)
@@ -409,7 +419,7 @@ class SqlStore(SqlReads):
         """A file says by itself that it has changed."""
 
     def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
-        """Blobs are removed in two steps: the row in a transaction, then the file. A crash between
+        """BlobPlace are removed in two steps: the row in a transaction, then the file. A crash between
         them leaves a file without a row, which the next sweep finds."""
         kept = set(keep)
         query = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs) ORDER BY digest"

@@ -69,6 +69,10 @@ class Post(Protocol):
         """The owner dies and comes back. It remembers nothing of this bus; `offers` is new."""
         ...
 
+    async def lose(self) -> None:
+        """Whatever stands between owner and workers loses all it holds."""
+        ...
+
 
 MakePost = Callable[[], AbstractAsyncContextManager[Post]]
 Check = Callable[[MakePost], Awaitable[None]]
@@ -249,6 +253,19 @@ async def check_work_that_was_declined_goes_to_others_only(make: MakePost) -> No
         await one.release([handed.lease], reason="no tool slack here")
         assert ids((await one.take(POOLS, 9)).items) == ["b"], "not to the one that cannot do it"
         assert ids((await two.take(POOLS, 9)).items) == ["a"], "but to others"
+
+
+async def check_the_loss_of_everything_is_survived(make: MakePost) -> None:
+    async with make() as post:
+        worker = post.worker("one")
+        post.offers.offer(works("a", "b"))
+        (a,) = (await worker.take(POOLS, 1)).items
+        await post.lose()
+        found = (await asyncio.wait_for(worker.take(POOLS, 9, wait_s=20), 30)).items
+        assert ids(found) == ["b"], "what waits is offered again by its owner"
+        assert await worker.renew([a.lease]) == [], "what is in hand stays there"
+        await post.lose()
+        assert (await worker.settle([ok(a), ok(found[0])])).settled == ["a", "b"]
 
 
 # --- receipts ----------------------------------------------------------------------------------------

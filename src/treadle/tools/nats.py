@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import nats
@@ -20,11 +18,11 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
 
+from treadle.bus.nats_client import NotAnAddress, connected
+
 from .base import BadConfig, ToolBase, credential, mapping, need, pick, seconds
 from .portable import portable
 from .protocol import Outcome, ToolCall
-
-log = logging.getLogger("treadle.tools.nats")
 
 _URL: Final = "nats://127.0.0.1:4222"
 _SETTINGS: Final[dict[str, tuple[str, ...]]] = {
@@ -90,46 +88,10 @@ class NatsTool(ToolBase):
 
 
 async def _connect(settings: dict[str, Any]) -> Client:
-    """Connects, or says at once why not. There is no reconnecting in the background: a task wants to
-    know now, and the next one connects anew."""
-    _check_addresses(settings["servers"])
-    client, reasons = Client(), []
-
-    async def note(error: Exception) -> None:
-        reasons.append(error)
-        log.debug("nats: %s", error)
-
     try:
-        await client.connect(
-            **settings,
-            name="treadle",
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=5,
-            error_cb=note,
-        )
-    except nats.errors.NoServersError as error:
-        raise ConnectionError(f"no server answers: {reasons[-1] if reasons else error}") from error
-    except BaseException:
-        await client.close()
-        raise
-    return client
-
-
-def _check_addresses(servers: Any) -> None:
-    """Told in words of ours: the library quotes what it cannot read, and with it half a password."""
-    for server in servers if isinstance(servers, list) else [servers]:
-        try:
-            parts = urlsplit(str(server) if "://" in str(server) else f"nats://{server}")
-            known = bool(parts.hostname) and (parts.port or True)
-        except ValueError:
-            known = False
-        if not known:
-            raise BadConfig(
-                "the field 'url' is not an address; write nats://host:port, and escape (`|urlencode`) what is "
-                "not a letter or a digit in a user name or a password"
-            )
+        return await connected(**settings)
+    except NotAnAddress as error:
+        raise BadConfig(f"the field 'url': {error}") from error
 
 
 async def _settings(config: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:

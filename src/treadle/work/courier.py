@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final, TypeVar
 
-from treadle.bus.http import Away, HttpBus, Refused
+from treadle.bus.carrier import Away
+from treadle.bus.http import Refused
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import Handed, Settling, Told
+from treadle.bus.protocol import FarSide, Goods, Handed, Settling, Told
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.model import Receipt
@@ -36,8 +37,11 @@ UNAVAILABLE: Final = "work.unavailable"
 
 
 class Courier:
-    def __init__(self, far: HttpBus, near: LocalBus, *, pools: Collection[str], concurrency: int) -> None:
+    def __init__(
+        self, far: FarSide, goods: Goods, near: LocalBus, *, pools: Collection[str], concurrency: int
+    ) -> None:
         self._far = far
+        self._goods = goods
         self._near = near
         self._pools = pools
         self._concurrency = concurrency
@@ -58,7 +62,7 @@ class Courier:
 
     def fetch_blob(self, digest: str) -> bytes:
         """From any thread but the loop's."""
-        return self._wait(partial(self._far.blob, digest))
+        return self._wait(partial(self._goods.blob, digest))
 
     def turn_with(self, item: Item) -> bool:
         """The core is elsewhere."""
@@ -69,7 +73,12 @@ class Courier:
         return b""
 
     def fetch_definition(self, digest: str) -> DefinitionRow:
-        return self._wait(partial(self._far.definition, digest))
+        return self._wait(partial(self._goods.definition, digest))
+
+    async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
+        """What the owner has under this name, for work that is in hand here."""
+        handed = self._held.get(intent)
+        return None if handed is None else await self._again(lambda: self._goods.secret(handed, name))
 
     def _wait(self, ask: Callable[[], Awaitable[T]]) -> T:
         """A server that is away is waited for: that is no fault of the work."""
@@ -253,7 +262,7 @@ class Courier:
 
     async def _put(self, blobs: dict[str, bytes]) -> None:
         for digest, body in blobs.items():
-            await self._again(partial(self._far.put_blob, digest, body))
+            await self._again(partial(self._goods.put_blob, digest, body))
 
     # --- a server that is away ---
 

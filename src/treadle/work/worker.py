@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
-from treadle.bus.local import OTHERS, RESIDENT, LocalBus
+from treadle.bus.entries import OTHERS, RESIDENT
+from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
@@ -61,6 +62,10 @@ class CoreDoor(Protocol):
 
     def sign(self, receipt: Receipt) -> bytes:
         """The node's signature; empty where this process has no key."""
+        ...
+
+    async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
+        """A secret that whoever owns this work has for it; None if it has none, or is this process."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from treadle.kernel.brief import brief
-from treadle.kernel.errors import PASSING, TreadleError, ValueRefused
+from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
@@ -38,6 +38,10 @@ class Vault(Protocol):
     async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
 
     def redact(self, value: Value) -> Value: ...
+
+    def learn(self, name: str, value: str | dict[str, str]) -> str | dict[str, str]:
+        """From now on it is redacted."""
+        ...
 
 
 class Definitions(Protocol):
@@ -151,7 +155,13 @@ class WorkerJob:
             raise StaysOpen(f"the code of {self.workflow} is not loaded here") from error
 
     async def secret(self, name: str) -> str | dict[str, str]:
-        return await self._worker.vault.resolve(name, self.options)
+        try:
+            return await self._worker.vault.resolve(name, self.options)
+        except SecretMissing:
+            found = await self._worker.core.secret(self.intent.id, name)
+            if found is None:
+                raise
+            return self._worker.vault.learn(name, found)
 
     def late(self) -> None:
         self._worker.late(self.run, self.intent.id)

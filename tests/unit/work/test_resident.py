@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from treadle import Engine
-from treadle.bus.local import OTHERS, RESIDENT, LocalBus
+from treadle.bus.entries import OTHERS, RESIDENT
+from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.model import Intent, OpenIntent
 from treadle.runtime.ports import SystemClock, Work

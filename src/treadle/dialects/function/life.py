@@ -208,6 +208,7 @@ class Life:
                 ref=f"{self.generation}.{wait.number}",
                 due_ns=wait.due_ns,
                 idempotency_key=wait.key,
+                pool=str(params.get("pool") or ""),
             )
         )
         self._tell(wait, "opened")

@@ -219,6 +219,7 @@ def told(state: dict[str, Any], ctx: Context) -> Decision:
                 ref=opened.get("ref", ""),
                 due_ns=opened.get("due_ns"),
                 idempotency_key=opened.get("idempotency_key"),
+                pool=opened.get("pool", ""),
             )
             for opened in record.get("opened", ())
         ],

@@ -16,12 +16,21 @@ from treadle.lang.text import Document, Path
 
 from .code import read_code
 from .inputs import check_schema
+from .pools import check_pool
 from .reading import Reader, kind_of
 from .steps import check_failure, read_step, reject_control
 from .tasks import read_task_body
 from .templates import is_template
 
-_EXECUTOR_KEYS: Final = ("entry_step", "final_step", "no_next_is_error", "on_failure", "on_cancel", "policy")
+_EXECUTOR_KEYS: Final = (
+    "entry_step",
+    "final_step",
+    "no_next_is_error",
+    "on_failure",
+    "on_cancel",
+    "policy",
+    "pool",
+)
 _EXECUTOR_POLICY_KEYS: Final = ("failure", "pending_tokens", "defaults", "limits", "results")
 ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook")
 _PENDING: Final = ("wait", "discard", "complete")
@@ -240,6 +249,7 @@ def _read_executor(reader: Reader, value: Value, names: list[str]) -> dict[str, 
     executor = reader.mapping(value, "executor_invalid", ("executor",), "executor") or {}
     spec = reader.mapping(executor.get("spec"), "spec_invalid", ("executor", "spec"), "executor.spec") or {}
     reader.slips(spec, ("executor", "spec"), _EXECUTOR_KEYS, "executor.spec")
+    check_pool(reader, spec, ("executor", "spec"))
     for key in ("entry_step", "final_step", "on_failure", "on_cancel"):
         if key in spec and spec[key] not in names:
             reader.error(

@@ -27,6 +27,7 @@ from .layers import merge
 from .marking import Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .pipeline import NotACollection, failure, template_failure
+from .pools import pool_of
 from .refs import Ref
 from .states import TokenState, Tracker, WrittenState
 
@@ -109,7 +110,7 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
         item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
         iteration = {**turn.own_iter(), loop.iterator: item, "index": index}
         own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
-        turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index))))
+        turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index)), pool=pool_of(step)))
 
 
 def _fill_lease(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str, Value]) -> None:
@@ -139,7 +140,8 @@ def _fill_lease(turn: Turn, name: str, step: Step, token: TokenState, params: di
     if tracker.get("appends"):
         lease["appends"] = tracker["appends"]
     tracker["lease"] = {"first": first, "slots": min(slots, len(items))}
-    turn.open(Intent(kind=KIND, params={**params, "lease": lease}, ref=str(Ref(name, mark="lease"))))
+    own = {**params, "lease": lease}
+    turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, mark="lease")), pool=pool_of(step)))
 
 
 def take_lease(tracker: Tracker) -> list[int]:

@@ -128,6 +128,8 @@ class Step:
     set_ctx: Tree | None = None
     routed: bool = False
     inclusive: bool = False
+    # The workers that do it; empty: those that serve no other pool.
+    pool: str = ""
     arcs: tuple[Arc, ...] = ()
     needs: Needs = field(default_factory=Needs)
     # The same for an iteration, which renders the step's args too (version 2).
@@ -253,6 +255,7 @@ class _Loader:
             set_ctx=set_ctx,
             routed=router is not None,
             inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
+            pool=next((str(task.spec["pool"]) for task in tasks if task.spec.get("pool")), ""),
             arcs=arcs,
             needs=needs_of(uses, steps=self.steps, tasks=names),
             item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),

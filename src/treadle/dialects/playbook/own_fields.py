@@ -32,6 +32,7 @@ SPEC: Final = (
     _TIMEOUT,
     Field("result", ("mapping",), "{inline_max_bytes, preview_max_bytes, store, select, error_status}"),
     Field("loop_mode", ("text",), "a hint of other engines"),
+    Field("pool", ("text",), "the workers that do it: those of `treadle worker --pool NAME`"),
 )
 
 _LIMIT: Final = Field("timeout", ("duration",), "how long to wait", ("timeout_s",))

@@ -19,6 +19,7 @@ from .marking import Turn, canonical
 from .model import Step
 from .needs import gather
 from .pipeline import failure, template_failure, worker_failure
+from .pools import pool_of
 from .refs import Ref
 from .routing import Boundary, boundary_event
 from .states import Hold, TokenState
@@ -61,7 +62,7 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
         if (again := token.pop("again", None)) is not None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
-        turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name))))
+        turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name)), pool=pool_of(step)))
 
 
 def _mergeable(defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
@@ -214,7 +215,7 @@ def _resume(turn: Turn, step: Step, token: TokenState, base: Ref, receipt: Recei
     if base.iteration is not None:
         params |= {"iteration": base.iteration, "total": token["loop"]["total"]}
     params |= {"first": hold["first"], "resume": resume}
-    turn.open(Intent(kind=KIND, params=params, ref=str(base)))
+    turn.open(Intent(kind=KIND, params=params, ref=str(base), pool=pool_of(step)))
 
 
 def _pipeline_ended(

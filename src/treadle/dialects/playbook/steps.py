@@ -7,6 +7,7 @@ from typing import Final
 from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
+from .pools import check_one_pool, check_pool
 from .reading import CONDITIONS, LEGACY, Reader, kind_of, reject_conditions, reject_legacy
 from .spelling import canonical_event_names, output_as_result, rename, split_set
 from .tasks import read_rules, read_tool
@@ -87,6 +88,7 @@ def _canonical_step(
         out["spec"] = _read_spec(reader, step["spec"], (*path, "spec"))
     if step.get("tool") is not None:
         out["tool"] = read_tool(reader, name, step["tool"], (*path, "tool"), steps)
+        check_one_pool(reader, out, path)
     if "loop" in step:
         out["loop"] = read_loop(reader, step["loop"], (*path, "loop"))
         if "tool" not in out:
@@ -130,7 +132,8 @@ def reject_control(reader: Reader, value: Value, path: Path, scope: str) -> None
 
 def _read_spec(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     spec = dict(reader.mapping(value, "spec_invalid", path, "spec") or {})
-    reader.slips(spec, path, ("policy", "timeout", "result", "loop_mode"), "a step's spec")
+    reader.slips(spec, path, ("policy", "timeout", "result", "loop_mode", "pool"), "a step's spec")
+    check_pool(reader, spec, path)
     if "policy" not in spec:
         return spec
     place = (*path, "policy")
@@ -255,7 +258,8 @@ def read_loop(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
         reader.mapping(spec.get("policy"), "policy_invalid", (*place, "policy"), "loop.spec.policy") or {}
     )
     reject_control(reader, policy, (*place, "policy"), "loop")
-    reader.slips(spec, place, ("mode", "max_in_flight", "policy"), "loop.spec")
+    reader.slips(spec, place, ("mode", "max_in_flight", "policy", "pool"), "loop.spec")
+    check_pool(reader, spec, place)
     reader.slips(policy, (*place, "policy"), _LOOP_POLICY_KEYS, "loop.spec.policy")
     for source, where in ((spec, place), (policy, (*place, "policy"))):
         if "mode" in source:

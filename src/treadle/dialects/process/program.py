@@ -74,6 +74,7 @@ class RetryPolicy:
 @dataclass(slots=True, kw_only=True)
 class Call(Op):
     transport: str
+    pool: str
     address: Closure
     payload: Closure | None
     into: str | None
@@ -257,7 +258,7 @@ def _ask(program: Program, path: str, step: dict[str, Value]) -> Op:
     )
 
 
-_NOT_ADDRESS = ("transport", "payload", "into", "timeout", "deadline", "retry", "on_success", "on_failure", "on_timeout")  # fmt: skip
+_NOT_ADDRESS = ("transport", "pool", "payload", "into", "timeout", "deadline", "retry", "on_success", "on_failure", "on_timeout")  # fmt: skip
 
 
 def _call(program: Program, path: str, step: dict[str, Value]) -> Op:
@@ -269,6 +270,7 @@ def _call(program: Program, path: str, step: dict[str, Value]) -> Op:
         label=value.get("into") or value["transport"],
         named=value.get("into") or "",
         transport=value["transport"],
+        pool=value.get("pool") or "",
         address=compile_template({key: value[key] for key in value if key not in _NOT_ADDRESS}),
         payload=_closure(value, "payload"),
         into=value.get("into"),

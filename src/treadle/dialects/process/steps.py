@@ -15,6 +15,7 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text, parse_instant
 from treadle.lang.expressions.closures import is_expression
 from treadle.lang.expressions.syntax import KEYWORDS
+from treadle.lang.pools import POOL_HINT, is_pool
 from treadle.lang.text import Path
 
 from .parts import ROOTS
@@ -175,6 +176,8 @@ class StepReader(Reader):
             out[key] = self.template(value[key], (*path, key), names)
         if "payload" in value:
             out["payload"] = self.template(value["payload"], (*path, "payload"), names)
+        if value.get("pool") is not None:
+            out["pool"] = self.pool(value["pool"], (*path, "pool"))
         self.into(value, path, out)
         for key in ("timeout", "deadline"):
             if value.get(key) is not None:
@@ -187,6 +190,11 @@ class StepReader(Reader):
                 "NO_TIMEOUT", (*path, "on_timeout"), "on_timeout needs a timeout or a deadline beside it"
             )
         return {"call": out}
+
+    def pool(self, value: Value, path: Path) -> Value:
+        if not is_pool(value):
+            self.error("BAD_POOL", path, f"{value!r:.40} is no name of a pool", POOL_HINT)
+        return value
 
     def check_transport(self, transport: str, value: dict[str, Value], path: Path) -> None:
         self.requires.transports[transport] = None

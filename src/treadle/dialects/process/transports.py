@@ -11,6 +11,7 @@ from typing import Final
 
 COMMON: Final = (
     "transport",
+    "pool",
     "payload",
     "into",
     "timeout",

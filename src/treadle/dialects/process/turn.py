@@ -39,6 +39,8 @@ CODE_CHARS_MAX: Final = 100
 MAIN: Final = "0"
 # Since this version of the machine errors name their step, and escalated tasks the one they came from.
 NAMES_STEPS: Final = 2
+# Since this version calls may name a pool of workers.
+NAMES_POOLS: Final = 2
 
 Handler = Callable[["Turn", Thread, Any], bool]
 # What each kind of operation does; True when the thread has to wait or the run has ended.
@@ -152,6 +154,11 @@ class Turn:
         if label and self.ctx.machine >= NAMES_STEPS:
             error["details"] = {**(error.get("details") or {}), "step": label}
         return error
+
+    @property
+    def knows_pools(self) -> bool:
+        """To version 1 `pool` was a field of the transport's own."""
+        return self.ctx.machine >= NAMES_POOLS
 
     def spent(self) -> bool:
         return (

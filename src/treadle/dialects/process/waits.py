@@ -38,6 +38,7 @@ def open_intent(
     wait: dict[str, Value] | None = None,
     due_ns: int | None = None,
     key: str | None = None,
+    pool: str = "",
 ) -> bool:
     """Opens an intent for a thread, which waits for it from now on."""
     # As the kernel has it: the state holds no instant that its bytes could not.
@@ -45,7 +46,9 @@ def open_intent(
     ref = f"{current['id']}/{turn.next_id()}"
     params["path"] = op.path
     turn.bytes += measure(params)
-    turn.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
+    turn.intents.append(
+        Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key, pool=pool)
+    )
     current["wait"] = {
         "kind": kind,
         "path": op.path,
@@ -93,6 +96,8 @@ def _call(turn: Turn, current: Thread, op: Call) -> bool:
         "transport": op.transport,
         **_address(scope, op),
     }
+    if op.pool and not turn.knows_pools:
+        params["pool"] = op.pool  # a field like any other, then
     if op.timeout_ns is not None:
         params["timeout"] = duration_text(op.timeout_ns)
     override = current.pop("input", None)
@@ -128,7 +133,17 @@ def _attempt(
     due_ns = min(limits) if limits else None
     wait = {"attempt": number, "deadline": deadline}
     turn.event("call.started", op.path, name=op.label, transport=op.transport, attempt=number)
-    return open_intent(turn, current, op, "call", params, wait=wait, due_ns=due_ns, key=key)
+    return open_intent(
+        turn,
+        current,
+        op,
+        "call",
+        params,
+        wait=wait,
+        due_ns=due_ns,
+        key=key,
+        pool=op.pool if turn.knows_pools else "",
+    )
 
 
 def _wait(turn: Turn, current: Thread, op: Wait) -> bool:

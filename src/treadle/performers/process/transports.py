@@ -207,7 +207,7 @@ class Transports:
             raise TransportFailed(f"nobody answers on {params['subject']}", code="NO_RESPONDERS") from None
         except nats.errors.TimeoutError:
             return Done(status="timeout", error=_timed_out(f"no answer on {params['subject']}"))
-        except (nats.errors.Error, OSError) as error:
+        except (nats.errors.Error, OSError, ValueError) as error:
             raise TransportFailed(f"NATS at {url}: {error}", code="NO_CONNECTION") from error
         answered = dict(reply.headers or {})
         if problem := answered.get("Nats-Service-Error"):
@@ -215,13 +215,11 @@ class Transports:
         return Done(value=_parsed(reply.data))
 
     async def _connected(self, url: str) -> Any:
-        import nats
+        from treadle.bus.nats_client import connected
 
         client = self._nats.get(url)
-        if client is None or client.is_closed:
-            client = self._nats[url] = await nats.connect(
-                url, connect_timeout=5, max_reconnect_attempts=3, error_cb=_quiet, name="treadle"
-            )
+        if client is None or not client.is_connected:
+            client = self._nats[url] = await connected(url)
         return client
 
     # --- python and tools ---
@@ -349,10 +347,6 @@ def _tool_call(job: Job) -> ToolCall:
         secret=job.secret,
         options=job.options,
     )
-
-
-async def _quiet(error: Exception) -> None:
-    """What goes wrong with a connection is the error of the call that needed it."""
 
 
 # --- functions ------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ async def register(request: Request) -> Response:
     workers = workers_of(request)
     seen = {key: value for key, value in asked.model_dump().items() if key != "worker"}
     workers.see(asked.worker, actor_of(request).user, **seen)
-    return _answer(request, {"bus": {"kind": "http"}})
+    return _answer(request, {"bus": workers.carrying.told(asked.worker)})
 
 
 @routes.answers("POST", "/work/take", WORKER)

@@ -1,0 +1,104 @@
+"""Which carrier a server's work travels over, besides HTTP, which is always there; and what workers are told of it.
+
+`memory` is none. `postgres` is the database of the store itself. `nats://…` is a server of NATS, on which stores are
+kept apart by a name made of their key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from hashlib import sha256
+from typing import Any, Final
+
+from treadle.bus.carrier import Away, Carrier
+from treadle.bus.far import Relay, rows_of
+from treadle.bus.hatch import Hatch
+from treadle.bus.seal import Seal
+from treadle.engine import Engine
+from treadle.kernel.errors import Unsupported
+from treadle.store.open import is_postgres, shown
+
+MEMORY: Final = "memory"
+POSTGRES: Final = "postgres"
+LOOK_S: Final = 0.25
+
+
+def bus_for(store: str, asked: str | None) -> str:
+    """The bus of a server: as asked, else what suits its store. A bus that cannot be is refused."""
+    bus = asked or (POSTGRES if is_postgres(store) else MEMORY)
+    if bus == POSTGRES and not is_postgres(store):
+        raise Unsupported(
+            "the bus on PostgreSQL is for stores there; use --bus memory or --bus nats://host:port"
+        )
+    if bus not in (MEMORY, POSTGRES) and not bus.startswith(("nats://", "tls://")):
+        raise Unsupported(f"--bus is memory, postgres or nats://host:port, not {shown(bus)!r}")
+    return bus
+
+
+def space_of(key: bytes) -> str:
+    """What keeps a store's messages apart from others', on a server that they share."""
+    return sha256(b"space" + key).hexdigest()[:12]
+
+
+def carrier_for(store: str, bus: str, key: bytes) -> Carrier | None:
+    if bus == MEMORY:
+        return None
+    if bus == POSTGRES:
+        from treadle.bus.postgres import PostgresCarrier
+
+        return PostgresCarrier(store)
+    try:
+        from treadle.bus.nats import NatsCarrier
+    except ModuleNotFoundError as error:
+        raise Unsupported(f"--bus {shown(bus)} needs {error.name}: pip install 'treadle[nats]'") from error
+    return NatsCarrier(bus, space_of(key))
+
+
+class Carrying:
+    """A server's side of its bus. It begins with the store's key, which a guest has when it becomes the owner."""
+
+    def __init__(self, engine: Engine, hatch: Hatch, bus: str) -> None:
+        self._engine = engine
+        self._hatch = hatch
+        self.bus = bus
+        self._carrier: Carrier | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while not (key := self._engine.work_key):  # noqa: ASYNC110 (the core sets it on its own thread)
+            await asyncio.sleep(LOOK_S)
+        self._carrier = carrier_for(self._engine.store_url, self.bus, key)
+        if self._carrier is not None:
+            held, shard_of = self._engine.shards_held, self._engine.shard_of
+            await Relay(self._hatch, self._carrier, Seal(key), shards=held, shard_of=shard_of).run()
+
+    async def close(self) -> None:
+        if self._carrier is not None:
+            with contextlib.suppress(Away):
+                await self._carrier.close()
+
+    async def members(self) -> dict[str, dict[str, Any]]:
+        """The workers that are there over the carrier, as they say; none while it does not answer."""
+        if self._carrier is None:
+            return {}
+        try:
+            return rows_of(await asyncio.wait_for(self._carrier.members(), 5))
+        except (Away, TimeoutError):
+            return {}
+
+    async def is_well(self) -> bool:
+        if self._carrier is None:
+            return True
+        try:
+            await asyncio.wait_for(self._carrier.members(), 5)
+        except (Away, TimeoutError):
+            return False
+        return True
+
+    def told(self, worker: str) -> dict[str, Any]:
+        """How a worker goes on. Over PostgreSQL go only those that have the database's rights, and ask nobody."""
+        key = self._engine.work_key
+        if self.bus in (MEMORY, POSTGRES) or not key:
+            return {"kind": "http"}
+        return {"kind": "nats", "url": self.bus, "space": space_of(key), "key": Seal(key).key_of(worker)}
