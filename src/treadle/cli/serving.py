@@ -20,6 +20,15 @@ Pools = Annotated[
     list[str] | None, typer.Option("--pool", envvar="TREADLE_POOL", help="Work of these pools only.")
 ]
 
+Alerts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--alert",
+        metavar="OCCASION=WORKFLOW",
+        help="Start this when a run is failed, stalled or late (late=1h:WORKFLOW).",
+        show_default=False,
+    ),
+]
 Bus = Annotated[
     str | None,
     typer.Option(
@@ -74,15 +83,7 @@ async def serve(
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
-    alert: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--alert",
-            metavar="OCCASION=WORKFLOW",
-            help="Start this when a run is failed, stalled or late (late=1h:WORKFLOW).",
-            show_default=False,
-        ),
-    ] = None,
+    alert: Alerts = None,
     app: Apps = None,
 ) -> int:
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
