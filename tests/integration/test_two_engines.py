@@ -206,7 +206,7 @@ async def test_who_takes_over_answers_what_it_had_handed_over_once_it_has_read_i
                 )
             assert _codes(said) == {
                 "taken": "RUN_EXISTS",
-                "fresh": "Run",
+                "fresh": "TypedRun",
                 "nobody": "RUN_NOT_FOUND",
                 "no task": "TASK_NOT_FOUND",
             }
