@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import pytest
 
 from treadle import flow
+from treadle.kernel.model import OpenIntent
 from treadle.testing import play
+from treadle.testing.playing import Play
 
 COUNT = int(os.environ.get("TREADLE_PROGRAMS", "60"))
 Program = list[Any]
@@ -24,18 +26,22 @@ class Boom(Exception):
 class World(Protocol):
     async def step(self, label: str, ok: bool) -> str: ...
 
+    async def child(self, label: str, ok: bool) -> str: ...
+
+    async def signal(self, label: str) -> str: ...
+
     async def sleep(self, label: str, seconds: int) -> None: ...
 
     def note(self, text: str) -> None: ...
 
 
 def generated(random: Random, depth: int = 3, path: str = "p") -> Program:
-    kinds = ["step", "step", "sleep"]
+    kinds = ["step", "step", "sleep", "signal", "child"]
     if depth:
         kinds += ["seq", "seq", "gather", "gather", "limit", "race", "group", "agather", "try", "finally"]
     kind = random.choice(kinds)
-    if kind == "step":
-        return ["step", path, random.random() < 0.8]
+    if kind in ("step", "child", "signal"):
+        return [kind, path, kind == "signal" or random.random() < 0.8]
     if kind == "sleep":
         return ["sleep", path, random.randint(1, 9)]
     count = 2 if kind in ("try", "finally") else random.randint(2, 4)
@@ -47,6 +53,10 @@ async def run(program: Program, world: World) -> Any:
     kind, first, second = program
     if kind == "step":
         return await world.step(first, second)
+    if kind == "child":
+        return await world.child(first, second)
+    if kind == "signal":
+        return await world.signal(first)
     if kind == "sleep":
         await world.sleep(first, second)
         return "slept"
@@ -97,6 +107,15 @@ class Durable:
         except flow.StepFailed:
             raise Boom(label) from None
 
+    async def child(self, label: str, ok: bool) -> str:
+        try:
+            return str(await self.ctx.run("programs.child", ok, reference=label))
+        except flow.ChildFailed:
+            raise Boom(label) from None
+
+    async def signal(self, label: str) -> str:
+        return str(await self.ctx.signal(label))
+
     async def sleep(self, label: str, seconds: int) -> None:
         await self.ctx.sleep(seconds)
 
@@ -127,6 +146,12 @@ class Plain:
         future = self.loop.create_future()
         self.open.append((label, ok, 0.0, future))
         return str(await future)
+
+    async def child(self, label: str, ok: bool) -> str:
+        return await self.step(label, ok)
+
+    async def signal(self, label: str) -> str:
+        return await self.step(label, True)
 
     async def sleep(self, label: str, seconds: int) -> None:
         future = self.loop.create_future()
@@ -172,6 +197,30 @@ class Plain:
         return ("failed", type(error).__name__) if error is not None else ("completed", self.task.result())
 
 
+def label_of(intent: OpenIntent) -> str:
+    """What an open await of the durable world is called in both."""
+    match intent.kind:
+        case "step":
+            return str(intent.params["args"]["label"])
+        case "child":
+            return str(intent.params["reference"])
+        case "signal":
+            return intent.name
+        case _:
+            return "sleep"
+
+
+def complete(durable: Play[Any], intent: OpenIntent) -> None:
+    """Does what an await waits for: its step or child ends, or its signal comes."""
+    label, driver = label_of(intent), durable.driver
+    if intent.kind == "signal":
+        driver.signal(label, f"v{label}")
+    elif not (intent.params["input"] if intent.kind == "child" else intent.params["args"]["ok"]):
+        driver.error(intent, label)
+    else:
+        driver.ok(intent, {"run": label, "result": f"v{label}"} if intent.kind == "child" else f"v{label}")
+
+
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
     random = Random(seed)
@@ -180,10 +229,7 @@ def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
     durable = play(programs, program, by_hand=True)
 
     def labels() -> list[str]:
-        return [
-            i.params["args"]["label"] if i.kind == "step" else "sleep"
-            for i in durable.driver.run.open.values()
-        ]
+        return [label_of(intent) for intent in durable.driver.run.open.values()]
 
     cancel_at = random.randint(1, 40)
     moves = 0
@@ -205,15 +251,7 @@ def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
             durable.driver.ok(first)
             plain.fire()
         else:
-            intent = next(
-                i
-                for i in durable.driver.run.open.values()
-                if i.kind == "step" and i.params["args"]["label"] == label
-            )
-            if intent.params["args"]["ok"]:
-                durable.driver.ok(intent, f"v{label}")
-            else:
-                durable.driver.error(intent, label)
+            complete(durable, next(i for i in durable.driver.run.open.values() if label_of(i) == label))
             plain.complete(label)
     status, result = plain.outcome()
     assert durable.status == status
