@@ -16,7 +16,7 @@ help:
 	@echo "make test-all     the suite on every Python that is promised and installed"
 	@echo "make replay-deps  golden journals with the oldest and the newest dependencies"
 	@echo "make check  format, lint, types, import contracts"
-	@echo "make sim    1,000 seeds of the fault simulator"
+	@echo "make sim    1,000 seeds of the fault simulator, with one core and with three"
 	@echo "make kills  200 kills of owners and guests on one store"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
@@ -51,6 +51,7 @@ replay-deps: $(READY)
 
 sim: $(READY)
 	@$(BIN)/python -m treadle.testing.sim --seeds 1000
+	@$(BIN)/python -m treadle.testing.sim --seeds 1000 --cores 3
 
 kills: $(READY)
 	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py

@@ -65,11 +65,32 @@ async def doctor(
     return EXIT_OK if found["ok"] else EXIT_FAILED
 
 
-@commands(examples=["treadle migrate", "treadle migrate --store sqlite:////srv/treadle.db"])
-async def migrate(cli: Session) -> None:
-    """Bring the store's schema up to date. Every command does this too; this one does nothing else."""
-    from treadle.engine import migrate_store
+@commands(
+    examples=[
+        "treadle migrate",
+        "treadle migrate --store sqlite:////srv/treadle.db",
+        "treadle migrate --from sqlite:////srv/treadle.db --to postgresql://treadle@db/treadle",
+    ]
+)
+async def migrate(
+    cli: Session,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="Copy this whole store.", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="To this place, where none is yet.", show_default=False),
+    ] = None,
+) -> None:
+    """Bring the store's schema up to date; every command does this too. Or copy a whole store to another place, and
+    check every digest there."""
+    from treadle.store.open import copy_store, migrate_store
 
+    if (source is None) != (target is None):
+        raise Usage("a copy needs both: --from URL and --to URL")
+    if source is not None and target is not None:
+        _report(cli, await asyncio.to_thread(copy_store, source, target))
+        return
     _report(cli, migrate_store(cli.store))
 
 

@@ -28,8 +28,15 @@ _LOOK_S: Final = 0.25
 class Correspondence:
     """Those in this process who wait for others' answers. On the core's thread, but for `announced`."""
 
-    def __init__(self, port: Port, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.asker = token_hex(4)
+    def __init__(
+        self,
+        port: Port,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        token: Callable[[int], str] = token_hex,
+    ) -> None:
+        self.asker = token(4)
+        self._token = token
         self._port = port
         self._monotonic = monotonic
         # By the keys of their messages.
@@ -103,7 +110,7 @@ class Correspondence:
         if (error := unusable(command)) is not None:
             raise error
         home = command.home if isinstance(command, Operate) else command.run
-        return Message(f"{GUEST}{self.asker}:{token_hex(12)}", message_to_bytes(command), home)
+        return Message(f"{GUEST}{self.asker}:{self._token(12)}", message_to_bytes(command), home)
 
     def read_replies(self, store: Store) -> None:
         """Passes on the answers that are there by now."""

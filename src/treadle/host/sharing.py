@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
-from treadle.kernel.errors import StoreUnavailable
+from treadle.kernel.errors import PASSING
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Work
 from treadle.runtime.shards import home_on
@@ -66,7 +66,7 @@ class Sharing:
         if self.pace.due:
             try:
                 self.look()
-            except StoreUnavailable as error:
+            except PASSING as error:
                 # What is ours stays ours until somebody takes it; the epoch in every commit tells.
                 log.debug("the members cannot be looked at: %s", error.message)
                 self.pace.looked()
@@ -108,7 +108,7 @@ class Sharing:
             self._lose(quiet)
             try:
                 self._member.give(quiet)
-            except StoreUnavailable:
+            except PASSING:
                 # They are not held any more, and still ours: the next look takes them up again.
                 self.pace.hurry()
             return

@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
-from treadle.kernel.errors import OwnershipLost, StoreUnavailable, TreadleError
+from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
 from treadle.runtime.commands import Command, Elsewhere, Write
 from treadle.runtime.core import Core
@@ -39,6 +39,8 @@ _REPLY_POLL_S = 0.01
 _POSTS_MAX = 256
 # How long a member waits before it opens a store again that did not answer.
 _PAUSE_S: Final = (0.1, 2.0)
+# What ends a core, and not its member.
+_BEGINS_ANEW: Final[tuple[type[TreadleError], ...]] = (*PASSING, OwnershipLost)
 # Something may be there for anybody (`store/postgres.py: Listener`).
 EVERYTHING: Final = "*"
 
@@ -189,7 +191,7 @@ class CoreThread(threading.Thread):
             while not self._stopping.is_set():
                 try:
                     self._share(together)
-                except (StoreUnavailable, OwnershipLost) as error:
+                except _BEGINS_ANEW as error:
                     if not self._begun:
                         raise  # whoever starts an engine is told that it cannot be
                     log.warning("%s. This member begins anew when it answers again", error.message)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from treadle.kernel.errors import StoreUnavailable, TreadleError
+from treadle.kernel.errors import PASSING, StoreUnavailable, TreadleError
 
 from .dialect import SqlDialect
 from .sharing import MemberRow, Standing
@@ -106,7 +106,7 @@ class Membership:
     def leave(self) -> None:
         """Gives everything away, and is a member no more. Where that cannot be said, the lease runs out."""
         if self._joined:
-            with contextlib.suppress(StoreUnavailable), self._transaction() as tx:
+            with contextlib.suppress(*PASSING), self._transaction() as tx:
                 tx.execute("UPDATE shards SET owner = NULL WHERE owner = ?", (self.name,))
                 tx.execute("DELETE FROM members WHERE name = ?", (self.name,))
                 self._notify(tx, MEMBERS)

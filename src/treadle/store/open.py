@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from treadle.kernel.errors import StoreUnavailable
+from treadle.kernel.errors import StoreUnavailable, Unsupported
 
+from . import copying
 from .blobs import BlobPlace, blobs_at
 from .members import Membership
 from .owner import OwnerLock, Tenure
@@ -140,6 +142,31 @@ def migrate_store(url: str) -> dict[str, Any]:
     after = store.schema_version
     store.close()
     return {"store": shown(url), "schema_before": before, "schema": after}
+
+
+def copy_store(source: str, target: str) -> dict[str, Any]:
+    """Copies a whole store to a place where none is yet, and checks every digest; how many rows of each kind."""
+    place = Place.of(source)
+    if not place.has_store():
+        raise StoreUnavailable(f"there is no store at {shown(source)}")
+    if place.path is not None and store_path_or_none(target) == place.path:
+        raise Unsupported("a store is not copied onto itself", code="STORE_NOT_EMPTY")
+    tenure = place.tenure()
+    if tenure is not None and not tenure.acquire():
+        raise Unsupported(
+            f"{tenure.waits_for()}; a store is copied while nobody works on it", code="STORE_OWNED"
+        )
+    try:
+        with contextlib.closing(open_store(source)) as there, contextlib.closing(open_store(target)) as here:
+            counts = copying.copy(there, here)
+    finally:
+        if tenure is not None:
+            tenure.release()
+    return {"from": shown(source), "to": shown(target), "verified": True, **counts}
+
+
+def store_path_or_none(url: str) -> Path | None:
+    return None if is_postgres(url) else store_path(url)
 
 
 def open_sqlite(path: Path | None) -> SqlStore:

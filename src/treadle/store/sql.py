@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from treadle.kernel.errors import OwnershipLost
-from treadle.kernel.ids import shard_of
+from treadle.kernel.ids import shard_of as kernel_shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
@@ -233,7 +233,7 @@ class SqlStore(SqlReads):
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
-            new = [(*_run_row(run), self._shard_of(run.id)) for run in batch.runs_new.values()]
+            new = [(*_run_row(run), self.shard_of(run.id)) for run in batch.runs_new.values()]
             tx.executemany(_INSERT_RUN, new)
         if batch.runs_changed:
             rows = [
@@ -260,7 +260,7 @@ class SqlStore(SqlReads):
             tx.executemany("DELETE FROM timers WHERE run = ? AND intent = ?", done)
         if batch.timers:
             rows = [
-                (t.intent, t.run, t.due_ns, int(t.fires), self._shard_of(t.run_id))
+                (t.intent, t.run, t.due_ns, int(t.fires), self.shard_of(t.run_id))
                 for t in batch.timers.values()
             ]
             query = "INSERT INTO timers (intent, run, due_ns, fires, shard) VALUES (?, ?, ?, ?, ?)"
@@ -383,13 +383,13 @@ class SqlStore(SqlReads):
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)
 
-    def _shard_of(self, run: str) -> int:
+    def shard_of(self, run: str) -> int:
         """Where a run's rows are found; what belongs to no run is on the first shard."""
-        return 0 if self._shards == 1 or not run else shard_of(run, self._shards)
+        return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
 
     def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
         whole = (Message(*message) for message in messages)
-        return [(key, body, self._shard_of(home)) for key, body, home in whole]
+        return [(key, body, self.shard_of(home)) for key, body, home in whole]
 
     def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
         rows = self._addressed(messages)
@@ -433,6 +433,33 @@ class SqlStore(SqlReads):
                 if not self.has_blob(digest):
                     self._files.remove(digest)
         return len(loose)
+
+    # --- whole tables, for copies of the store ---
+
+    def rows_after(
+        self, table: str, columns: str, key: str, last: Sequence[Any] | None, limit: int
+    ) -> list[Any]:
+        """The next rows of a table, in the order of a key of it."""
+        names = key.split(", ")
+        after = f"WHERE ({key}) > ({', '.join('?' * len(names))})" if last is not None else ""
+        query = f"SELECT {columns} FROM {table} {after} ORDER BY {key} LIMIT ?"
+        return self._all(query, *(last or ()), limit)
+
+    def insert_rows(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._transaction() as tx:
+            tx.executemany(f"INSERT INTO {table} ({columns}) VALUES ({_marks(columns)})", rows)
+
+    def keep_payload(self, digest: str, body: bytes) -> None:
+        batch = Batch(blobs={digest: body})
+        if self._files is not None and len(body) > BLOB_INLINE_BYTES_MAX:
+            self._files.write(digest, body)
+        with self._transaction() as tx:
+            self._write_content(tx, batch)
+
+    def keep_key(self, key: bytes) -> None:
+        """Leases of work that another place gave hold here."""
+        with self._transaction() as tx:
+            tx.execute("UPDATE meta SET value = ? WHERE key = 'work_key'", (key.hex(),))
 
     def idle(self) -> None:
         self._dialect.checkpoint(self._connection)

@@ -15,18 +15,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("seed", type=int, nargs="?", help="run this one seed and say what happened in it")
     parser.add_argument("--seeds", type=int, default=0, help="run this many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--cores", type=int, default=1, help="how many processes share the store")
     options = parser.parse_args(arguments)
     if options.seed is None and not options.seeds:
         parser.error("name a seed, or --seeds N")
     # Faults are made on purpose here; what the core says of each is no news.
     logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
     if options.seed is not None:
-        print(simulate(options.seed))
+        print(simulate(options.seed, cores=options.cores))
         return 0
     began, records, deaths = time.monotonic(), 0, 0
     for seed in range(options.first, options.first + options.seeds):
         try:
-            outcome = simulate(seed)
+            outcome = simulate(seed, cores=options.cores)
         except SimulationFailed as failure:
             print(f"seed {seed} failed: {failure}", file=sys.stderr)
             return 1

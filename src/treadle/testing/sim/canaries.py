@@ -21,6 +21,7 @@ from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.gate import Gate
+from treadle.runtime.inbox import Inbox
 from treadle.runtime.ports import Item
 from treadle.runtime.recovery import Recovery
 from treadle.store import sql
@@ -158,12 +159,46 @@ CANARIES: tuple[Canary, ...] = (
 )
 
 
-def seeds_to_find(canary: Canary, *, seeds_max: int) -> tuple[int, SimulationFailed] | None:
+@contextlib.contextmanager
+def commit_without_the_epoch_check() -> Iterator[None]:
+    """A member that lost a shard goes on committing for its runs."""
+    with patch.object(sql.SqlStore, "_check_epoch", lambda self, tx, shards: None):
+        yield
+
+
+@contextlib.contextmanager
+def gained_and_not_recovered() -> Iterator[None]:
+    """Whoever takes a shard over does not look what was left open there."""
+    with patch.object(Recovery, "gain", lambda recovery, shards: None):
+        yield
+
+
+@contextlib.contextmanager
+def hand_over_without_draining() -> Iterator[None]:
+    """A shard is given away with its messages still in the giver's hands, which takes them for read when it comes
+    back."""
+    with patch.object(Inbox, "forget", lambda inbox, keys: None):
+        yield
+
+
+# What breaks only where several processes share a store; and what breaks there, too.
+SHARED_CANARIES: tuple[Canary, ...] = (
+    commit_without_the_epoch_check,
+    gained_and_not_recovered,
+    hand_over_without_draining,
+    dispatch_before_commit,
+    answer_before_its_commit,
+    message_done_before_its_event,
+    double_settle,
+)
+
+
+def seeds_to_find(canary: Canary, *, seeds_max: int, cores: int = 1) -> tuple[int, SimulationFailed] | None:
     """How many seeds it takes to find a planted bug, and how it shows; None if it is not found."""
     with canary():
         for seed in range(seeds_max):
             try:
-                simulate(seed)
+                simulate(seed, cores=cores)
             except SimulationFailed as failure:
                 return seed + 1, failure
     return None

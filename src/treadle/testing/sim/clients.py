@@ -15,7 +15,7 @@ from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.tasks import OPEN, Actor, Operation
-from treadle.store.protocol import GUEST
+from treadle.store.protocol import GUEST, Message
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
@@ -58,7 +58,8 @@ class Network:
             world.after(late + world.rng.randrange(2 * MS), lambda: self._deliver(command, worker))
 
     def _deliver(self, command: Item | FrameSent | CheckpointSaved, worker: SimProcess | None) -> None:
-        owner = self._world.reach()
+        # Progress goes to whoever has the run, and nowhere else: it may get lost.
+        owner = self._world.reach() if isinstance(command, Item) else self._world.holder(command.run)
         if owner is None:
             return
         if isinstance(command, Item):
@@ -117,7 +118,8 @@ class Guest:
 
     def ask(self, key: str, command: Item | Operate, told: Told) -> None:
         """Posts a command; calls back with its answer, if it lives to see one. PASSING: nothing was sent."""
-        if self._lives(lambda: self.store.post([(key, message_to_bytes(command))])):
+        home = command.home if isinstance(command, Operate) else command.run
+        if self._lives(lambda: self.store.post([Message(key, message_to_bytes(command), home)])):
             self._look(key, told)
 
     def _look(self, key: str, told: Told) -> None:
@@ -249,13 +251,13 @@ class People:
                 self._busy[task.id] = world.journals.clock_max_ns + 2_000 * MS
                 for person in ("ann", "bob")[: 2 if world.chance(world.faults.duplicated) else 1]:
                     delay = world.rng.randrange(500 * MS)
-                    world.after(delay, partial(self._complete, task.id, person))
+                    world.after(delay, partial(self._complete, task.id, task.run_id, person))
         world.after(1_000 * MS, self._look)
 
-    def _complete(self, id: str, person: str) -> None:
+    def _complete(self, id: str, run: str, person: str) -> None:
         world = self._world
         operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
-        command = Operate(id, "task", operation.to_value(), partial(self._answered, id, person))
+        command = Operate(run, "task", operation.to_value(), partial(self._answered, id, person))
         if world.chance(world.faults.guest):
             self._number += 1
             with suppress(*PASSING):
@@ -311,7 +313,7 @@ class Keeper:
                 self._world.after(PATIENCE_NS, self.collect)
             return
         once = Once()
-        work = keeping.collect(_ask_for, [""], now_ns=FAR_NS, dry_run=False)
+        work = keeping.collect(_ask_for, self._world.homes, now_ns=FAR_NS, dry_run=False)
         self._drive(owner, work, None, once)
         self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
 

@@ -32,6 +32,8 @@ class Disk:
         self._rng = rng
         self.faults = Faults()
         self.full = False
+        # The disk's own clock, for leases.
+        self.clock: Callable[[], int] = lambda: 0
         self.live = self._open(b"")
         self.image = b""
         self.commits = 0
@@ -39,9 +41,9 @@ class Disk:
         self.lies = False
         self.on_commit: Callable[[], None] = lambda: None
 
-    @staticmethod
-    def _open(image: bytes) -> sqlite3.Connection:
+    def _open(self, image: bytes) -> sqlite3.Connection:
         live = sqlite3.connect(":memory:", isolation_level=None)
+        live.create_function("disk_now", 0, lambda: self.clock())
         if image:
             live.deserialize(image)
         return live
@@ -155,6 +157,8 @@ def _steady() -> None:
 
 class SimDialect(SqliteDialect):
     """SQLite's dialect on a simulated disk; without a `point` to die at, it never fails."""
+
+    now_ns = "disk_now()"
 
     def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
         super().__init__(None)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
+from treadle.host.asking import Correspondence
+from treadle.host.sharing import Sharing
 from treadle.host.turning import AGAIN, Turning
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
@@ -23,6 +25,8 @@ from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOper
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
+from treadle.store.members import Membership
+from treadle.store.protocol import Numbered
 from treadle.store.sql import SqlStore
 from treadle.work.job import Done, StaysOpen
 
@@ -125,6 +129,19 @@ class SimJob:
         return Item(self.run, receipt, blobs=self._blobs)
 
 
+class SharedStore(SqlStore):
+    """A store that several processes share: its numbers are given out in one place, as a server does it."""
+
+    def __init__(self, dialect: SimDialect, numbers: dict[Numbered, int]) -> None:
+        super().__init__(dialect, None)
+        self._numbers = numbers
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        first = self._numbers.get(kind, 0) + 1
+        self._numbers[kind] = first + count - 1
+        return range(first, first + count)
+
+
 class SimProcess:
     """An engine process; also its own clock and port."""
 
@@ -136,8 +153,12 @@ class SimProcess:
         self._door: list[Item] = []
         self.bus = LocalBus(world, lease_ms=LEASE_MS)
         self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
-        store = SqlStore(SimDialect(world.disk, self.point), None)
-        self.epoch = store.own()
+        dialect = SimDialect(world.disk, self.point)
+        store = SqlStore(dialect, None) if world.cores == 1 else SharedStore(dialect, world.numbers)
+        self.epoch = 0 if world.cores > 1 else store.own()
+        elsewhere = Correspondence(
+            self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()
+        )
         registry = Registry(machines_of(world.workload.machines), store)
         self.core = Core(
             store,
@@ -147,11 +168,22 @@ class SimProcess:
             entropy=world.entropy,
             operations=SimOperations(),
             limits=world.limits,
+            elsewhere=elsewhere if world.cores > 1 else None,
         )
+        self.sharing: Sharing | None = None
         # The threads of this process: that of the core, as the steps of its life, and workers who come to its
         # door in the middle of them.
-        poll_s = POLL_NS / 1e9 if world.has_guests else None
-        self.turning = Turning(self.core, poll_s=poll_s, monotonic=world.monotonic)
+        poll_s = POLL_NS / 1e9 if world.has_guests or world.cores > 1 else None
+        if world.cores > 1:
+            member = Membership(SimDialect(world.disk, self.point), name=name)
+            self.sharing = sharing = Sharing(self.core, member, self.bus, monotonic=world.monotonic)
+            sharing.look()
+            beside = partial(elsewhere.go_on, store)
+            self.turning = Turning(
+                self.core, poll_s=poll_s, renew=sharing.renew, beside=beside, monotonic=world.monotonic
+            )
+        else:
+            self.turning = Turning(self.core, poll_s=poll_s, monotonic=world.monotonic)
         self._steps = self.turning.steps()
         self._waits = False
         # The number of the calendar's entry for its next step.
@@ -228,7 +260,7 @@ class SimProcess:
         self.point()
         for work in works:
             self.world.journals.assert_durable(work)
-        self.bus.offer(works)
+        self.bus.offer(works if self.sharing is None else self.sharing.withhold(works))
         self.world.after(self.world.rng.randrange(5 * MS), self.pump)
 
     def revoke(self, intents: list[str]) -> None:
@@ -305,7 +337,8 @@ class SimProcess:
             return
 
         def ack(value: Any, error: TreadleError | None) -> None:
-            self.world.journals.saved(saved)
+            if not (value or {}).get("stale"):
+                self.world.journals.saved(saved)
             self.world.after(self.world.rng.randrange(MS), lambda: self._resume(job, work))
 
         self.world.network.send(saved._replace(ack=ack))

@@ -16,7 +16,8 @@ from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailabl
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL
 from treadle.runtime.deploys import row_of
-from treadle.store.protocol import Batch, VersionRow
+from treadle.runtime.shards import home_on
+from treadle.store.protocol import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
 
 from .checks import Journals
@@ -31,6 +32,7 @@ SAFETY_EVENTS_MAX = 3_000
 LIVENESS_EVENTS_MAX = 60_000
 COLLECT_EVENTS_MAX = 100
 SECOND = 1_000 * MS
+SHARDS = 6
 
 
 class SimulationFailed(AssertionError):
@@ -58,8 +60,12 @@ class SimOutcome:
 
 
 class World:
-    def __init__(self, seed: int, workload: Workload, *, patience: int = LIVENESS_EVENTS_MAX) -> None:
+    def __init__(
+        self, seed: int, workload: Workload, *, patience: int = LIVENESS_EVENTS_MAX, cores: int = 1
+    ) -> None:
         self.rng = Random(seed)
+        # How many processes share the store; with more than one it has shards, and they have leases.
+        self.cores = cores
         self.seed = seed
         # How many events it may take, once the weather is fine, until all has come to its end.
         self._patience = patience
@@ -72,6 +78,8 @@ class World:
         self.journals = Journals(self.disk)
         self.disk.on_commit = self._committed
         self.performed: dict[str, int] = {}
+        # The last numbers given to several processes.
+        self.numbers: dict[Numbered, int] = {}
         self.deaths = 0
         self._events = 0
         self._time_ns = 0
@@ -83,7 +91,14 @@ class World:
         self.owner: SimProcess | None = None
         self._processes: list[SimProcess] = []
         # A guest on the same disk, which never dies: the eyes of the checkers and of people.
+        self.disk.clock = lambda: self._time_ns
         self.store = SqlStore(SimDialect(self.disk), None)
+        if cores > 1:
+            rows = [(shard,) for shard in range(1, SHARDS)]
+            self.disk.live.executemany("INSERT INTO shards (shard, epoch) VALUES (?, 0)", rows)
+            self.disk.image = self.disk.live.serialize()
+            self.store = SqlStore(SimDialect(self.disk), None)
+        self.homes = [home_on(shard, SHARDS) for shard in range(SHARDS)] if cores > 1 else [""]
         self.network = Network(self)
         self.clients = Clients(self)
         self.people = People(self)
@@ -161,7 +176,7 @@ class World:
         self.disk.full = False
         for process in self._processes:
             process.fuse = None
-            if process is not self.owner:
+            if process is not self.owner and self.cores == 1:
                 # It believes it owns the store, and with nothing to commit it would never learn.
                 process.kill()
 
@@ -220,11 +235,13 @@ class World:
         self.journals.advance()
 
     def _boot(self) -> None:
-        if self.owner is not None and not self.owner.dead:
+        if sum(not process.dead for process in self._processes) >= self.cores:
             return
         self.disk.drop_transaction()
         self.journals.assert_recovered()
         self._start_process()
+        if self.cores > 1:
+            self.after(MS, self._boot)
 
     def reach(self) -> SimProcess | None:
         """Whom a message reaches: an owner, or one that believes it still is."""
@@ -233,6 +250,12 @@ class World:
                 process.kill()  # it died in the middle of things, and its work with it
         self._processes = [process for process in self._processes if not process.dead]
         return self.rng.choice(self._processes) if self._processes else None
+
+    def holder(self, run: str) -> SimProcess | None:
+        """Who decides a run, or believes so."""
+        if self.cores == 1:
+            return self.reach()
+        return next((p for p in self._processes if not p.dead and p.core.held.holds(run)), None)
 
     def _start_process(self) -> None:
         self._generation += 1
@@ -274,8 +297,9 @@ class World:
             self._died(process)
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
-        newest = int(self.disk.live.execute("SELECT epoch FROM shards").fetchone()[0])
-        assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
+        if self.cores == 1:
+            newest = int(self.disk.live.execute("SELECT epoch FROM shards").fetchone()[0])
+            assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
         process.kill()
         self.after(0, self._boot)
 
@@ -292,14 +316,16 @@ class World:
             process.fuse = self.rng.randrange(60)
         if self.chance(faults.power_loss):
             self._lose_power()
-        if self.chance(faults.usurp) and self.owner is process:
+        if self.chance(faults.usurp) and self.owner is process and self.cores == 1:
             self.after(0, self._usurp)
         if self.chance(faults.clock_jump):
             self._offset_ns += self.rng.choice((-1, 1)) * self.rng.randrange(60 * SECOND)
         if self.chance(faults.disk_full) and not self.disk.full:
             self.disk.full = True
             self.after(self.rng.randrange(5 * SECOND), self._make_room)
-        return self.rng.randrange(3 * SECOND) if self.chance(faults.pause) else 0
+        # Several members have leases, which must run out now and then.
+        longest = 3 * SECOND if self.cores == 1 else 12 * SECOND
+        return self.rng.randrange(longest) if self.chance(faults.pause) else 0
 
     def _make_room(self) -> None:
         self.disk.full = False
@@ -321,13 +347,17 @@ class World:
 
 
 def simulate(
-    seed: int, make: Callable[[Random], Workload] | None = None, *, patience: int = LIVENESS_EVENTS_MAX
+    seed: int,
+    make: Callable[[Random], Workload] | None = None,
+    *,
+    patience: int = LIVENESS_EVENTS_MAX,
+    cores: int = 1,
 ) -> SimOutcome:
     """Runs one seed to its end; raises SimulationFailed with the command that shows it again."""
     from .drill import Drill
 
     workload = (make or Drill)(Random(seed ^ 0x5EED))
-    world = World(seed, workload, patience=patience)
+    world = World(seed, workload, patience=patience, cores=cores)
     faults = world.faults
     try:
         outcome = world.run()
@@ -336,7 +366,7 @@ def simulate(
             raise
         raise SimulationFailed(
             f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
-            f"reproduce with: python -m treadle.testing.sim {seed}"
+            f"reproduce with: python -m treadle.testing.sim {seed}{f' --cores {cores}' if cores > 1 else ''}"
         ) from error
     finally:
         world.close()

@@ -1,0 +1,45 @@
+"""Three cores that share one simulated store: shards, leases, messages, take-over; and the bugs that must be found there.
+
+`make sim` runs a thousand seeds of it. Here each planted bug is looked for among a few of the first fifty seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from treadle.testing.sim import SimulationFailed, simulate
+from treadle.testing.sim.canaries import (
+    Canary,
+    commit_without_the_epoch_check,
+    gained_and_not_recovered,
+)
+
+CORES = 3
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 6, 7])
+def test_three_cores_on_one_store_keep_every_promise(seed: int) -> None:
+    outcome = simulate(seed, cores=CORES)
+    assert outcome.records > 0
+
+
+def test_a_seed_of_three_cores_is_one_history() -> None:
+    assert simulate(3, cores=CORES).digest == simulate(3, cores=CORES).digest
+
+
+@pytest.mark.parametrize(
+    ("canary", "seeds"),
+    [(commit_without_the_epoch_check, range(33, 36)), (gained_and_not_recovered, range(2))],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_of_sharing_is_found(canary: Canary, seeds: range) -> None:
+    found: SimulationFailed | None = None
+    with canary():
+        for seed in seeds:
+            try:
+                simulate(seed, cores=CORES, patience=8_000)
+            except SimulationFailed as failure:
+                found = failure
+                break
+    assert found is not None
+    assert f"--cores {CORES}" in str(found)
