@@ -63,8 +63,10 @@ async def test_what_waits_in_a_file_goes_on_to_its_end_on_postgres(tmp_path: Pat
             await engine.start("approval", {"text": large, "n": n}, id=f"p{n}")
             await (await engine.run(f"p{n}")).settled(timeout=60)
     command = [sys.executable, "-m", "treadle.cli", "migrate", "--from", source, "--to", pg_store, "--json"]
-    asked = partial(subprocess.run, command, capture_output=True, text=True, check=True, timeout=120)
-    told = json.loads((await asyncio.to_thread(asked)).stdout)
+    asked = partial(subprocess.run, command, capture_output=True, text=True, timeout=120)
+    done = await asyncio.to_thread(asked)
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
     assert (told["runs"], told["verified"]) == (5, True)
     async with Engine(pg_store) as engine:
         for task in await engine.tasks():

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from treadle.kernel.errors import StoreCorrupt, Unsupported
+from treadle.kernel.history import check_link
 from treadle.kernel.state import GENESIS
 from treadle.kernel.values import digest_bytes, encode
 
@@ -143,13 +144,12 @@ def _value(column: Any) -> Any:
 
 def _check_chains(store: SqlStore) -> None:
     """Makes every record's digest again, from the record before it and its own bytes."""
-    journal = next(table for table in TABLES if table.name == "journal")
-    run, last = 0, GENESIS
-    for rows in _pages(store, journal):
-        for row in rows:
-            no, seq, digest, body = row[2], row[3], bytes(row[7]), bytes(row[8])
-            if no != run:
-                run, last = no, GENESIS
-            if sha256(last + body).digest() != digest:
-                raise StoreCorrupt(f"record {seq} of run number {no} is not what its digest says")
-            last = digest
+    last: tuple[int] | None = None
+    while runs := store.rows_after("runs", "no, id", "no", last, PAGE):
+        for no, id in runs:
+            seq, digest = 0, GENESIS
+            while page := store.journal_page(no, after_seq=seq, limit=PAGE):
+                for stored, _ in page:
+                    check_link(id, seq, digest, stored)
+                    seq, digest = stored.seq, stored.digest
+        last = (runs[-1][0],)
