@@ -452,7 +452,7 @@ class LocalBus:
             if entry is not None:
                 ours = entry.worker == worker and entry.work.intent.id == intent
                 return ("held", entry.work) if ours else ("unknown", None)
-            if self._seal.intent(lease, worker) != intent:
+            if self._seal.intent(lease, worker) != intent or intent not in self._entries:
                 return "unknown", None
             entry = self._taken_up(worker, lease)
             return ("lost", None) if entry is None else ("late", entry.work)
