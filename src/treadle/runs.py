@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -132,17 +132,8 @@ class Run:
         try:
             shown = await self._end(timeout)
         except TimeoutError as error:
-            raise TimeoutError(await self._unfinished(timeout)) from error
-        if shown["status"] in ("completed", "partial"):
-            return self._typed(shown["result"])
-        failed = shown["error"] or {}
-        raise RunFailed(
-            f"{self.id} {shown['status']}: {failed.get('message', '')}",
-            error=shown["error"],
-            result=shown["result"],
-            where=failed.get("where"),
-            cls=failed.get("class"),
-        )
+            raise TimeoutError(unfinished(await self.show(), timeout)) from error
+        return self._typed(result_of({"id": self.id, **shown}))
 
     async def _end(self, timeout: float | None) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
@@ -155,17 +146,6 @@ class Run:
                     if shown is None:
                         await watch.changed(poll_s=END_POLL_S)
         return shown
-
-    async def _unfinished(self, timeout: float | None) -> str:
-        """How a run stands that was not awaited any longer: whom or what it waits for."""
-        found = await self.show()
-        waits = [
-            f"{wait.get('kind')} {wait.get('name')}" + (f" ({', '.join(roles)})" if roles else "")
-            for wait in found.get("waiting_for") or ()
-            for roles in [wait.get("roles") or ()]
-        ]
-        what = f": it waits for {', '.join(waits)}" if waits else ""
-        return f"{self.id} is {found['status']} after {timeout:g} s{what}"
 
     async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Waits until the run (with its parents and children) has ended or only people and outside
@@ -200,3 +180,28 @@ class TypedRun(Run, Generic[R_co]):
         """As of any run, in the type that the workflow's author wrote."""
         given: R_co = await super().result(timeout)
         return given
+
+
+def result_of(shown: Mapping[str, Any]) -> Value:
+    """The result of a run that has ended; raises RunFailed if it did not complete."""
+    if shown["status"] in ("completed", "partial"):
+        return shown["result"]
+    failed = shown["error"] or {}
+    raise RunFailed(
+        f"{shown['id']} {shown['status']}: {failed.get('message', '')}",
+        error=shown["error"],
+        result=shown["result"],
+        where=failed.get("where"),
+        cls=failed.get("class"),
+    )
+
+
+def unfinished(shown: Mapping[str, Any], timeout: float | None) -> str:
+    """How a run stands that was not awaited any longer: whom or what it waits for."""
+    waits = [
+        f"{wait.get('kind')} {wait.get('name')}" + (f" ({', '.join(roles)})" if roles else "")
+        for wait in shown.get("waiting_for") or ()
+        for roles in [wait.get("roles") or ()]
+    ]
+    what = f": it waits for {', '.join(waits)}" if waits else ""
+    return f"{shown['id']} is {shown['status']} after {timeout:g} s{what}"

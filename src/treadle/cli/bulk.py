@@ -24,15 +24,14 @@ from .output import EXIT_OK, Usage, exit_code, styled, worst
 from .view import outcome
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine
-    from treadle.store.protocol import RunRow
+    from treadle.client.protocol import Client, Row
 
 # As many runs are followed at once; the engine works on more.
 AT_ONCE: Final = 64
 # So many lines for people; the summary counts the rest.
 TOLD_MAX: Final = 20
 
-Act = Callable[["Engine", str], Awaitable[dict[str, Any]]]
+Act = Callable[["Client", str], Awaitable[dict[str, Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +92,7 @@ class Bulk:
     ids: Sequence[str]
     choice: Chosen = field(default_factory=Chosen)
 
-    async def find(self, engine: Engine) -> list[str]:
+    async def find(self, engine: Client) -> list[str]:
         choice = self.choice
         if self.ids and choice.filtered:
             raise Usage("name runs, or choose them by a filter, not both")
@@ -103,12 +102,10 @@ class Bulk:
             raise Usage(
                 "name a run, or choose several with --all-failed, --status, --workflow, --error or --since"
             )
-        until_ns = instant_ns(choice.until, "--until")
 
-        def wanted(row: RunRow) -> bool:
-            error = row.error or {}
-            fits = choice.error is None or choice.error in (error.get("code"), error.get("class"))
-            return fits and (until_ns is None or row.started_ns <= until_ns)
+        def wanted(row: Row) -> bool:
+            error = row["error"] or {}
+            return choice.error is None or choice.error in (error.get("code"), error.get("class"))
 
         status = [*(choice.status or ()), *(("failed", "stalled") if choice.all_failed else ())]
         return await finding.ids_of(
@@ -116,11 +113,12 @@ class Bulk:
             status=status,
             workflow=choice.workflow,
             since_ns=instant_ns(choice.since, "--since"),
+            until_ns=instant_ns(choice.until, "--until"),
             wanted=wanted,
         )
 
 
-async def each(cli: Session, engine: Engine, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
+async def each(cli: Session, engine: Client, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
     """Does `act` to each run and reports; a run that refuses does not stop the others."""
     ids = await bulk.find(engine)
     if bulk.choice.dry_run:
@@ -134,7 +132,7 @@ async def each(cli: Session, engine: Engine, bulk: Bulk, act: Act, *, exits: boo
     return await _all(cli, engine, ids, act, exits=exits)
 
 
-async def _rehearsed(cli: Session, engine: Engine, ids: list[str]) -> int:
+async def _rehearsed(cli: Session, engine: Client, ids: list[str]) -> int:
     """What a command would be about; nothing is changed."""
     from rich.markup import escape
 
@@ -150,7 +148,7 @@ async def _rehearsed(cli: Session, engine: Engine, ids: list[str]) -> int:
     return EXIT_OK
 
 
-async def _all(cli: Session, engine: Engine, ids: list[str], act: Act, *, exits: bool) -> int:
+async def _all(cli: Session, engine: Client, ids: list[str], act: Act, *, exits: bool) -> int:
     import asyncio
 
     cli.out.lines = True

@@ -1,7 +1,7 @@
 """How a command is made: what all of them share is written here once.
 
 A subject has one `Commands`, which collects functions whose first parameter is a `Session`. Every
-command so made takes `--store` and `--json`, shows examples in its help, turns errors into exit codes and JSON, and
+command so made takes `--store` or `--server` and `--json`, shows examples in its help, turns errors into exit codes and JSON, and
 ends cleanly on Ctrl-C. Importing this module imports no engine: `treadle --help` stays quick.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -22,11 +22,15 @@ from typer.models import OptionInfo
 from treadle.kernel.errors import TreadleError
 
 from . import moments, stdout
-from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output
+from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
 from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
+from .reach import Address, Asked, Reach, ServerOption, TokenOption, address_of
 
 if TYPE_CHECKING:
+    from treadle.client.protocol import Client
     from treadle.engine import Engine
+
+C = TypeVar("C", bound="Client")
 
 DEFAULT_STORE: Final = "sqlite:///treadle.db"
 # How long a process that is done finishes what it does for the runs of others.
@@ -106,6 +110,8 @@ class Defaults:
     store: str | None = None
     as_json: bool = False
     utc: bool = False
+    server: str | None = None
+    token: str | None = None
 
 
 @dataclass(slots=True)
@@ -118,6 +124,51 @@ class Session:
     on_interrupt: str = ""
     # Who does it, as the audit log has it.
     user: str = "local"
+    # The server to ask in place of the store.
+    server: Address | None = None
+
+    @property
+    def where(self) -> str:
+        """Where runs are looked for, for people."""
+        return f"store {self.store}" if self.server is None else f"server {self.server.url}"
+
+    def goes_on(self, id: str) -> str:
+        """How a run goes on that nobody here waits for any longer."""
+        if self.server is None:
+            return f" and goes on with: treadle resume {id}"
+        return f" and goes on at the server; follow it with: treadle events {id} --follow"
+
+    async def client(self, app: str | None = None, **options: Any) -> Client:
+        """Whoever holds the runs, not opened yet: an engine on the store, or the server."""
+        if self.server is None:
+            return await self.prepare(app, **options)
+        from treadle.client.http import HttpClient
+
+        if app:
+            raise Usage(f"--app: a server has its own code; start it with: treadle serve --app {app}")
+        return HttpClient(self.server.url, token=self.server.token, user=self.server.user)
+
+    @asynccontextmanager
+    async def acts(
+        self, app: str | None = None, *, creates: bool = True, lingers: bool = True, **options: Any
+    ) -> AsyncIterator[Client]:
+        """Whoever holds the runs, for a command that changes something: see `engine`."""
+        if self.server is None:
+            async with self.engine(app, creates=creates, lingers=lingers, **options) as engine:
+                yield engine
+            return
+        async with await self.client(app) as server:
+            yield server
+
+    @asynccontextmanager
+    async def asks(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[Client]:
+        """Whoever holds the runs, for questions only: see `look`."""
+        if self.server is None:
+            async with self.look(app, code=code) as engine:
+                yield engine
+            return
+        async with await self.client(app) as server:
+            yield server
 
     async def prepare(self, app: str | None = None, **options: Any) -> Engine:
         """An engine that has not been started: it can compile, and has not touched the store."""
@@ -154,12 +205,14 @@ class Session:
             yield engine
 
     @asynccontextmanager
-    async def started(self, engine: Engine, *, lingers: bool = True) -> AsyncIterator[Engine]:
-        """Starts an engine; whoever is done with it leaves in good order."""
-        async with engine:
-            yield engine
-            if lingers:
-                await self._let_go(engine)
+    async def started(self, client: C, *, lingers: bool = True) -> AsyncIterator[C]:
+        """Opens whoever holds the runs; whoever is done with an engine leaves in good order."""
+        from treadle.engine import Engine
+
+        async with client:
+            yield client
+            if lingers and isinstance(client, Engine):
+                await self._let_go(client)
 
     async def _let_go(self, engine: Engine) -> None:
         """As owner of the store we do the work of other processes' runs, too. What is in hand is
@@ -208,6 +261,18 @@ class Session:
 Body = Callable[..., Awaitable[int | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as its module wrote it."""
+
+    name: str
+    examples: Sequence[str]
+    body: Body
+    reach: Reach = Reach.STORE
+    # Why there is no such thing at a server.
+    why: str = ""
+
+
 @dataclass(slots=True)
 class Commands:
     """The commands of one subject. Each is `async def body(cli: Session, …) -> exit code | None`."""
@@ -216,11 +281,19 @@ class Commands:
     # The name of a sub-command group (`treadle task …`), or none.
     group: str | None = None
     help: str | None = None
-    made: list[tuple[str, Sequence[str], Body]] = field(default_factory=list)
+    made: list[Command] = field(default_factory=list)
 
-    def __call__(self, name: str | None = None, *, examples: Sequence[str]) -> Callable[[Body], Body]:
+    def __call__(
+        self,
+        name: str | None = None,
+        *,
+        examples: Sequence[str],
+        reach: Reach = Reach.STORE,
+        why: str = "",
+    ) -> Callable[[Body], Body]:
         def add(body: Body) -> Body:
-            self.made.append((name or body.__name__.replace("_", "-"), examples, body))
+            called = name or body.__name__.replace("_", "-")
+            self.made.append(Command(called, examples, body, reach, why))
             return body
 
         return add
@@ -231,34 +304,49 @@ class Commands:
             home = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=self.help)
             app.add_typer(home, name=self.group, rich_help_panel=self.panel)
             panel = "Commands"
-        for name, examples, body in self.made:
-            home.command(name, cls=PlainCommand, epilog=_examples(examples), rich_help_panel=panel)(
-                _invocable(body)
-            )
+        for command in self.made:
+            home.command(
+                command.name, cls=PlainCommand, epilog=_examples(command.examples), rich_help_panel=panel
+            )(_invocable(command))
 
 
-def _invocable(body: Body) -> Callable[..., None]:
+def _invocable(command: Command) -> Callable[..., None]:
     """The function that Typer sees: the body's options and those that every command takes."""
+    body = command.body
     asked = [p for p in inspect.signature(body, eval_str=True).parameters.values() if p.name != "cli"]
     groups: dict[str, type] = {
         p.name: p.annotation for p in asked if isinstance(p.annotation, type) and is_dataclass(p.annotation)
     }
     own = [one for p in asked for one in (_options_of(groups[p.name]) if p.name in groups else [p])]
     asks_user = not any(_has_option(parameter, "--user") for parameter in own)
+    # A worker names its servers itself; another door asks for a token of its own.
+    own_names = any(_has_option(parameter, name) for parameter in own for name in ("--server", "--token"))
+    asks_server = not own_names
 
     def invoke(ctx: typer.Context, **values: Any) -> None:
         defaults = ctx.obj if isinstance(ctx.obj, Defaults) else Defaults()
         for name, value in values.items():
             if type(value) is int and value > NUMBER_MAX:
                 raise typer.BadParameter(f"--{name.replace('_', '-')}: no number is larger than {NUMBER_MAX}")
-        store = values.pop("store") or defaults.store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
+        store = values.pop("store") or defaults.store
+        server = values.pop("server") if asks_server else None
+        token = values.pop("server_token") if asks_server else None
         for name, group in groups.items():
             values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
-        user = _user_of(values, groups) or os.environ.get("TREADLE_USER") or _logged_in()
+        said = _user_of(values, groups) or os.environ.get("TREADLE_USER")
+        user = said or _logged_in()
         if asks_user:
             values.pop("user")
         moments.ZONE.set(UTC if values.pop("utc") or defaults.utc else None)
-        session = Session(store, Output(as_json=values.pop("as_json") or defaults.as_json), user=user)
+        out = Output(as_json=values.pop("as_json") or defaults.as_json)
+        session = Session(store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE, out, user=user)
+        if asks_server:
+            token = token or defaults.token or os.environ.get("TREADLE_TOKEN")
+            asked = Asked(server or defaults.server, store, token, said, user)
+            try:
+                session.server = address_of(command.name, command.reach, command.why, asked)
+            except Usage as error:
+                raise typer.Exit(out.error(error)) from error
         if code := perform(session, body, values):
             raise typer.Exit(code)
 
@@ -267,6 +355,11 @@ def _invocable(body: Body) -> Callable[..., None]:
         *(parameter.replace(kind=keyword) for parameter in own),
         *([inspect.Parameter("user", keyword, default=None, annotation=_USER)] if asks_user else []),
         inspect.Parameter("store", keyword, default=None, annotation=_STORE),
+        *(
+            inspect.Parameter(name, keyword, default=None, annotation=option)
+            for name, option in (("server", ServerOption), ("server_token", TokenOption))
+            if asks_server
+        ),
         inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
         inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
     ]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.lang.json_text import to_json
+from treadle.views.comparing import compared
 
 from .command import PROVE, App, Commands, Session
 from .finding import ids_of
 from .loading import one
 from .output import EXIT_FAILED, EXIT_OK, Usage
+from .reach import EITHER
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
@@ -25,7 +27,8 @@ commands = Commands(PROVE)
         "treadle replay etl-1",
         "treadle replay --all --json",
         "treadle replay etl-1 --against flow.yaml",
-    ]
+    ],
+    reach=EITHER,
 )
 async def replay(
     cli: Session,
@@ -45,7 +48,7 @@ async def replay(
     if bool(ids) == all_:
         raise Usage("name the runs to replay, or give --all")
     equal = True
-    async with cli.look(app, code=True) as engine:
+    async with cli.asks(app, code=True) as engine:
         other = one(engine, against) if against is not None else None
         found = await ids_of(engine) if all_ else list(ids or ())
         cli.out.lines = all_ or len(found) > 1
@@ -73,15 +76,17 @@ def _report(cli: Session, answer: dict[str, Any]) -> None:
         cli.out.note(f"  {side:>8}: {escape(to_json(answer.get(side)))}")
 
 
-@commands(examples=["treadle diff triage-1 triage-2", "treadle diff triage-1 triage-2 --json"])
+@commands(examples=["treadle diff triage-1 triage-2", "treadle diff triage-1 triage-2 --json"], reach=EITHER)
 async def diff(
     cli: Session,
     left: Annotated[str, typer.Argument(metavar="ID", help="One run.", show_default=False)],
     right: Annotated[str, typer.Argument(metavar="ID", help="The other.", show_default=False)],
 ) -> int:
     """Compare two runs: definition, input, way, results, sources. Exit 1 if they differ."""
-    async with cli.look(code=True) as engine:
-        found = await (await engine.run(left)).diff(await engine.run(right))
+    async with cli.asks(code=True) as engine:
+        both = [await engine.run(id) for id in (left, right)]
+        one_run, other_run = [(await run.show(), await run.journal()) for run in both]
+    found = compared(one_run, other_run)
     changes = found["differences"]
     if cli.out.as_json:
         cli.out.document(found)

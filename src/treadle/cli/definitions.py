@@ -12,6 +12,7 @@ from treadle.kernel.errors import DefinitionError, TreadleError
 
 from .command import DEFINE, Actor, Commands, Session
 from .output import EXIT_OK, EXIT_USAGE, Usage
+from .reach import EITHER, NEITHER
 
 commands = Commands(DEFINE)
 
@@ -22,7 +23,8 @@ Strict = Annotated[bool, typer.Option("--strict", help="Only the canonical spell
 
 
 @commands(
-    examples=["treadle check flow.yaml", "treadle check flows/ --strict", "treadle check flow.yaml --json"]
+    examples=["treadle check flow.yaml", "treadle check flows/ --strict", "treadle check flow.yaml --json"],
+    reach=NEITHER,
 )
 async def check(cli: Session, files: Files, strict: Strict = False) -> int:
     """Compile and analyse; name each problem with file, line, code, and what to do."""
@@ -68,7 +70,8 @@ def _not_empty(target: str) -> None:
         "treadle deploy flows/ orders.py:renewal",
         "treadle deploy flow.yaml --validation warn",
         "treadle deploy flows/ --user ann",
-    ]
+    ],
+    reach=EITHER,
 )
 async def deploy(
     cli: Session,
@@ -96,7 +99,9 @@ async def deploy(
         _not_empty(file)
     digests: set[str] = set()
     # All are compiled before the store is opened: one bad file, and nothing is written.
-    engine = await cli.prepare(work=False, validation=mode)
+    if cli.server is not None and mode != "strict":
+        raise Usage("--validation warn keeps broken definitions in a store; a server takes only sound ones")
+    engine = await cli.client(work=False, validation=mode)
     refused: list[TreadleError] = []
     for file in files:
         try:
@@ -124,15 +129,17 @@ _COLUMNS = {
 }
 
 
-@commands(examples=["treadle definitions", "treadle definitions --json"])
+@commands(examples=["treadle definitions", "treadle definitions --json"], reach=EITHER)
 async def definitions(cli: Session) -> None:
     """List the deployed definitions."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         rows = await engine.definitions()
     cli.out.rows(rows, _COLUMNS, empty="nothing is deployed; deploy with: treadle deploy FILE")
 
 
-@commands(examples=["treadle schema > playbook.schema.json", "treadle schema --dialect playbook"])
+@commands(
+    examples=["treadle schema > playbook.schema.json", "treadle schema --dialect playbook"], reach=NEITHER
+)
 async def schema(
     cli: Session,
     dialect: Annotated[
@@ -156,7 +163,8 @@ async def schema(
         "treadle export PolicyRenewal",
         "treadle export PolicyRenewal@1.2.0 --format python -o renewal.py",
         "treadle export flow.yaml --canonical",
-    ]
+    ],
+    reach=EITHER,
 )
 async def export(
     cli: Session,
@@ -190,7 +198,7 @@ async def export(
     from .loading import one
 
     wanted = format or ("json" if cli.out.as_json else "yaml")
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         target = one(engine, name)
         if isinstance(target, str):
             row = await engine.definition(target)

@@ -8,13 +8,13 @@ from .command import Session
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine, Run
+    from treadle.client.protocol import Client, RunHandle
 
 
 async def drive(
     cli: Session,
-    engine: Engine,
-    run: Run,
+    engine: Client,
+    run: RunHandle,
     *,
     until_wait: bool = False,
     stream: bool = False,
@@ -25,15 +25,15 @@ async def drive(
     after the event `after`."""
     import asyncio
 
-    from .following import watch
+    from .following import follow
 
     await engine.want(run.id)
-    cli.on_interrupt = f"The run is safe and goes on with: treadle resume {run.id}"
+    cli.on_interrupt = f"The run is safe{cli.goes_on(run.id)}"
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:
             if stream or progress.shows:
-                await watch(engine, run, progress, stream=stream, out=cli.out, until=settled, after=after)
+                await follow(engine, run, progress, stream=stream, out=cli.out, until=settled, after=after)
             await settled
     finally:
         settled.cancel()
@@ -41,7 +41,7 @@ async def drive(
     return document
 
 
-async def last_event(engine: Engine, id: str) -> int:
+async def last_event(engine: Client, id: str) -> int:
     """The number of a run's last event so far: what comes after it is new."""
     events = [event["seq"] async for event in (await engine.run(id)).events(follow=False)]
     return events[-1] if events else 0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import RunNotFound, TreadleError
-from treadle.runtime.document import list_row
 
 from .output import Usage
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine, Run
-    from treadle.store.protocol import Reads, RunRow
+    from treadle.client.protocol import Client, Row, Rows, RunHandle
 
 PAGE: Final = 500
 # A beginning shorter than this is a slip of the finger.
@@ -20,12 +18,12 @@ PREFIX_MIN: Final = 3
 NAMED_MAX: Final = 8
 
 
-async def run_of(engine: Engine, id: str) -> Run:
+async def run_of(engine: Client, id: str) -> RunHandle:
     """The run that an id, or the beginning of one, means."""
     return await engine.run(await run_id(engine, id))
 
 
-async def run_id(engine: Engine, id: str) -> str:
+async def run_id(engine: Client, id: str) -> str:
     try:
         await engine.run(id)
         return id
@@ -33,10 +31,8 @@ async def run_id(engine: Engine, id: str) -> str:
         if len(id) < PREFIX_MIN:
             raise
 
-        def near(reads: Reads) -> list[str]:
-            return [row.id for row in reads.runs(search=id, limit=PAGE) if row.id.startswith(id)]
-
-        found = await engine.read(near)
+        near = await _first(engine.rows(search=id), PAGE)
+        found = [row["id"] for row in near if row["id"].startswith(id)]
         # The ids of children begin with their parent's: the parent is meant.
         roots = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
         if not roots:
@@ -44,7 +40,7 @@ async def run_id(engine: Engine, id: str) -> str:
         return _only(id, roots, "runs")
 
 
-async def task_id(engine: Engine, id: str) -> str:
+async def task_id(engine: Client, id: str) -> str:
     """The task that an id, or the beginning of one, means."""
     try:
         await engine.task(id)
@@ -68,57 +64,35 @@ def _only(id: str, found: list[str], what: str) -> str:
     return found[0]
 
 
-def _any(row: RunRow) -> bool:
-    return True
-
-
 async def ids_of(
-    engine: Engine,
+    engine: Client,
     *,
     status: Sequence[str] = (),
     workflow: str | None = None,
     since_ns: int | None = None,
-    wanted: Callable[[RunRow], bool] = _any,
+    until_ns: int | None = None,
+    wanted: Callable[[Row], bool] = lambda row: True,
 ) -> list[str]:
     """The ids of all runs that match, oldest first; read in pages, however many there are."""
-    found: list[str] = []
-    before: int | None = None
-    while True:
-        asked = before
-
-        def page(reads: Reads) -> list[RunRow]:
-            return reads.runs(
-                status=status,
-                workflow=workflow,
-                since_ns=since_ns,
-                before_no=asked,  # noqa: B023
-                limit=PAGE,
-            )
-
-        rows = await engine.read(page)
-        found += [row.id for row in rows if wanted(row)]
-        if len(rows) < PAGE:
-            return found[::-1]
-        before = rows[-1].no
+    rows = engine.rows(status=status, workflow=workflow, since_ns=since_ns, until_ns=_within(until_ns))
+    return [row["id"] async for row in rows if wanted(row)][::-1]
 
 
-async def rows_of(
-    engine: Engine, limit: int, *, until_ns: int | None, state: Mapping[str, Any], **filters: Any
-) -> tuple[list[dict[str, Any]], bool]:
+async def rows_of(engine: Client, limit: int, *, until_ns: int | None, **filters: Any) -> tuple[Rows, bool]:
     """The newest runs that match, as rows for people and programs, and whether there are more."""
-    if state:
-        listed = await engine.list(**filters, until_ns=until_ns, state=state, limit=limit + 1)
-        return listed[:limit], len(listed) > limit
-    found: list[RunRow] = []
-    before: int | None = None
-    while True:
-        asked = before
+    found = await _first(engine.rows(**filters, until_ns=_within(until_ns)), limit + 1)
+    return found[:limit], len(found) > limit
 
-        def page(reads: Reads) -> list[RunRow]:
-            return reads.runs(before_no=asked, limit=PAGE, **filters)  # noqa: B023
 
-        rows = await engine.read(page)
-        found += [row for row in rows if until_ns is None or row.started_ns <= until_ns]
-        if len(found) > limit or len(rows) < PAGE:
-            return [list_row(row) for row in found[:limit]], len(found) > limit
-        before = rows[-1].no
+def _within(until_ns: int | None) -> int | None:
+    """A run that started at the very instant is meant too."""
+    return None if until_ns is None else until_ns + 1
+
+
+async def _first(rows: AsyncIterator[Row], count: int) -> Rows:
+    found: Rows = []
+    async for row in rows:
+        found.append(row)
+        if len(found) >= count:
+            break
+    return found

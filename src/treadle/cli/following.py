@@ -21,7 +21,8 @@ from treadle.runtime.hot import open_work
 from .spending import Spending
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine, Run
+    from treadle.client.protocol import Client, RunHandle
+    from treadle.engine import Engine
     from treadle.store.protocol import Reads, RunRow
 
     from .output import Output
@@ -94,9 +95,9 @@ def _order(news: tuple[Followed, dict[str, Any]]) -> tuple[str, int]:
     return news[1]["at"], 1 if "seq" in news[1] else _AROUND[news[1]["type"]]
 
 
-async def watch(
-    engine: Engine,
-    run: Run,
+async def follow(
+    client: Client,
+    run: RunHandle,
     progress: Progress,
     *,
     stream: bool,
@@ -105,6 +106,62 @@ async def watch(
     after: int = 0,
 ) -> None:
     """Feeds events to the progress (and to `--stream`) until `until` is done and the last one has been shown."""
+    from treadle.engine import Engine
+
+    if isinstance(client, Engine):
+        await watch(client, run, progress, stream=stream, out=out, until=until, after=after)
+    else:
+        await listen(run, progress, stream=stream, out=out, until=until, after=after)
+
+
+async def listen(
+    run: RunHandle,
+    progress: Progress,
+    *,
+    stream: bool,
+    out: Output,
+    until: asyncio.Future[Any],
+    after: int,
+) -> None:
+    """Of a run at a server: its own events as they come. What else is going on there is not looked into."""
+    seen = after
+
+    def tell(event: dict[str, Any]) -> None:
+        nonlocal seen
+        seen = event["seq"]
+        if stream:
+            out.line(event)
+        progress.feed(event, "")
+
+    async def hear() -> None:
+        async for event in run.events(after=after, follow=True):
+            tell(event)
+
+    hearing = asyncio.ensure_future(hear())
+    try:
+        await asyncio.wait([hearing, until], return_when=asyncio.FIRST_COMPLETED)
+        if hearing.done():
+            hearing.result()  # raises what went wrong
+        await until
+    finally:
+        hearing.cancel()
+        with suppress(asyncio.CancelledError):
+            await hearing
+    async for event in run.events(after=seen, follow=False):
+        tell(event)
+
+
+async def watch(
+    engine: Engine,
+    run: RunHandle,
+    progress: Progress,
+    *,
+    stream: bool,
+    out: Output,
+    until: asyncio.Future[Any],
+    after: int = 0,
+) -> None:
+    """Of a run on a store: its events and those of the runs that it called, and what is in workers' hands."""
     family = RunFamily(engine, run.id, for_people=progress.shows, after=after)
 
     async def tell() -> None:

@@ -10,6 +10,7 @@ import typer
 
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
+from .reach import EITHER, NEITHER
 
 commands = Commands(HOUSE)
 secret = Commands(
@@ -17,10 +18,10 @@ secret = Commands(
 )
 
 
-@commands(examples=["treadle gc", "treadle gc --json", "treadle gc --user ann"])
+@commands(examples=["treadle gc", "treadle gc --json", "treadle gc --user ann"], reach=EITHER)
 async def gc(cli: Session, user: Actor = None) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
-    async with cli.engine(work=False) as engine:
+    async with cli.acts(work=False) as engine:
         done = await engine.gc(by=user)
     _report(cli, done)
 
@@ -70,7 +71,8 @@ async def doctor(
         "treadle migrate",
         "treadle migrate --store sqlite:////srv/treadle.db",
         "treadle migrate --from sqlite:////srv/treadle.db --to postgresql://treadle@db/treadle",
-    ]
+    ],
+    why="a server brings its store up to date when it starts",
 )
 async def migrate(
     cli: Session,
@@ -94,7 +96,7 @@ async def migrate(
     _report(cli, migrate_store(cli.store))
 
 
-@commands(examples=["treadle bench", "treadle bench --runs 200 --steps 10 --json"])
+@commands(examples=["treadle bench", "treadle bench --runs 200 --steps 10 --json"], reach=NEITHER)
 async def bench(
     cli: Session,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Runs at the same time.")] = 100,

@@ -11,6 +11,7 @@ from .command import RUN, Commands, Session
 from .moments import instant_ns
 from .output import Usage
 from .plain_help import NUMBER_MAX
+from .reach import EITHER
 from .view import listed
 
 commands = Commands(RUN)
@@ -45,6 +46,7 @@ States = Annotated[
         "treadle list --workflow order --state stage=done",
         "treadle list 2026-11",
     ],
+    reach=EITHER,
 )
 async def list_(
     cli: Session,
@@ -95,7 +97,7 @@ async def list_(
         "state": inputs.pairs(state or []),
     }
     until_ns = instant_ns(until, "--until")
-    async with cli.look(code=bool(state)) as engine:
+    async with cli.asks(code=bool(state)) as engine:
         rows, more = await finding.rows_of(engine, limit, until_ns=until_ns, **filters)
     columns = {
         "id": "ID",
@@ -109,6 +111,6 @@ async def list_(
     filtered = until_ns is not None or any(value not in (None, [], {}) for value in filters.values())
     empty = "no run matches" if filtered else "no runs; start one with: treadle run FILE"
     shown = rows if cli.out.as_json else [listed(row) for row in rows]
-    cli.out.rows(shown, columns, empty=f"{empty} [dim](store {escape(cli.store)})[/]")
+    cli.out.rows(shown, columns, empty=f"{empty} [dim]({escape(cli.where)})[/]")
     if more and not cli.out.as_json:
         cli.out.note(f"[dim]the newest {limit}; there are more: --limit N[/]")

@@ -14,11 +14,12 @@ from . import finding
 from .command import RUN, Commands, Session
 from .moments import moment
 from .output import Output, Usage
+from .reach import EITHER
 from .runs import RunId
 from .view import shortened
 
 if TYPE_CHECKING:
-    from treadle.runs import Run
+    from treadle.client.protocol import RunHandle
 
 commands = Commands(RUN)
 
@@ -28,7 +29,8 @@ commands = Commands(RUN)
         "treadle logs etl-1",
         "treadle logs etl-1 --step load --follow",
         "treadle logs etl-1 --json | jq -r .text",
-    ]
+    ],
+    reach=EITHER,
 )
 async def logs(
     cli: Session,
@@ -43,7 +45,7 @@ async def logs(
 
     cli.on_interrupt = ""
     shown = False
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         found = await finding.run_of(engine, id)
         console = cli.out.console
         async for event in found.events(follow=follow):
@@ -61,10 +63,10 @@ async def logs(
         cli.out.note("nothing was printed" + (f" by a step {escape(repr(step))}" if step else ""))
 
 
-async def show_step(out: Output, run: Run, step: str, *, full: bool) -> None:
+async def show_step(out: Output, run: RunHandle, step: str, *, full: bool) -> None:
     """`treadle show ID --step NAME`"""
     document, journal = await run.show(), await run.journal()
-    events = [event async for event in run.events()]
+    events = [event async for event in run.events(follow=False)]
     view = step_view(step, document, journal, events)
     if view is None:
         raise Usage(f"nothing of {run.id} is called {step!r}: `treadle events {run.id}` has the names")

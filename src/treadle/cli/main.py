@@ -55,11 +55,13 @@ def _options(
     store: Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
     utc: Annotated[bool, typer.Option("--utc", hidden=True)] = False,
+    server: Annotated[str | None, typer.Option("--server", metavar="URL", hidden=True)] = None,
+    token: Annotated[str | None, typer.Option("--token", metavar="TOKEN", hidden=True)] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    ctx.obj = Defaults(store, as_json, utc)
+    ctx.obj = Defaults(store, as_json, utc, server, token)
 
 
 for subject in (

@@ -10,6 +10,7 @@ from . import inputs
 from .command import REACT, App, Commands, Session
 from .driving import drive
 from .output import Usage, worst
+from .reach import EITHER, NEITHER
 from .view import describe, event_line, outcome
 
 commands = Commands(REACT)
@@ -25,7 +26,8 @@ Code = Annotated[str, typer.Argument(metavar="FILE:ATTR", help="The application.
     examples=[
         'treadle publish com.acme/OrderCreated@1 --data \'{"order_id": "o-1", "amount_cents": 500}\' --app shop.py:app',
         "treadle publish com.acme/OrderCreated@1 --data @order.json --submission-id web-991",
-    ]
+    ],
+    reach=EITHER,
 )
 async def publish(
     cli: Session,
@@ -42,7 +44,7 @@ async def publish(
 ) -> int:
     """Publish a domain event to every cell that subscribes to it, and drive them on."""
     value = inputs.value(data, "--data")
-    async with cli.engine(app) as engine:
+    async with cli.acts(app) as engine:
         reached = await engine.publish(event, value, submission_id=submission_id)
         cli.out.lines = len(reached) != 1
         codes = [
@@ -54,10 +56,10 @@ async def publish(
     return worst(codes)
 
 
-@commands(examples=["treadle cells com.acme/order@1", "treadle cells com.acme/order@1 --json"])
+@commands(examples=["treadle cells com.acme/order@1", "treadle cells com.acme/order@1 --json"], reach=EITHER)
 async def cells(cli: Session, workflow: Workflow, app: App = None) -> None:
     """List the cells of a workflow: key, status, size, last active."""
-    async with cli.look(app, code=True) as engine:
+    async with cli.asks(app, code=True) as engine:
         rows = await engine.cells(workflow)
     columns = {"key": "KEY", "status": "STATUS", "size": "BYTES", "last_active": "LAST ACTIVE"}
     cli.out.rows(rows, columns, empty=f"{workflow} has no cells")
@@ -68,7 +70,8 @@ async def cells(cli: Session, workflow: Workflow, app: App = None) -> None:
         "treadle cell com.acme/order@1 o-1",
         "treadle cell com.acme/order@1 o-1 --follow",
         "treadle cell shop/day@1 7 --text-key",
-    ]
+    ],
+    reach=EITHER,
 )
 async def cell(
     cli: Session,
@@ -89,7 +92,7 @@ async def cell(
 ) -> int | None:
     """Show one cell: its state and what it has open."""
     found_key: Any = key if text_key or key is None else inputs.loose(key)
-    async with cli.look(app, code=True) as engine:
+    async with cli.asks(app, code=True) as engine:
         found = await engine.cell(workflow, found_key)
         if found is None:
             raise Usage(
@@ -112,7 +115,10 @@ async def cell(
     return None
 
 
-@commands(examples=["treadle manifest shop.py:app", "treadle manifest shop.py:app --json > manifest.json"])
+@commands(
+    examples=["treadle manifest shop.py:app", "treadle manifest shop.py:app --json > manifest.json"],
+    reach=NEITHER,
+)
 async def manifest(cli: Session, app: Code) -> None:
     """Print the manifest that is derived from an application's code."""
     from .loading import application

@@ -15,10 +15,11 @@ from .driving import drive
 from .loading import is_file, one, warn
 from .output import Usage, worst
 from .plain_help import NUMBER_MAX
+from .reach import EITHER
 from .view import describe, event_line, outcome
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine
+    from treadle.client.protocol import Client
     from treadle.lang.definition import Dialect
     from treadle.lang.graph import Graph
 
@@ -97,7 +98,8 @@ UNFINISHED = ("running", "waiting", "stalled")
         "treadle run triage.yaml --model scripted:script.json --json",
         "treadle run orders.py:renewal --input @start.json --until-wait",
         "treadle run PolicyRenewal@1.2.0 --input '{\"policy_id\": 7}'",
-    ]
+    ],
+    reach=EITHER,
 )
 async def run(
     cli: Session,
@@ -127,9 +129,9 @@ async def run(
 
     data = inputs.merged(inputs.value(input, "--input"), pairs or [], "--input")
     secrets_path = inputs.secrets_file(secrets)
-    if not is_file(target) and not cli.has_store():
+    if cli.server is None and not is_file(target) and not cli.has_store():
         cli.store = "memory:"  # nothing is deployed where there is no store: say so, and make none
-    engine = await cli.prepare(app, help_others=help_others)
+    engine = await cli.client(app, help_others=help_others)
     workflow = one(engine, target, strict=strict)
     if not isinstance(workflow, str):
         warn(cli.out, workflow, data, target)
@@ -139,7 +141,7 @@ async def run(
         id = f"{workflow.partition('@')[0] if isinstance(workflow, str) else workflow.name}/{key}"
     id = id or new_id()
     await engine.want(id)
-    cli.on_interrupt = f"If the run had begun, it is safe and goes on with: treadle resume {id}"
+    cli.on_interrupt = f"If the run had begun, it is safe{cli.goes_on(id)}"
     async with cli.started(engine):
         if dry_run:
             _rehearses(engine.dialects[(await engine.definition(workflow)).dialect])
@@ -171,7 +173,8 @@ def _rehearses(dialect: Dialect) -> None:
 
 
 @commands(
-    examples=["treadle resume", "treadle resume etl-2026-11-15", "treadle resume --app shop.py:app --json"]
+    examples=["treadle resume", "treadle resume etl-2026-11-15", "treadle resume --app shop.py:app --json"],
+    why="a server drives its runs on by itself",
 )
 async def resume(
     cli: Session,
@@ -216,7 +219,8 @@ async def resume(
         "treadle show etl-2026-11-15",
         "treadle show etl-2026-11-15 --step load",
         "treadle show etl-2026-11-15 --engine --json",
-    ]
+    ],
+    reach=EITHER,
 )
 async def show(
     cli: Session,
@@ -237,7 +241,7 @@ async def show(
     ] = None,
 ) -> None:
     """Show one run: status, state, result, error, what it waits for."""
-    async with cli.look(code=True) as engine:
+    async with cli.asks(code=True) as engine:
         found = await finding.run_of(engine, id)
         if step is not None:
             from .logs import show_step
@@ -251,7 +255,7 @@ async def show(
         describe(cli.out, document, full=full)
 
 
-@commands(examples=["treadle state etl-1", "treadle state etl-1 --at 12 --json"])
+@commands(examples=["treadle state etl-1", "treadle state etl-1 --at 12 --json"], reach=EITHER)
 async def state(
     cli: Session,
     id: RunId,
@@ -268,7 +272,7 @@ async def state(
     ] = None,
 ) -> None:
     """Show a run's state, now or at any record of its journal (time travel)."""
-    async with cli.look(code=True) as engine:
+    async with cli.asks(code=True) as engine:
         document = await (await finding.run_of(engine, id)).show(at=at)
     if cli.out.as_json:
         cli.out.document(document["state"])
@@ -281,7 +285,8 @@ async def state(
         "treadle events etl-1",
         "treadle events etl-1 --follow",
         "treadle events etl-1 --json | jq .type",
-    ]
+    ],
+    reach=EITHER,
 )
 async def events(
     cli: Session,
@@ -300,7 +305,7 @@ async def events(
 ) -> None:
     """List a run's events in order; with --json one per line."""
     cli.on_interrupt = ""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         found = await finding.run_of(engine, id)
         console = cli.out.console
         async for event in found.events(after=after, follow=follow):
@@ -310,10 +315,10 @@ async def events(
                 console.print(event_line(event), soft_wrap=True)
 
 
-@commands(examples=["treadle journal etl-1", "treadle journal etl-1 --json | jq '.[].kind'"])
+@commands(examples=["treadle journal etl-1", "treadle journal etl-1 --json | jq '.[].kind'"], reach=EITHER)
 async def journal(cli: Session, id: RunId) -> None:
     """List a run's journal: the records that are its truth."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         records = await (await finding.run_of(engine, id)).journal()
     columns = {
         "seq": "SEQ",
@@ -342,7 +347,8 @@ async def journal(cli: Session, id: RunId) -> None:
         "treadle graph flow.yaml -o flow.svg",
         "treadle graph etl-2026-11-15 --format png -o run.png",
         "treadle graph flow.yaml --format mermaid",
-    ]
+    ],
+    reach=EITHER,
 )
 async def graph(
     cli: Session,
@@ -383,7 +389,7 @@ async def graph(
     )
     if wanted not in FORMATS:
         raise Usage(f"there is no picture format {wanted!r}; choose one of {', '.join(FORMATS)}")
-    async with cli.look(code=True) as engine:
+    async with cli.asks(code=True) as engine:
         picture = await _picture(engine, target)
     if cli.out.as_json:
         cli.out.document(asdict(picture))
@@ -399,7 +405,7 @@ async def graph(
     cli.out.note(f"wrote {output}")
 
 
-async def _picture(engine: Engine, target: str) -> Graph:
+async def _picture(engine: Client, target: str) -> Graph:
     """The graph of a run, a workflow, or of all workflows of a reactive application at once."""
     from treadle.lang.graph import Graph
 

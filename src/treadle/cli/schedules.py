@@ -10,6 +10,7 @@ from . import inputs
 from .command import STEER, Commands, Session
 from .moments import instant_ns, moment
 from .output import EXIT_OK, Usage
+from .reach import NEITHER
 from .view import outcome
 
 schedule = Commands(STEER, group="schedule", help="Starts by cron, by an interval, or once at an instant.")
@@ -187,7 +188,10 @@ async def backfill(
         cli.out.rows([{"run": run} for run in runs], {"run": "run"}, empty="no tick is in this range")
 
 
-@schedule(examples=["treadle schedule preview --cron '30 2 * * *' --timezone Europe/Zurich --count 10"])
+@schedule(
+    examples=["treadle schedule preview --cron '30 2 * * *' --timezone Europe/Zurich --count 10"],
+    reach=NEITHER,
+)
 async def preview(
     cli: Session,
     cron: Cron = None,

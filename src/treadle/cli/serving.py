@@ -48,7 +48,8 @@ Bus = Annotated[
         "treadle serve --store sqlite:////var/lib/treadle/treadle.db --deploy flows/",
         "treadle serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
         "treadle serve --store postgresql://db/treadle --bus nats://127.0.0.1:4222 --no-worker",
-    ]
+    ],
+    why="it is a server",
 )
 async def serve(
     cli: Session,

@@ -16,10 +16,11 @@ from .driving import drive, last_event
 from .loading import one
 from .output import Usage, worst
 from .plain_help import NUMBER_MAX
+from .reach import EITHER
 from .view import outcome
 
 if TYPE_CHECKING:
-    from treadle.engine import Engine, Run
+    from treadle.client.protocol import Client, RunHandle
 
 commands = Commands(STEER)
 
@@ -40,7 +41,8 @@ Ids = Annotated[
         "treadle patch etl-1 approved=true",
         'treadle patch etl-1 --ctx \'{"approved": true, "by": "ann"}\'',
         "treadle patch etl-1 etl-2 approved=true",
-    ]
+    ],
+    reach=EITHER,
 )
 async def patch(
     cli: Session,
@@ -61,11 +63,11 @@ async def patch(
     if not data:
         raise Usage("nothing to patch: give key=value, or --ctx JSON")
 
-    async def act(engine: Engine, id: str) -> dict[str, Any]:
+    async def act(engine: Client, id: str) -> dict[str, Any]:
         await engine.patch(id, data, by=choice.user)
         return await then(cli, engine, await engine.run(id), choice, quiet=True)
 
-    async with cli.engine(app, creates=False, help_others=False) as engine:
+    async with cli.acts(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids, choice), act)
 
 
@@ -74,7 +76,8 @@ async def patch(
         "treadle signal renewal-7 documents --data '{\"pages\": 3}'",
         "treadle signal renewal-7 documents --key upload-991",
         "treadle signal --reference P-7 documents",
-    ]
+    ],
+    reach=EITHER,
 )
 async def signal(
     cli: Session,
@@ -115,13 +118,13 @@ async def signal(
     *ids, name = what
     payload = inputs.value(data, "--data")
 
-    async def act(engine: Engine, id: str) -> dict[str, Any]:
+    async def act(engine: Client, id: str) -> dict[str, Any]:
         answer = await engine.signal(
             id, name, payload, key=key, expected_version=expected_version, by=choice.user
         )
         return marked(await then(cli, engine, await engine.run(id), choice, quiet=True), answer)
 
-    async with cli.engine(app, creates=False, help_others=False) as engine:
+    async with cli.acts(app, creates=False, help_others=False) as engine:
         if reference is None:
             return await each(cli, engine, Bulk(ids, choice), act)
         if ids:
@@ -137,7 +140,7 @@ async def signal(
 
 
 async def then(
-    cli: Session, engine: Engine, run: Run, choice: Chosen, *, after: int = 0, quiet: bool = False
+    cli: Session, engine: Client, run: RunHandle, choice: Chosen, *, after: int = 0, quiet: bool = False
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
     if choice.no_wait:
@@ -157,7 +160,8 @@ def marked(document: dict[str, Any], answer: object) -> dict[str, Any]:
         "treadle cancel etl-1",
         "treadle cancel etl-1 --reason 'wrong day'",
         "treadle cancel --status waiting --workflow etl",
-    ]
+    ],
+    reach=EITHER,
 )
 async def cancel(
     cli: Session,
@@ -167,7 +171,7 @@ async def cancel(
 ) -> int:
     """Cancel a run and its children. A run that has ended stays as it is."""
 
-    async def act(engine: Engine, id: str) -> dict[str, Any]:
+    async def act(engine: Client, id: str) -> dict[str, Any]:
         await engine.cancel(id, reason, by=choice.user)
         run = await engine.run(id)
         if choice.no_wait:
@@ -177,7 +181,7 @@ async def cancel(
             await run.result(timeout=CANCEL_WAIT_S)
         return await run.show()
 
-    async with cli.engine(creates=False, help_others=False) as engine:
+    async with cli.acts(creates=False, help_others=False) as engine:
         bulk = Bulk(ids or (), choice)
         return await each(cli, engine, bulk, act, exits=False)
 
@@ -191,7 +195,8 @@ async def cancel(
         "treadle retry --all-failed --workflow etl --since 2h --dry-run",
         "treadle retry --status failed --error TIMEOUT --no-wait --user ann",
         "treadle retry triage-1 --budget usd=5 --budget classify.tokens=20000",
-    ]
+    ],
+    reach=EITHER,
 )
 async def retry(
     cli: Session,
@@ -256,14 +261,14 @@ async def retry(
     if value is not None and not skip:
         raise Usage("--value is the result to skip with; add --skip")
 
-    async def act(engine: Engine, id: str) -> dict[str, Any]:
+    async def act(engine: Client, id: str) -> dict[str, Any]:
         run = await engine.run(id)
         before = await last_event(engine, id)
         other = one(engine, definition) if definition is not None else None
         await engine.retry(id, by=choice.user, definition=other, **how)
         return await then(cli, engine, run, choice, after=before)
 
-    async with cli.engine(app, creates=False, help_others=False) as engine:
+    async with cli.acts(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids or (), choice), act)
 
 
@@ -271,7 +276,8 @@ async def retry(
     examples=[
         "treadle fork etl-1 --at 12",
         "treadle fork etl-1 --at 12 --definition fixed.yaml --id etl-1-fixed",
-    ]
+    ],
+    reach=EITHER,
 )
 async def fork(
     cli: Session,
@@ -301,10 +307,10 @@ async def fork(
     if id is not None and len(ids or ()) != 1:
         raise Usage("--id names one new run; fork one run with it")
 
-    async def act(engine: Engine, source: str) -> dict[str, Any]:
+    async def act(engine: Client, source: str) -> dict[str, Any]:
         other = one(engine, definition) if definition is not None else None
         forked = await engine.fork(source, at=at, definition=other, new_id=id, by=choice.user)
         return await then(cli, engine, forked, choice)
 
-    async with cli.engine(app, creates=False, help_others=False) as engine:
+    async with cli.acts(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids or (), choice), act)

@@ -12,6 +12,7 @@ from .command import STEER, App, Commands, Session
 from .driving import drive
 from .moments import moment
 from .plain_help import NUMBER_MAX
+from .reach import EITHER
 from .steer import marked
 from .view import outcome
 
@@ -41,7 +42,8 @@ Roles = Annotated[
         "treadle tasks",
         "treadle tasks --role underwriter",
         "treadle tasks --run renewal-7 --status completed --json",
-    ]
+    ],
+    reach=EITHER,
 )
 async def tasks(
     cli: Session,
@@ -67,7 +69,7 @@ async def tasks(
     ] = None,
 ) -> None:
     """List human tasks that wait for somebody."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         rows = await engine.tasks(
             role=role, assignee=assignee, status=status or ["open", "claimed"], reference=reference, run=run
         )
@@ -96,10 +98,10 @@ def _report(cli: Session, row: dict[str, Any]) -> None:
     cli.out.note(f"[bold]{escape(str(row['name']))}[/] {row['status']}{escape(who)} [dim]{row['id']}[/]")
 
 
-@task(examples=["treadle task show 5f3a…", "treadle task show 5f3a… --json"])
+@task(examples=["treadle task show 5f3a…", "treadle task show 5f3a… --json"], reach=EITHER)
 async def show(cli: Session, id: TaskId) -> None:
     """Show one task: what is asked, of whom, and its history."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         id = await finding.task_id(engine, id)
         row = await engine.task(id)
     if cli.out.as_json:
@@ -112,23 +114,23 @@ async def show(cli: Session, id: TaskId) -> None:
         cli.out.note(f"[dim]{moment(str(entry.get('at') or ''))}[/]  {what}")
 
 
-@task(examples=["treadle task claim 5f3a… --user ann --role underwriter"])
+@task(examples=["treadle task claim 5f3a… --user ann --role underwriter"], reach=EITHER)
 async def claim(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Take a task; only a holder of one of its roles may."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _report(cli, await engine.task_claim(await finding.task_id(engine, id), user=user, roles=role or []))
 
 
-@task(examples=["treadle task release 5f3a… --user ann"])
+@task(examples=["treadle task release 5f3a… --user ann"], reach=EITHER)
 async def release(cli: Session, id: TaskId, user: User = None, role: Roles = None) -> None:
     """Give a claimed task back to everybody."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _report(
             cli, await engine.task_release(await finding.task_id(engine, id), user=user, roles=role or [])
         )
 
 
-@task(examples=["treadle task assign 5f3a… --to bob --user ann --role underwriter"])
+@task(examples=["treadle task assign 5f3a… --to bob --user ann --role underwriter"], reach=EITHER)
 async def assign(
     cli: Session,
     id: TaskId,
@@ -139,14 +141,14 @@ async def assign(
     role: Roles = None,
 ) -> None:
     """Hand a task to somebody."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _report(
             cli,
             await engine.task_assign(await finding.task_id(engine, id), to=to, user=user, roles=role or []),
         )
 
 
-@task(examples=["treadle task comment 5f3a… --text 'asked the customer' --user ann"])
+@task(examples=["treadle task comment 5f3a… --text 'asked the customer' --user ann"], reach=EITHER)
 async def comment(
     cli: Session,
     id: TaskId,
@@ -155,7 +157,7 @@ async def comment(
     role: Roles = None,
 ) -> None:
     """Write a remark into a task's history."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _report(
             cli,
             await engine.task_comment(
@@ -168,7 +170,8 @@ async def comment(
     examples=[
         'treadle task complete 5f3a… --user ann --data \'{"answer": "approve"}\'',
         "treadle task complete 5f3a… --user ann --role admin --data @answer.json --json",
-    ]
+    ],
+    reach=EITHER,
 )
 async def complete(
     cli: Session,
@@ -194,7 +197,7 @@ async def complete(
 ) -> int:
     """Answer a task and drive its run on to the next wait."""
     answer = inputs.value(data, "--data")
-    async with cli.engine(app, creates=False, help_others=False) as engine:
+    async with cli.acts(app, creates=False, help_others=False) as engine:
         id = await finding.task_id(engine, id)
         row = await engine.task(id)
         if data is None and not cli.out.as_json and sys.stdin.isatty():

@@ -11,13 +11,14 @@ from treadle.lang.json_text import to_json
 
 from .command import RUN, Commands, Session
 from .moments import moment
+from .reach import EITHER
 from .runs import RunId
 from .view import spending
 
 commands = Commands(RUN)
 
 
-@commands(examples=["treadle trace triage-1", "treadle trace o-1 --json"])
+@commands(examples=["treadle trace triage-1", "treadle trace o-1 --json"], reach=EITHER)
 async def trace(cli: Session, id: RunId) -> None:
     """Show the way a run took: nodes and edges of an agent, else each intent with its receipt."""
     from rich.markup import escape
@@ -25,7 +26,7 @@ async def trace(cli: Session, id: RunId) -> None:
     from treadle.dialects.agent.model import DEFAULT_PATH
     from treadle.views.trace import routes, trace_of
 
-    async with cli.look(code=True) as engine:
+    async with cli.asks(code=True) as engine:
         found = await engine.run(id)
         document = await found.show()
         journal = await found.journal()
@@ -58,7 +59,8 @@ async def trace(cli: Session, id: RunId) -> None:
         "treadle transcript triage-1",
         "treadle transcript triage-1 --node classify",
         "treadle transcript triage-1 --json",
-    ]
+    ],
+    reach=EITHER,
 )
 async def transcript(
     cli: Session,
@@ -68,7 +70,7 @@ async def transcript(
     ] = None,
 ) -> None:
     """Show every prompt, message, tool call, routing question and answer of an agent run."""
-    async with cli.look(code=True) as engine:
+    async with cli.asks(code=True) as engine:
         found = await engine.transcript(id, node=node)
     if cli.out.as_json:
         cli.out.document({"run": id, "entries": found})

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from treadle.arguments import checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.model import Status
 from treadle.runtime import doctor, document, keeping
-from treadle.store.protocol import Reads
+from treadle.store.protocol import Reads, RunRow
 
 from .bridge import Bridge
 
 T = TypeVar("T")
+# Runs that are read at once.
+PAGE: Final = 500
 # `list` is a method here, so signatures need the type under another name.
 Rows = list[dict[str, Any]]
 
@@ -56,21 +58,57 @@ class StoreMethods:
             "search": search,
             "parent": parent,
         }
+        rows = await self.run_rows(asked, state, before_no=before_no, limit=limit)
+        return [document.list_row(row) for row in rows]
+
+    async def run_rows(
+        self,
+        filters: Mapping[str, Any],
+        state: Mapping[str, Any] | None,
+        *,
+        before_no: int | None,
+        limit: int,
+    ) -> Sequence[RunRow]:
+        """One page of runs as the store has them, newest first; `list` says which filters there are."""
         if not state:
-            rows = await self._bridge.read(
-                lambda reads: reads.runs(**asked, before_no=before_no, limit=limit)
+            return await self._bridge.read(
+                lambda reads: reads.runs(**filters, before_no=before_no, limit=limit)
             )
-            return [document.list_row(row) for row in rows]
         wanted = checked_state(state)
-        return await self._bridge.read(
-            lambda reads: [
-                document.list_row(row)
-                for row in islice(
-                    document.in_state(reads, self.library.registry(reads), wanted, asked, before_no), limit
-                )
-            ],
-            long=True,
-        )
+
+        def ask(reads: Reads) -> Sequence[RunRow]:
+            found = document.in_state(reads, self.library.registry(reads), wanted, filters, before_no)
+            return [*islice(found, limit)]
+
+        return await self._bridge.read(ask, long=True)
+
+    async def rows(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        workflow: str | None = None,
+        reference: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        search: str | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Every run that `list` would find, however many, newest first; read in pages as they are asked for."""
+        asked: dict[str, Any] = {
+            "status": checked_statuses(status, get_args(Status)),
+            "workflow": workflow,
+            "reference": reference,
+            "since_ns": since_ns,
+            "until_ns": until_ns,
+            "search": search,
+        }
+        before: int | None = None
+        while page := await self.run_rows(asked, state, before_no=before, limit=PAGE):
+            for row in page:
+                yield document.list_row(row)
+            if len(page) < PAGE:
+                return
+            before = page[-1].no
 
     async def gc(
         self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None

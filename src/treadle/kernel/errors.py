@@ -72,6 +72,13 @@ class TreadleError(Exception):
         )
 
     @staticmethod
+    def of_code(value: dict[str, Any]) -> TreadleError:
+        """An error that travelled without its kind: of the kind that has its code, if that is known here."""
+        code = value.get("code")
+        known = (kind for kind in TreadleError._kinds.values() if kind.default_code == code)
+        return TreadleError.restored(value, next((kind.__name__ for kind in known), ""))
+
+    @staticmethod
     def restored(value: dict[str, Any], kind: str) -> TreadleError:
         """An error as it was raised in another process: of the same kind, if that is known here."""
         made = TreadleError.from_value(value)

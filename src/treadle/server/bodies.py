@@ -31,7 +31,10 @@ class Start(Body):
     reference: str | None = None
     model: str | None = None
     priority: int | None = Field(default=None, ge=-100, le=100)
+    offline: bool = False
     dry_run: bool = False
+    # Further Sources of an agent run, by name.
+    templates: dict[str, Any] | None = None
 
 
 class Signal(Body):

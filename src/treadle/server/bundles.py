@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from treadle.engine import Engine
+from treadle.kernel.errors import TreadleError
 from treadle.lang.definition import Definition
 
 from .access import ADMIN, Actor, may
@@ -32,9 +33,10 @@ class Bundles:
 
     def _deploy(self, files: Sequence[File], by: str | None) -> list[Definition]:
         found = self._load(files)  # every problem is found before anything is claimed
-        for definition in found:
-            self._engine.deploy(definition, by=by)
-        return found
+        for path, definition in found:
+            with _named(path):
+                self._engine.deploy(definition, by=by)
+        return [definition for _, definition in found]
 
     async def check(self, files: Sequence[File]) -> list[dict[str, Any]]:
         return await asyncio.to_thread(self._check, files)
@@ -51,9 +53,9 @@ class Bundles:
         """The workflow to start out of posted files; it brings code, so it needs who may deploy."""
         if not may(actor.roles, ADMIN):
             raise Refused("FORBIDDEN", "files bring code: this needs the role admin", cls="authorization")
-        found = await asyncio.to_thread(self._load, files)
+        found = [definition for _, definition in await asyncio.to_thread(self._load, files)]
         if main is not None:
-            found = [d for d in found if main in (d.name, Path(d.file or "").name)]
+            found = [d for d in found if main == d.name]
         if len(found) != 1:
             names = ", ".join(d.name for d in found) or "none"
             raise Refused(
@@ -61,10 +63,30 @@ class Bundles:
             )
         return found[0]
 
-    def _load(self, files: Sequence[File]) -> list[Definition]:
-        """The definitions of posted files. They belong to no folder: what they came in is gone at once."""
+    def _load(self, files: Sequence[File]) -> list[tuple[str, Definition]]:
+        """The definitions of posted files, and the names of those. They belong to no folder: what they came in is
+        gone at once, and nothing that is told names it."""
         with _unpacked(files) as folder:
-            return [replace(definition, file=None) for definition in self._engine.load(str(folder))]
+            inside = f"{folder}/"
+            try:
+                found = self._engine.load(str(folder))
+            except TreadleError as error:
+                error.where = error.where and error.where.removeprefix(inside)
+                error.message = error.message.replace(inside, "")
+                for problem in error.details.get("problems") or ():
+                    problem["file"] = problem["file"] and problem["file"].removeprefix(inside)
+                raise
+            return [((d.file or "").removeprefix(inside), replace(d, file=None)) for d in found]
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What is refused of a posted file is told with its name."""
+    try:
+        yield
+    except TreadleError as error:
+        error.where = error.where or path or None
+        raise
 
 
 @contextmanager

@@ -7,7 +7,6 @@ A reader that falls behind is cut off and resumes where it was; a draining serve
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,23 +125,25 @@ def _mark(text: str | None) -> tuple[int, int] | None:
     return (int(records), int(frames)) if dot and records.isdecimal() and frames.isdecimal() else None
 
 
-async def settled(run: Run, timeout: float, *, terminal: bool, draining: asyncio.Event) -> dict[str, Any]:
-    """The run document once there is nothing to wait for, or as it stands when the time is up or the server leaves."""
-    until = time.monotonic() + timeout
-    waiting = asyncio.ensure_future(_ended(run) if terminal else run.settled())
+async def settled(
+    run: Run, timeout: float, until: str | None, draining: asyncio.Event
+) -> tuple[bool, dict[str, Any]]:
+    """The run document once there is nothing to wait for, and whether that is so: when the time is up or the server
+    leaves, it is as it stands."""
+    ended = _ended(run) if until == "terminal" else run.settled(until_wait=until == "timers")
+    waiting = asyncio.ensure_future(ended)
     leaving = asyncio.ensure_future(draining.wait())
     try:
-        await asyncio.wait(
-            (waiting, leaving), timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
-        )
-        if waiting.done():
+        await asyncio.wait((waiting, leaving), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        done = waiting.done()
+        if done:
             waiting.result()
     finally:
         for task in (waiting, leaving):
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
-    return await run.show()
+    return done, await run.show()
 
 
 async def _ended(run: Run) -> dict[str, Any]:

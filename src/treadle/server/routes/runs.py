@@ -13,6 +13,7 @@ from treadle.draw.formats import render
 from treadle.engine import Engine
 from treadle.kernel.model import Status
 from treadle.lang.graph import Graph
+from treadle.lang.json_text import NotJson, from_json
 from treadle.runtime import document
 from treadle.server import bodies, live, scope
 from treadle.server.access import OPERATOR, VIEWER
@@ -63,7 +64,9 @@ async def start(
         key=body.key,
         reference=body.reference,
         model=body.model,
+        offline=body.offline,
         dry_run=body.dry_run,
+        templates=body.templates,
     )
     headers = {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"}
     return Document(await run.show(), 200 if run.existing else 201, headers)
@@ -79,10 +82,11 @@ async def listed(
     since: str | None = None,
     until: str | None = None,
     search: str | None = None,
+    state: str | None = None,
     limit: Limit = 100,
     cursor_: Annotated[str | None, Query(alias="cursor")] = None,
 ) -> Any:
-    """Runs, newest first."""
+    """Runs, newest first. `state` is a JSON object: values of a run's state by dotted names."""
     engine = engine_of(request)
     now_ns = engine.clock.now_ns()
     words = [word for part in status or () for word in part.split(",") if word]
@@ -95,24 +99,36 @@ async def listed(
         "parent": parent,
         "search": search,
     }
-    bound = {**filters, "since": since, "until": until}
+    bound = {**filters, "since": since, "until": until, "state": state}
     asked = {
         **filters,
         "prefix": actor_of(request).workflow,
         "since_ns": instant_ns(since, "since", now_ns),
         "until_ns": instant_ns(until, "until", now_ns),
-        "before_no": position(cursor_, bound),
-        "limit": limit + 1,
     }
-    rows = await engine.read(lambda reads: reads.runs(**asked))
+    rows = await engine.run_rows(
+        asked, _wanted_state(state), before_no=position(cursor_, bound), limit=limit + 1
+    )
     more = cursor(bound, rows[limit - 1].no) if len(rows) > limit else None
     return {"items": [document.list_row(row) for row in rows[:limit]], "next": more}
 
 
+def _wanted_state(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = from_json(text.encode())
+    except NotJson as error:
+        raise Refused("INPUT_INVALID", f"state: {error}", where="state") from error
+    if not isinstance(found, dict):
+        raise Refused("INPUT_INVALID", "state is a JSON object of dotted names and values", where="state")
+    return found
+
+
 @routes.answers("GET", "/runs/{id}", VIEWER, within=scope.run)
-async def shown(request: Request, id: str, engine: bool = False) -> Any:
-    """The run document."""
-    return await (await engine_of(request).run(id)).show(engine=engine)
+async def shown(request: Request, id: str, engine: bool = False, at: Seq = None) -> Any:
+    """The run document, now or as it was after a record."""
+    return await (await engine_of(request).run(id)).show(engine=engine, at=at)
 
 
 @routes.answers("GET", "/runs/{id}/state", VIEWER, within=scope.run)
@@ -182,11 +198,13 @@ async def events(
 async def wait(
     request: Request, id: str, timeout: Annotated[float, Query(ge=0, le=300)] = 30, until: str | None = None
 ) -> Any:
-    """The run document, once the run has ended or only people and signals can move it on."""
-    if until not in (None, "terminal"):
-        raise Refused("INPUT_INVALID", "until is terminal, or left out", where="until")
+    """The run document, once the run has ended or only people and signals can move it on; `until=terminal`: once it
+    has ended; `until=timers`: also when only timers are left. The header X-Treadle-Settled says whether that is so."""
+    if until not in (None, "terminal", "timers"):
+        raise Refused("INPUT_INVALID", "until is terminal or timers, or left out", where="until")
     run = await engine_of(request).run(id)
-    return await live.settled(run, timeout, terminal=until == "terminal", draining=request.app.state.draining)
+    settled, document = await live.settled(run, timeout, until, request.app.state.draining)
+    return Document(document, headers={"X-Treadle-Settled": "true" if settled else "false"})
 
 
 @routes.answers("POST", "/runs/{id}/signal", OPERATOR, within=scope.run)
@@ -227,6 +245,11 @@ async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> 
     if body is not None and body.files is not None:
         del how["files"]
         how["definition"] = await request.app.state.bundles.main(body.files, main, actor_of(request))
+    value = how.pop("value", None)
+    if how.pop("skip", False):
+        how["skip"] = value  # the result to go on with
+    elif value is not None:
+        raise Refused("INPUT_INVALID", "value is the result to skip with; add skip", where="value")
     return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 

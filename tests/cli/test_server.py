@@ -1,0 +1,284 @@
+"""The same command on a store and through a server: the same document, the same exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.client.http import HttpClient
+from treadle.client.wire import AnswerUnknown, ServerAway
+
+from .conftest import Answer, Cli
+from .flows import BROKEN, ETL, FAILING, GATED, PARTIAL, RENEWAL, STALLING
+
+PARENT = """
+metadata: {name: parent}
+workflow:
+  - step: call
+    tool: {kind: playbook, path: ./etl}
+"""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A server, and a store that is told the same."""
+
+    folder: Path
+    url: str
+    store: str
+    process: subprocess.Popen[str]
+
+
+def serving(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "treadle.cli", "serve", "--port", "0", "--json", *options],
+        cwd=folder,
+        env={**os.environ, "TREADLE_STORE": f"sqlite:///{folder}/served.db"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["url"]
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    folder = tmp_path_factory.mktemp("both")
+    flows = {
+        "etl": ETL,
+        "failing": FAILING,
+        "partial": PARTIAL,
+        "gated": GATED,
+        "renewal": RENEWAL,
+        "stalling": STALLING,
+        "broken": BROKEN,
+        "parent": PARENT,
+    }
+    for name, text in flows.items():
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "clash.yaml").write_text(RENEWAL.replace("documents", "papers"))
+    process, url = serving(folder)
+    yield Sides(folder, url, f"sqlite:///{folder}/alone.db", process)
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def both(sides: Sides, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """Gives a command to the store and to the server; what they say is the same."""
+    monkeypatch.chdir(sides.folder)
+    for name in ("TREADLE_SERVER", "TREADLE_TOKEN", "TREADLE_USER"):
+        monkeypatch.delenv(name, raising=False)
+
+    def give(*arguments: str, code: int) -> Answer:
+        found = []
+        for place in (("--store", sides.store), ("--server", sides.url)):
+            tasks = _tasks(cli, place) if any("TASK" in word for word in arguments) else {}
+            words = [tasks.get(word, word) for word in arguments]
+            found.append(cli(*words, *place, "--json"))
+        here, there = found
+        assert (here.code, there.code) == (code, code), (here, there)
+        assert _plain(here.out) == _plain(there.out)
+        return there
+
+    return give
+
+
+def _tasks(cli: Cli, place: tuple[str, str]) -> dict[str, str]:
+    """`TASK:RUN` stands for the id of the open task of that run, which is another on each side."""
+    rows = cli("tasks", *place, "--json", code=0).json
+    return {f"TASK:{row['run']}": row["id"] for row in rows}
+
+
+# What is another each time, on a store as well: instants, random ids; and where a definition's file is.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
+_DROPPED = frozenset(
+    ["seed", "base", "ms", "entropy", "machine_ns", "lag_ms", "options", "digest", "took_ms", "duration_ms"]
+)
+
+
+def _plain(out: str) -> list[Any]:
+    try:
+        documents = [json.loads(out)]
+    except ValueError:
+        documents = [json.loads(line) for line in out.splitlines()]
+    return [_plainly(document) for document in documents]
+
+
+def _plainly(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plainly(item) for key, item in value.items() if key not in _DROPPED}
+    if isinstance(value, list):
+        return [_plainly(item) for item in value]
+    return _ID.sub("ID", _INSTANT.sub("INSTANT", value)) if isinstance(value, str) else value
+
+
+RUN = ("run", "etl.yaml", "--id", "looked", "-i", "day=monday")
+ANN = ("--user", "ann", "--role", "underwriter")
+
+STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
+    "looking at a run": [
+        (RUN, 0),
+        (("show", "looked"), 0),
+        (("show", "loo"), 0),
+        (("show", "looked", "--engine"), 0),
+        (("show", "looked", "--step", "load"), 0),
+        (("state", "looked", "--at", "2"), 0),
+        (("events", "looked"), 0),
+        (("events", "looked", "--follow", "--after", "3"), 0),
+        (("journal", "looked"), 0),
+        (("trace", "looked"), 0),
+        (("logs", "looked"), 0),
+        (("graph", "looked"), 0),
+        (("replay", "looked"), 0),
+        (("diff", "looked", "looked"), 0),
+        (("list", "--workflow", "etl", "--status", "completed"), 0),
+        (("list", "--workflow", "etl", "--state", "ctx.nothing=1"), 0),
+        (("run", "etl.yaml", "--id", "streamed", "--stream"), 0),
+    ],
+    "every way a run ends": [
+        (("run", "failing.yaml", "--id", "failed"), 1),
+        (("run", "partial.yaml", "--id", "parted"), 5),
+        (("run", "gated.yaml", "--id", "gate"), 3),
+        (("patch", "gate", "approved=true", "--user", "ann"), 0),
+        (("run", "gated.yaml", "--id", "ended", "--until-wait"), 3),
+        (("cancel", "ended", "--reason", "enough", "--user", "ann"), 0),
+        (("show", "ended"), 0),
+        (("run", "parent.yaml", "--id", "family"), 0),
+    ],
+    "definitions": [
+        (("deploy", "renewal.yaml", "etl.yaml", "--user", "ann"), 0),
+        (("definitions",), 0),
+        (("export", "PolicyRenewal"), 0),
+        (("graph", "PolicyRenewal"), 0),
+        (("deploy", "broken.yaml"), 2),
+        (("run", "broken.yaml"), 2),
+        (("deploy", "clash.yaml"), 2),
+        (("run", "nowhere.yaml"), 2),
+        (("run", "Nobody"), 2),
+        (("export", "Nobody"), 2),
+    ],
+    "people and signals": [
+        (("run", "renewal.yaml", "--id", "renewal", "-i", "policy_id=P-7"), 3),
+        (("tasks", "--reference", "P-7"), 0),
+        (("task", "show", "TASK:renewal"), 0),
+        (("task", "claim", "TASK:renewal", "--user", "bob", "--role", "guest"), 1),
+        (("task", "claim", "TASK:renewal", *ANN), 0),
+        (("task", "comment", "TASK:renewal", "--text", "asked", *ANN), 0),
+        (("task", "complete", "TASK:renewal", "--data", "{}", *ANN), 2),
+        (("task", "complete", "TASK:renewal", "--data", '{"answer": "yes"}', *ANN), 3),
+        (("task", "show", "f" * 32), 2),
+        (("signal", "renewal", "documents", "--expected-version", "1", "--user", "ann"), 1),
+        (("signal", "--reference", "nobody", "documents"), 1),
+        (("signal", "renewal", "documents", "--data", '{"pages": 3}', "--user", "ann"), 0),
+        (("signal", "renewal", "documents", "--user", "ann"), 0),
+    ],
+    "going on": [
+        (("run", "stalling.yaml", "--id", "stuck"), 3),
+        (("retry", "stuck", "--skip", "--value", "{}", "--user", "ann"), 0),
+        (("retry", "stuck"), 1),
+        (("fork", "looked", "--at", "1", "--id", "again", "--user", "ann"), 0),
+        (("fork", "looked", "--at", "999", "--id", "never"), 2),
+        (("retry", "--all-failed", "--workflow", "failing", "--dry-run"), 0),
+        (("cancel", "stuck", "nobody-there"), 2),
+    ],
+    "what cannot be": [
+        (("show", "nobody-there"), 2),
+        (("events", "nobody-there"), 2),
+        (("state", "looked", "--at", "999"), 2),
+        (("run", "etl.yaml", "--id", "looked", "-i", "day=sunday"), 2),
+        (("run", "renewal.yaml", "--input", "{}"), 2),
+        (("replay", "nobody-there"), 2),
+        (("list", "--status", "odd"), 2),
+    ],
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_command_says_and_exits_the_same_on_a_store_and_through_a_server(
+    story: str, both: Callable[..., Answer]
+) -> None:
+    if story in ("going on", "what cannot be"):
+        both(*RUN, code=0)
+    for arguments, code in STORIES[story]:
+        both(*arguments, code=code)
+
+
+@pytest.mark.parametrize("name", ["resume", "serve", "migrate", "snapshot"])
+def test_a_command_that_needs_a_store_says_so(cli: Cli, sides: Sides, name: str) -> None:
+    refused = cli(name, "--server", sides.url, "--json", code=2).error
+    assert refused["code"] == "NOT_ON_A_SERVER"
+
+
+def test_the_environment_names_a_server_unless_a_store_is_named(
+    cli: Cli, sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_SERVER", "http://127.0.0.1:9")
+    assert cli("list", "--json", code=1).error["code"] == "SERVER_AWAY"
+    assert cli("--server", sides.url, "list", "--json", code=0).out
+    assert cli("list", "--store", "sqlite:///none.db", "--json", code=0).json == []
+    assert cli("list", "--store", "memory:", "--server", sides.url, "--json", code=2).error["code"] == "USAGE"
+    assert cli("list", "--server", "ftp://somewhere", "--json", code=2).error["code"] == "USAGE"
+
+
+def test_python_is_not_sent_to_a_server(cli: Cli, sides: Sides, write: Callable[[str, str], Path]) -> None:
+    write(
+        "made.py",
+        "from treadle import flow\n\n\n@flow.workflow\nasync def hello(ctx, who: str) -> str:\n    return who\n",
+    )
+    refused = cli("run", "made.py:hello", "--server", sides.url, "--json", code=1).error
+    assert refused["code"] == "CODE_NOT_TAKEN"
+
+
+def test_a_wrong_token_is_refused_and_a_right_one_acts(
+    cli: Cli, write: Callable[[str, str], Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("etl.yaml", ETL)
+    monkeypatch.setenv("TREADLE_STORE", f"sqlite:///{folder}/served.db")
+    token = cli("token", "create", "--user", "ann", "--role", "admin", code=0).out.strip()
+    process, url = serving(folder)
+    try:
+        assert cli("list", "--server", url, "--json", code=1).error["code"] == "UNAUTHENTICATED"
+        wrong = cli("list", "--server", url, "--token", "tdl_wrong", "--json", code=1).error
+        assert (wrong["class"], wrong["code"]) == ("authorization", "UNAUTHENTICATED")
+        monkeypatch.setenv("TREADLE_TOKEN", token)
+        assert cli("run", "etl.yaml", "--server", url, "--json", code=0).json["status"] == "completed"
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+async def test_a_server_that_goes_away_in_the_middle_is_an_error_that_says_what_is_known(
+    folder: Path, write: Callable[[str, str], Path]
+) -> None:
+    gated = write("gated.yaml", GATED)
+    process, url = serving(folder)
+    try:
+        async with HttpClient(url, user="ann", patience_s=0.5) as client:
+            run = await client.start(client.load(str(gated))[0], id="left")
+            seen = [event async for event in run.events(follow=False)]
+            events = run.events(follow=True)
+            assert await anext(events) == seen[0]
+            process.kill()
+            process.wait(60)
+            with pytest.raises(ServerAway):
+                async for event in events:
+                    seen.remove(event)
+            with pytest.raises(ServerAway):
+                await run.show()
+            with pytest.raises((ServerAway, AnswerUnknown)):
+                await client.patch("left", {"approved": True})
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
