@@ -24,14 +24,14 @@ from .output import EXIT_OK, Usage, exit_code, styled, worst
 from .view import outcome
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client, Row
+    from treadle.client.protocol import Row, TreadleClient
 
 # As many runs are followed at once; the engine works on more.
 AT_ONCE: Final = 64
 # So many lines for people; the summary counts the rest.
 TOLD_MAX: Final = 20
 
-Act = Callable[["Client", str], Awaitable[dict[str, Any]]]
+Act = Callable[["TreadleClient", str], Awaitable[dict[str, Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Bulk:
     ids: Sequence[str]
     choice: Chosen = field(default_factory=Chosen)
 
-    async def find(self, engine: Client) -> list[str]:
+    async def find(self, engine: TreadleClient) -> list[str]:
         choice = self.choice
         if self.ids and choice.filtered:
             raise Usage("name runs, or choose them by a filter, not both")
@@ -118,7 +118,7 @@ class Bulk:
         )
 
 
-async def each(cli: Session, engine: Client, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
+async def each(cli: Session, engine: TreadleClient, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
     """Does `act` to each run and reports; a run that refuses does not stop the others."""
     ids = await bulk.find(engine)
     if bulk.choice.dry_run:
@@ -132,7 +132,7 @@ async def each(cli: Session, engine: Client, bulk: Bulk, act: Act, *, exits: boo
     return await _all(cli, engine, ids, act, exits=exits)
 
 
-async def _rehearsed(cli: Session, engine: Client, ids: list[str]) -> int:
+async def _rehearsed(cli: Session, engine: TreadleClient, ids: list[str]) -> int:
     """What a command would be about; nothing is changed."""
     from rich.markup import escape
 
@@ -148,7 +148,7 @@ async def _rehearsed(cli: Session, engine: Client, ids: list[str]) -> int:
     return EXIT_OK
 
 
-async def _all(cli: Session, engine: Client, ids: list[str], act: Act, *, exits: bool) -> int:
+async def _all(cli: Session, engine: TreadleClient, ids: list[str], act: Act, *, exits: bool) -> int:
     import asyncio
 
     cli.out.lines = True

@@ -24,13 +24,13 @@ from treadle.kernel.errors import TreadleError
 from . import moments, stdout
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
 from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
-from .reach import Address, Asked, Reach, ServerOption, TokenOption, address_of
+from .reach import Destination, Reach, ServerAddress, ServerOption, TokenOption, address_of
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client
+    from treadle.client.protocol import TreadleClient
     from treadle.engine import Engine
 
-C = TypeVar("C", bound="Client")
+C = TypeVar("C", bound="TreadleClient")
 
 DEFAULT_STORE: Final = "sqlite:///treadle.db"
 # How long a process that is done finishes what it does for the runs of others.
@@ -125,7 +125,7 @@ class Session:
     # Who does it, as the audit log has it.
     user: str = "local"
     # The server to ask in place of the store.
-    server: Address | None = None
+    server: ServerAddress | None = None
 
     @property
     def where(self) -> str:
@@ -138,7 +138,7 @@ class Session:
             return f" and goes on with: treadle resume {id}"
         return f" and goes on at the server; follow it with: treadle events {id} --follow"
 
-    async def client(self, app: str | None = None, **options: Any) -> Client:
+    async def client(self, app: str | None = None, **options: Any) -> TreadleClient:
         """Whoever holds the runs, not opened yet: an engine on the store, or the server."""
         if self.server is None:
             return await self.prepare(app, **options)
@@ -151,7 +151,7 @@ class Session:
     @asynccontextmanager
     async def acts(
         self, app: str | None = None, *, creates: bool = True, lingers: bool = True, **options: Any
-    ) -> AsyncIterator[Client]:
+    ) -> AsyncIterator[TreadleClient]:
         """Whoever holds the runs, for a command that changes something: see `engine`."""
         if self.server is None:
             async with self.engine(app, creates=creates, lingers=lingers, **options) as engine:
@@ -161,7 +161,7 @@ class Session:
             yield server
 
     @asynccontextmanager
-    async def asks(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[Client]:
+    async def asks(self, app: str | None = None, *, code: bool = False) -> AsyncIterator[TreadleClient]:
         """Whoever holds the runs, for questions only: see `look`."""
         if self.server is None:
             async with self.look(app, code=code) as engine:
@@ -342,7 +342,7 @@ def _invocable(command: Command) -> Callable[..., None]:
         session = Session(store or os.environ.get("TREADLE_STORE") or DEFAULT_STORE, out, user=user)
         if asks_server:
             token = token or defaults.token or os.environ.get("TREADLE_TOKEN")
-            asked = Asked(server or defaults.server, store, token, said, user)
+            asked = Destination(server or defaults.server, store, token, said, user)
             try:
                 session.server = address_of(command.name, command.reach, command.why, asked)
             except Usage as error:

@@ -8,12 +8,12 @@ from .command import Session
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client, RunHandle
+    from treadle.client.protocol import RunHandle, TreadleClient
 
 
 async def drive(
     cli: Session,
-    engine: Client,
+    engine: TreadleClient,
     run: RunHandle,
     *,
     until_wait: bool = False,
@@ -41,7 +41,7 @@ async def drive(
     return document
 
 
-async def last_event(engine: Client, id: str) -> int:
+async def last_event(engine: TreadleClient, id: str) -> int:
     """The number of a run's last event so far: what comes after it is new."""
     events = [event["seq"] async for event in (await engine.run(id)).events(follow=False)]
     return events[-1] if events else 0

@@ -10,7 +10,7 @@ from treadle.kernel.errors import RunNotFound, TreadleError
 from .output import Usage
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client, Row, Rows, RunHandle
+    from treadle.client.protocol import Row, Rows, RunHandle, TreadleClient
 
 PAGE: Final = 500
 # A beginning shorter than this is a slip of the finger.
@@ -18,12 +18,12 @@ PREFIX_MIN: Final = 3
 NAMED_MAX: Final = 8
 
 
-async def run_of(engine: Client, id: str) -> RunHandle:
+async def run_of(engine: TreadleClient, id: str) -> RunHandle:
     """The run that an id, or the beginning of one, means."""
     return await engine.run(await run_id(engine, id))
 
 
-async def run_id(engine: Client, id: str) -> str:
+async def run_id(engine: TreadleClient, id: str) -> str:
     try:
         await engine.run(id)
         return id
@@ -40,7 +40,7 @@ async def run_id(engine: Client, id: str) -> str:
         return _only(id, roots, "runs")
 
 
-async def task_id(engine: Client, id: str) -> str:
+async def task_id(engine: TreadleClient, id: str) -> str:
     """The task that an id, or the beginning of one, means."""
     try:
         await engine.task(id)
@@ -65,7 +65,7 @@ def _only(id: str, found: list[str], what: str) -> str:
 
 
 async def ids_of(
-    engine: Client,
+    engine: TreadleClient,
     *,
     status: Sequence[str] = (),
     workflow: str | None = None,
@@ -78,7 +78,9 @@ async def ids_of(
     return [row["id"] async for row in rows if wanted(row)][::-1]
 
 
-async def rows_of(engine: Client, limit: int, *, until_ns: int | None, **filters: Any) -> tuple[Rows, bool]:
+async def rows_of(
+    engine: TreadleClient, limit: int, *, until_ns: int | None, **filters: Any
+) -> tuple[Rows, bool]:
     """The newest runs that match, as rows for people and programs, and whether there are more."""
     found = await _first(engine.rows(**filters, until_ns=_within(until_ns)), limit + 1)
     return found[:limit], len(found) > limit

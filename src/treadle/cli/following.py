@@ -21,7 +21,7 @@ from treadle.runtime.hot import open_work
 from .spending import Spending
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client, RunHandle
+    from treadle.client.protocol import RunHandle, TreadleClient
     from treadle.engine import Engine
     from treadle.store.protocol import Reads, RunRow
 
@@ -96,7 +96,7 @@ def _order(news: tuple[Followed, dict[str, Any]]) -> tuple[str, int]:
 
 
 async def follow(
-    client: Client,
+    client: TreadleClient,
     run: RunHandle,
     progress: Progress,
     *,

@@ -17,7 +17,7 @@ from treadle.kernel.roles import CellMachine
 from .output import Output, Usage
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client
+    from treadle.client.protocol import TreadleClient
     from treadle.engine import Engine
     from treadle.lang.definition import Definition
 
@@ -30,7 +30,7 @@ def is_file(target: str) -> bool:
     return path.exists() or path.suffix.lower() in (*SUFFIXES, ".py")
 
 
-def one(engine: Client, target: str, *, strict: bool = False) -> Definition | str:
+def one(engine: TreadleClient, target: str, *, strict: bool = False) -> Definition | str:
     """The one definition that a target means: compiled from a file, or a deployed name."""
     from treadle.definitions.files import split_target
 

@@ -47,7 +47,7 @@ NEITHER: Final = Reach.NEITHER
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """A server, and who asks it."""
 
     url: str
@@ -56,7 +56,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Destination:
     """What the command line said about whom to ask."""
 
     server: str | None
@@ -74,7 +74,7 @@ class Asked:
         return self.server or (None if self.store else os.environ.get("TREADLE_SERVER")) or None
 
 
-def address_of(name: str, reach: Reach, why: str, asked: Asked) -> Address | None:
+def address_of(name: str, reach: Reach, why: str, asked: Destination) -> ServerAddress | None:
     """Where a command asks; none if it works on a store, or asks nobody. With a token its user acts, unless
     another was named."""
     url, token = asked.url, asked.token
@@ -96,7 +96,7 @@ def address_of(name: str, reach: Reach, why: str, asked: Asked) -> Address | Non
         if asked.said is not None:
             raise Usage(f"--user {acting!r}: a server takes names of printable ASCII characters")
         acting = None
-    return Address(url, token, acting)
+    return ServerAddress(url, token, acting)
 
 
 def _fits(text: str) -> bool:

@@ -19,7 +19,7 @@ from .reach import EITHER
 from .view import describe, event_line, outcome
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client
+    from treadle.client.protocol import TreadleClient
     from treadle.lang.definition import Dialect
     from treadle.lang.graph import Graph
 
@@ -405,7 +405,7 @@ async def graph(
     cli.out.note(f"wrote {output}")
 
 
-async def _picture(engine: Client, target: str) -> Graph:
+async def _picture(engine: TreadleClient, target: str) -> Graph:
     """The graph of a run, a workflow, or of all workflows of a reactive application at once."""
     from treadle.lang.graph import Graph
 

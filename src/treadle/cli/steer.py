@@ -20,7 +20,7 @@ from .reach import EITHER
 from .view import outcome
 
 if TYPE_CHECKING:
-    from treadle.client.protocol import Client, RunHandle
+    from treadle.client.protocol import RunHandle, TreadleClient
 
 commands = Commands(STEER)
 
@@ -63,7 +63,7 @@ async def patch(
     if not data:
         raise Usage("nothing to patch: give key=value, or --ctx JSON")
 
-    async def act(engine: Client, id: str) -> dict[str, Any]:
+    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         await engine.patch(id, data, by=choice.user)
         return await then(cli, engine, await engine.run(id), choice, quiet=True)
 
@@ -118,7 +118,7 @@ async def signal(
     *ids, name = what
     payload = inputs.value(data, "--data")
 
-    async def act(engine: Client, id: str) -> dict[str, Any]:
+    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         answer = await engine.signal(
             id, name, payload, key=key, expected_version=expected_version, by=choice.user
         )
@@ -140,7 +140,13 @@ async def signal(
 
 
 async def then(
-    cli: Session, engine: Client, run: RunHandle, choice: Chosen, *, after: int = 0, quiet: bool = False
+    cli: Session,
+    engine: TreadleClient,
+    run: RunHandle,
+    choice: Chosen,
+    *,
+    after: int = 0,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
     if choice.no_wait:
@@ -171,7 +177,7 @@ async def cancel(
 ) -> int:
     """Cancel a run and its children. A run that has ended stays as it is."""
 
-    async def act(engine: Client, id: str) -> dict[str, Any]:
+    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         await engine.cancel(id, reason, by=choice.user)
         run = await engine.run(id)
         if choice.no_wait:
@@ -261,7 +267,7 @@ async def retry(
     if value is not None and not skip:
         raise Usage("--value is the result to skip with; add --skip")
 
-    async def act(engine: Client, id: str) -> dict[str, Any]:
+    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         run = await engine.run(id)
         before = await last_event(engine, id)
         other = one(engine, definition) if definition is not None else None
@@ -307,7 +313,7 @@ async def fork(
     if id is not None and len(ids or ()) != 1:
         raise Usage("--id names one new run; fork one run with it")
 
-    async def act(engine: Client, source: str) -> dict[str, Any]:
+    async def act(engine: TreadleClient, source: str) -> dict[str, Any]:
         other = one(engine, definition) if definition is not None else None
         forked = await engine.fork(source, at=at, definition=other, new_id=id, by=choice.user)
         return await then(cli, engine, forked, choice)

@@ -1,4 +1,4 @@
-"""`Client` over HTTP: definitions, runs and reactive applications of a server.
+"""`TreadleClient` over HTTP: definitions, runs and reactive applications of a server.
 
 Files are compiled here first, so that what is wrong with them is said as on a store, with the names that the user
 gave; the server compiles them again and has the last word.

@@ -1,6 +1,6 @@
 """What commands ask of whatever holds the runs: an engine on a store (`treadle.engine.Engine`), or a server.
 
-A command that is written against `Client` prints the same and exits the same on both.
+A command that is written against `TreadleClient` prints the same and exits the same on both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TaskDoor(Protocol):
     ) -> Row: ...
 
 
-class Client(DefinitionDoor, TaskDoor, Protocol):
+class TreadleClient(DefinitionDoor, TaskDoor, Protocol):
     """Definitions, tasks, and runs: start, find, steer."""
 
     async def __aenter__(self) -> Self: ...
