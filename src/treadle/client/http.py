@@ -201,7 +201,7 @@ class HttpClient(RemoteTasks):
         if "skip" in body:
             body |= {"skip": True, "value": body["skip"]}
         if definition is not None:
-            body["definition"] = self._named(definition)
+            body |= {"definition": definition} if isinstance(definition, str) else self._bundle(definition)
         return await self._steer(id, "retry", body)
 
     async def fork(
