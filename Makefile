@@ -22,7 +22,7 @@ help:
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
-	@echo "make serve  a server to look at, on http://127.0.0.1:8420"
+	@echo "make serve  a server with live examples, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"
 
 $(READY): pyproject.toml constraints.txt
@@ -75,7 +75,7 @@ $(WEB): $(READY) $(WEB_SOURCES)
 web: $(WEB)
 
 serve: $(READY) $(WEB)
-	@$(BIN)/treadle serve
+	@$(BIN)/treadle serve --demo
 
 # What the browser tests need beside Python: Chromium, from the system's packages.
 browser:

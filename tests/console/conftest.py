@@ -68,7 +68,14 @@ class Site:
 
 @contextmanager
 def served(folder: Path, *options: str) -> Iterator[Site]:
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--json", "--deploy", str(FLOWS), *options]
+    """A server with the flows of these tests."""
+    with serving(folder, "--deploy", str(FLOWS), *options) as site:
+        yield site
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Site]:
+    command = [sys.executable, "-m", "treadle.cli", "serve", "--json", *options]
     process = subprocess.Popen(
         command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -78,12 +78,21 @@ def test_a_viewer_sees_everything_and_is_offered_nothing_that_acts(guarded: Guar
 
 
 def test_an_operator_acts_and_logs_out(guarded: Guarded, page: Page) -> None:
+    operator = guarded.token("operator")["token"]
     page.goto(f"{guarded.site.url}/runs/broke")
-    enter(page, guarded.token("operator")["token"])
+    enter(page, operator)
     page.get_by_role("button", name="Retry", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Retry", exact=True).click()
     expect(dialog).not_to_be_visible()
+    # A mended definition brings code: that is an admin's.
+    expect(page.get_by_role("button", name="Mend and retry")).to_have_count(0)
+    refused = httpx.post(
+        f"{guarded.site.url}/api/v1/runs/broke/retry",
+        json={"files": [{"path": "mended.yaml", "text": "workflow: []"}]},
+        headers={"Authorization": f"Bearer {operator}"},
+    )
+    assert refused.status_code == 403
     kinds = [record["kind"] for record in guarded.ask("GET", "/runs/broke/journal")]
     assert "retry" in kinds
     page.reload()

@@ -8,7 +8,7 @@ export const text = {
   noSchedules: "Nothing is started by time yet. Start a workflow every night:",
   noSchedulesCommand: "treadle schedule add nightly FLOW --cron '30 2 * * *'",
   noMoreTicks: "no more ticks",
-  neverTicked: "not yet started",
+  neverTicked: "no tick yet",
   triggerAbout: "A run starts at once, whatever goes on. The schedule itself stays as it is.",
   removeAbout: "No more runs are started. Those that are there go on.",
   previewEmpty: "Say when, and the next runs are shown here.",

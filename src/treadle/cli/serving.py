@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from treadle.kernel.errors import TreadleError
 
 from .command import HOUSE, Apps, Commands, Session
+from .demo import demo
 from .doors import PLAIN, Door
 from .output import Usage
 
@@ -41,9 +43,15 @@ Bus = Annotated[
 ]
 
 
+Demonstrates = Annotated[
+    bool, typer.Option("--demo", help="Live examples of every dialect, on a store in memory.")
+]
+
+
 @commands(
     examples=[
         "treadle serve",
+        "treadle serve --demo",
         "treadle serve --port 0 --json",
         "treadle serve --store sqlite:////var/lib/treadle/treadle.db --deploy flows/",
         "treadle serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
@@ -85,11 +93,11 @@ async def serve(
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
     alert: Alerts = None,
+    with_demo: Demonstrates = False,
     app: Apps = None,
 ) -> int:
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
     from treadle.host.acting import acting
-    from treadle.lang.duration import parse_duration
     from treadle.store.open import shown
 
     from .loading import attach
@@ -100,33 +108,39 @@ async def serve(
     except ModuleNotFoundError as error:
         raise Usage(f"serve needs {error.name}: pip install 'treadle[server]'") from error
 
+    work: dict[str, Any] = {"work": not no_worker, "concurrency": concurrency, "pools": pool or ()}
+    with demo(cli) if with_demo else nullcontext() as shows:
+        carried = bus_for(cli.store, bus)
+        options = Options(
+            name=name, advertise=advertise, drain_s=_seconds(drain), bus=carried, **door.checked()
+        )
+        engine = await cli.prepare(**work, alerts=_alerts(alert or ()))
+        for code in app or ():
+            attach(engine, code)
+        if shows is not None:
+            shows.deploy(engine)
+        for path in deploy or ():
+            engine.deploy(str(path), by=cli.user)
+
+        def ready(url: str, name: str, access: str) -> None:
+            about = {"store": shown(cli.store), "bus": shown(carried), "worker": not no_worker}
+            _say(cli, {"url": url, "name": name, **about, "access": access})
+
+        # What a server does by itself nobody did; whoever asks it for something says who they are.
+        with acting(None):
+            async with engine:
+                if shows is not None:
+                    await shows.start(engine)
+                return await serve(engine, options, ready)
+
+
+def _seconds(drain: str) -> float:
+    from treadle.lang.duration import parse_duration
+
     try:
-        drain_s = parse_duration(drain) / 1e9
+        return parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
-
-    carried = bus_for(cli.store, bus)
-    engine = await cli.prepare(
-        work=not no_worker,
-        concurrency=concurrency,
-        pools=pool or (),
-        alerts=_alerts(alert or ()),
-    )
-    for code in app or ():
-        attach(engine, code)
-    for path in deploy or ():
-        engine.deploy(str(path), by=cli.user)
-    options = Options(name=name, advertise=advertise, drain_s=drain_s, bus=carried, **door.checked())
-
-    def ready(url: str, name: str, access: str) -> None:
-        about = {"store": shown(engine.store_url), "bus": shown(carried), "worker": not no_worker}
-        about["access"] = access
-        _say(cli, {"url": url, "name": name, **about})
-
-    # What a server does by itself nobody did; whoever asks it for something says who they are.
-    with acting(None):
-        async with engine:
-            return await serve(engine, options, ready)
 
 
 def _alerts(said: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""`treadle serve --demo`: the first look is not an empty page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from treadle.dialects import INSTALLED
+
+from .conftest import Site, look_over, serving
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(tmp_path_factory.mktemp("demo"), "--demo", "--port", "0") as site:
+        yield site
+
+
+def test_the_demo_shows_every_dialect_and_every_state_that_matters(demo: Site, page: Page) -> None:
+    page.goto(f"{demo.url}/runs")
+    for status in ("completed", "waiting", "failed"):
+        expect(page.get_by_role("row").filter(has_text=status).first).to_be_visible()
+    runs = httpx.get(f"{demo.url}/api/v1/runs").json()["items"]
+    assert {run["dialect"] for run in runs} == set(INSTALLED)
+    page.get_by_role("link", name="words-broken").click()
+    expect(page.get_by_role("alert").first).to_contain_text("has no attribute 'split'")
+    page.get_by_role("link", name="Tasks").click()
+    expect(page.get_by_role("listitem").first).to_be_visible()
+    page.get_by_role("link", name="Schedules").click()
+    expect(page.get_by_role("listitem", name="every-now-and-then")).to_contain_text("next in")
+
+
+def test_the_demo_leaves_nothing_behind_and_takes_no_store_of_yours(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    command = [sys.executable, "-m", "treadle.cli", "serve", "--demo", "--port", "0", "--json"]
+    own = {**os.environ, "TMPDIR": str(kept)}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, env=own) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["store"] == "memory:"
+        process.terminate()
+        assert process.wait(60) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert list(kept.iterdir()) == []
+    refused = subprocess.run(
+        [*command, "--store", "sqlite:///mine.db"], cwd=tmp_path, text=True, capture_output=True, timeout=60
+    )
+    assert refused.returncode == 2
+    assert "--demo has a store of its own" in refused.stderr + refused.stdout
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_the_demo_is_good_to_look_at(demo: Site, browser: Browser, look: str) -> None:
+    with look_over(browser, f"{demo.url}/", "demo", look):
+        pass
