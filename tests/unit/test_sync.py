@@ -115,6 +115,13 @@ ASYNCHRONOUS_ONLY = {
     "vouched",
     "resident_row",
     "unavailable",
+    "run_rows",
+    "decides",
+    "homes",
+    "members",
+    "shard_of",
+    "shards_held",
+    "teach",
 }
 
 
