@@ -36,14 +36,14 @@ class ScheduleMethods:
         )
 
     async def schedule_add(
-        self, name: str, workflow: str, input: Value = None, **when: Any
+        self, /, name: str, workflow: str, input: Value = None, **when: Any
     ) -> dict[str, Any]:
         """Starts `workflow` again and again: `cron=` (with `timezone=`), `every=` or `at=`; `jitter`, `catch_up`,
         `overlap`, `paused`. The same again changes nothing; something else under the name is refused."""
         schedule = Schedule.read({**when, "name": name, "workflow": workflow, "input": from_caller(input)})
         return await self._schedule("add", name, schedule=schedule.to_value())
 
-    async def schedule_change(self, name: str, **fields: Any) -> dict[str, Any]:
+    async def schedule_change(self, /, name: str, **fields: Any) -> dict[str, Any]:
         """Changes what a schedule says; ticks that were due are as they were."""
         return await self._schedule("change", name, fields=from_caller(fields))
 
