@@ -64,6 +64,19 @@ class Decided(Protocol):
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _AtRest:
+    """Nothing is being decided."""
+
+    run: str
+
+    def blob(self, reference: Mapping[str, Any]) -> Value:
+        raise Dropped
+
+    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        raise Dropped
+
+
 @dataclass(slots=True, eq=False)
 class Await:
     """Something of ours that the function waits for."""
@@ -186,6 +199,10 @@ class Life:
     def _drive(self) -> None:
         if self.offence is None:
             self._patience.during(self, lambda: watched(self, self.loop.drive))
+
+    def rest(self) -> None:
+        """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
+        self.ctx = _AtRest(self.run)
 
     def take(self) -> Made:
         made, self.made = self.made, Made()

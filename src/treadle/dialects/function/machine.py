@@ -8,6 +8,7 @@ is read, and a run is shown, without the code.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from threading import Lock
 from typing import Any, ClassVar, cast
@@ -67,6 +68,9 @@ class FunctionMachine(PastMachine):
         # By the identity of the state they belong to, which each of them holds on to.
         self._lives: OrderedDict[int, Life] = OrderedDict()
         self._lock = Lock()
+        # Lives end cut off, whoever lets go of us, and at the exit of the process too. Left to the collector, their
+        # `finally` would run outside of any run, where a step is a plain call: it would be done for real.
+        weakref.finalize(self, _end_all, self._lives)
 
     # --- code ---
 
@@ -157,6 +161,7 @@ class FunctionMachine(PastMachine):
             life.drop()
             raise
         life.repeating, life.expected = False, []
+        life.rest()
         return life
 
     def _begin(self, life: Life) -> None:
@@ -221,6 +226,7 @@ class FunctionMachine(PastMachine):
             self._discard(life)
             raise
         if life.outcome is None:
+            life.rest()
             self._keep(life)
         else:
             self._discard(life)
@@ -281,6 +287,11 @@ class FunctionMachine(PastMachine):
     def view(self, definition: Code, state: Value) -> dict[str, Any]:
         awaits = [shape[:2] for shape in state["awaits"]]
         return {"state": state["state"], "awaits": awaits, "generation": state["generation"]}
+
+
+def _end_all(lives: OrderedDict[int, Life]) -> None:
+    while lives:
+        lives.popitem()[1].drop()
 
 
 def _answered(ctx: Context) -> dict[str, bool] | None:

@@ -1,0 +1,82 @@
+"""A function that its process lets go of is cut off: nothing of its `finally` is done for real."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+from treadle import flow
+from treadle.testing import play
+
+DONE: list[str] = []
+
+
+@flow.step(name="abandoned.clean_up")
+async def clean_up(what: str) -> None:
+    DONE.append(what)
+
+
+@flow.workflow(name="abandoned")
+async def abandoned(ctx: flow.Context) -> None:
+    try:
+        await flow.gather(ctx.signal("one"), ctx.signal("two"))
+    finally:
+        await clean_up("main")
+
+
+def test_a_machine_that_is_let_go_of_ends_its_functions_cut_off() -> None:
+    DONE.clear()
+    played = play(abandoned)
+    assert played.waiting == ["one", "two"]
+    assert played.machine is played.driver.machine
+    del played
+    gc.collect()
+    assert DONE == []
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from treadle import Engine, flow
+
+@flow.step
+async def clean_up(path: str) -> None:
+    Path(path).write_text("done")
+
+@flow.workflow
+async def waits(ctx: flow.Context, path: str) -> None:
+    try:
+        await ctx.signal("never")
+    finally:
+        await clean_up(path)
+
+async def main() -> None:
+    engine = Engine(sys.argv[1])
+    await engine.__aenter__()
+    run = await engine.start(waits, sys.argv[2], id="waits")
+    while (await run.show())["status"] == "running":
+        await asyncio.sleep(0.01)
+    print((await run.show())["status"], flush=True)
+    if sys.argv[3] == "closed":
+        await engine.__aexit__(None, None, None)
+    else:
+        globals()["kept"] = engine
+        sys.exit()
+
+asyncio.run(main())
+"""
+
+
+def test_the_exit_of_a_process_does_not_run_the_clean_up_of_its_runs(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM, "utf-8")
+    for how in ("closed", "left open"):
+        mark = tmp_path / "mark"
+        command = [sys.executable, str(script), f"sqlite:///{tmp_path}/{how}.db", str(mark), how]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.stdout.strip() == "waiting", ended.stderr
+        assert not mark.exists(), how
+        assert "never awaited" not in ended.stderr
+        assert "was destroyed" not in ended.stderr
