@@ -58,6 +58,8 @@ class FlowFuture(asyncio.Future[T]):
 
 
 class FlowTask(asyncio.Task[T]):
+    _log_destroy_pending: bool  # asyncio's own switch
+
     def __init__(
         self,
         coro: Coroutine[Any, Any, T],
@@ -132,7 +134,7 @@ class Loop(asyncio.AbstractEventLoop):
         while self.tasks:  # a `finally` may make more of them: they never begin
             task = self.tasks.pop()
             if not task.done():
-                task._log_destroy_pending = False  # asyncio's own switch
+                task._log_destroy_pending = False
                 _close(task.get_coro())
         for generator in reversed(self.generators):
             if not generator.ag_running and generator.ag_frame is not None:
