@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from treadle.kernel.stops import is_stop
 from treadle.kernel.values import digest
 from treadle.lang import standing
 from treadle.lang.definition import Definition, Dialect
-from treadle.lang.problems import Problems
+from treadle.lang.problems import Problem, Problems
 from treadle.lang.text import Document, parse
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _SHAPES = """a `workflow:` list is a playbook, `nodes:` with `edges:` an agent workflow, `dialect: process` (or `steps:` \
 with `tasks:`) a process, FILE.py:NAME a builder or an application"""
+
+_HINT = "import it with python itself to see the whole traceback"
 
 
 def dialect_of(document: Document, dialects: Mapping[str, Dialect]) -> Dialect:
@@ -109,8 +112,7 @@ def load_python(path: Path, name: str | None) -> list[Any]:
     except BaseException as error:  # also `sys.exit()`, which would end the whole process
         if is_stop(error):
             raise
-        message = f"{path} cannot be imported: {type(error).__name__}: {error}"
-        raise DefinitionError(message, code="PYTHON_IMPORT", where=str(path)) from error
+        raise _unimportable(path, error) from error
     finally:
         sys.path.remove(str(path.parent.resolve()))
     if name is not None:
@@ -120,6 +122,22 @@ def load_python(path: Path, name: str | None) -> list[Any]:
     return [
         v for v in vars(module).values() if hasattr(v, "__treadle_definitions__") and not isinstance(v, type)
     ]
+
+
+def _unimportable(path: Path, error: BaseException) -> DefinitionError:
+    """Why a file cannot be imported, with the line of it at which that came out."""
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == str(path):
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    message = f"{path} cannot be imported: {type(error).__name__}: {error}"
+    problem = Problem("error", "PYTHON_IMPORT", message, file=str(path), line=line, hint=_HINT)
+    where = str(path) if line is None else f"{path}:{line}"
+    return DefinitionError(
+        message, code="PYTHON_IMPORT", where=where, details={"problems": [asdict(problem)]}
+    )
 
 
 def definitions_of(value: Any, *, file: str | None) -> list[Definition]:

@@ -14,6 +14,7 @@ from treadle.lang import standing
 from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
+from treadle.lang.refusing import noting, refuse
 from treadle.runtime import deploys
 from treadle.runtime.registry import Known, Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
@@ -93,8 +94,10 @@ class Library(Known):
         if path.suffix == ".py":
             file = str(path.resolve())
             origin = f"{file}:{name}" if name else file
-            return [d for value in load_python(path, name) for d in definitions_of(value, file=origin)]
-        found: list[Definition] = []
+            found = [d for value in load_python(path, name) for d in definitions_of(value, file=origin)]
+            _refuse_twins(found, file)
+            return found
+        found = []
         refused: list[TreadleError] = []
         for file_path in files_in(target):
             try:
@@ -116,16 +119,24 @@ class Library(Known):
         """Every problem of a file or folder, errors and warnings."""
         path, _ = split_target(target)
         if path.suffix == ".py":
-            return [warning for definition in self.load(target) for warning in definition.warnings]
+            return self._check_python(target)
         found: list[Problem] = []
         for file_path in files_in(target):
             try:
                 text = read_text(file_path)
                 found += compile_text(text, self._dialects, file=str(file_path), strict=strict)[1]
             except TreadleError as error:
-                listed = error.details.get("problems")
-                found += [Problem(**p) for p in listed] if listed else [as_problem(error, str(file_path))]
+                found += _listed(error, str(file_path))
         return found
+
+    def _check_python(self, target: str) -> list[Problem]:
+        """What is refused as the file is imported does not end the import: the rest is looked at too."""
+        with noting() as found:
+            try:
+                definitions = self.load(target)
+            except TreadleError as error:
+                return _in_order([*found, *_listed(error, target)])
+        return _in_order(found + [w for definition in definitions for w in definition.warnings])
 
     def _learn(self, definition: Definition) -> DefinitionRow:
         row = deploys.row_of(definition)
@@ -280,6 +291,31 @@ def together(refused: list[TreadleError]) -> TreadleError:
         where=first.where,
         details={"problems": listed},
     )
+
+
+def _in_order(found: list[Problem]) -> list[Problem]:
+    """As a reader comes to them, each once: a function may be reached from several."""
+    return sorted(dict.fromkeys(found), key=lambda problem: (problem.file or "", problem.line or 0))
+
+
+def _refuse_twins(found: list[Definition], file: str) -> None:
+    """Two workflows of one name and version in one file: which of them counts would be chance."""
+    seen: dict[tuple[str, str, str | None], Definition] = {}
+    for definition in found:
+        named = definition.dialect, definition.name, definition.version
+        if seen.setdefault(named, definition).digest != definition.digest:
+            what = f"{definition.name}@{definition.version}"
+            message, hint = (
+                f"two workflows of this file are {what}",
+                "give one of them another name or version",
+            )
+            twin = Problem("error", "NAME_TAKEN", message, hint=hint, file=file, line=definition.line)
+            refuse(what, [twin], code="NAME_TAKEN")
+
+
+def _listed(error: TreadleError, file: str) -> list[Problem]:
+    listed = error.details.get("problems")
+    return [Problem(**problem) for problem in listed] if listed else [as_problem(error, file)]
 
 
 def as_problem(error: TreadleError, file: str) -> Problem:

@@ -35,7 +35,8 @@ class Definition:
     """A compiled, canonical, content-addressed workflow.
 
     `body` is what `Machine.load` reads. `path` is the playbook's `metadata.path`, if it has one;
-    `file` says where the text came from, for relative paths and messages: neither is digested.
+    `file` (and `line`, of a Python object) says where it came from, for relative paths and messages. None of them is
+    digested.
     """
 
     dialect: str
@@ -44,6 +45,7 @@ class Definition:
     body: Value
     path: str | None = None
     file: str | None = None
+    line: int | None = field(default=None, compare=False)
     warnings: tuple[Problem, ...] = ()
     # Live Python objects behind the body (a reactive application); found again by `file`.
     code: Any = field(default=None, compare=False)

@@ -25,12 +25,24 @@ _UNSAID: Final = frozenset({"ctx", "type_comment", "type_params", "kind", "type_
 
 def place_of(frame: FrameType | None) -> str | None:
     """`file:line` of the nearest frame that is neither ours nor the standard library's."""
+    spot = spot_of(frame)
+    return None if spot is None else f"{PurePath(spot[0]).name}:{spot[1]}"
+
+
+def spot_of(frame: FrameType | None) -> tuple[str, int] | None:
+    """The same with the whole path, in two parts."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_foreign(file):
-            return f"{PurePath(file).name}:{frame.f_lineno}"
+            return file, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def line_of(function: FunctionType) -> int:
+    """The line of its `def`, below its decorators."""
+    tree = tree_of(function)
+    return tree.lineno if isinstance(tree, ast.stmt) else function.__code__.co_firstlineno
 
 
 def is_foreign(file: str) -> bool:
@@ -174,13 +186,13 @@ def _free(function: FunctionType, name: str) -> Any:
 def offences(
     source: Source, judge: Callable[[Any], tuple[str, str] | None]
 ) -> Iterator[tuple[str, int, str, str]]:
-    """File, line, call and remedy of everything that the source names and a durable function may not call."""
+    """File, line, what it is and the remedy of everything that the source names and a durable function may not call."""
     for name, value, file, line in source.named:
         if isinstance(value, ModuleType | type) and not _is_offending_class(value):
             continue
         found = judge(value) or _environment(name, value)
         if found is not None:
-            yield file, line, name, found[1]
+            yield file, line, f"{name}()" if callable(value) else name, found[1]
 
 
 def _is_offending_class(value: Any) -> bool:

@@ -14,15 +14,16 @@ from functools import update_wrapper
 from types import FunctionType
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
-from treadle.kernel.errors import DefinitionError, ValueRefused
+from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import Value
-from treadle.lang.duration import parse_duration
+from treadle.lang.refusing import refuse
 
+from .complaints import SETTING, SHAPE, TYPE, Complaints, annotated
 from .errors import StepFailed, StepTimeout
 from .guard import FlowRandom
 from .life import Life, Settled
 from .loop import Loop
-from .shapes import EMPTY, hints_of, plain, problem_of, typed
+from .shapes import EMPTY, hints_of, plain, typed
 from .source import place_of
 
 P = ParamSpec("P")
@@ -43,31 +44,45 @@ class Retry:
     on: tuple[str, ...] = ()
 
     @staticmethod
-    def read(given: Mapping[str, Any] | None, where: str) -> Retry:
+    def read(given: object, complaints: Complaints) -> Retry:
+        """Notes what makes no sense; it counts only if nothing is noted."""
         if given is None:
             return Retry()
-        problems = [f"retry has no {name!r}" for name in given if name not in _RETRY_FIELDS]
+        if not isinstance(given, Mapping):
+            complaints.add(
+                SETTING, f"retry is a mapping, not {given!r}", 'retry={"attempts": 3, "delay": "1s"}'
+            )
+            return Retry()
+        for name in given:
+            if name not in _RETRY_FIELDS:
+                complaints.add(
+                    SETTING, f"retry has no {name!r}", f"it has {', '.join(sorted(_RETRY_FIELDS))}"
+                )
         attempts, backoff = given.get("attempts", 1), given.get("backoff", "none")
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-            problems.append(f"retry.attempts is a whole number from 1 on, not {attempts!r}")
+            complaints.add(
+                SETTING, f"retry.attempts is a whole number from 1 on, not {attempts!r}", "1: no retry"
+            )
         if backoff not in ("none", "linear", "exponential"):
-            problems.append(f"retry.backoff is none, linear or exponential, not {backoff!r}")
+            complaints.add(SETTING, f"retry.backoff is not {backoff!r}", "none, linear or exponential")
         jitter = given.get("jitter", 0.0)
         jitter = (0.5 if jitter else 0.0) if isinstance(jitter, bool) else jitter
         if not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-            problems.append(f"retry.jitter is a share between 0 and 1, not {jitter!r}")
+            complaints.add(SETTING, f"retry.jitter is a share, not {jitter!r}", "a number between 0 and 1")
+            jitter = 0.0
         on = given.get("on", ())
         on = [on] if isinstance(on, str | type) else on
-        delays = {}
-        for name in ("delay", "max_delay"):
-            try:
-                delays[name] = None if given.get(name) is None else parse_duration(given[name])
-            except DefinitionError as error:
-                problems.append(f"retry.{name}: {error.message}")
-        if problems:
-            raise DefinitionError(f"{where}: {'; '.join(problems)}", where=where)
+        if not isinstance(on, list | tuple | set | frozenset) or not all(
+            isinstance(kind, str | type) for kind in on
+        ):
+            complaints.add(
+                SETTING, f"retry.on is not {on!r}", "a list of classes, codes or names of exceptions"
+            )
+            on = ()
+        delay = complaints.duration("retry.delay", given.get("delay")) or 0
+        max_delay = complaints.duration("retry.max_delay", given.get("max_delay"))
         names = tuple(kind.__name__ if isinstance(kind, type) else str(kind) for kind in on)
-        return Retry(attempts, backoff, delays["delay"] or 0, delays["max_delay"], float(jitter), names)
+        return Retry(attempts, backoff, delay, max_delay, float(jitter), names)
 
     def takes(self, failure: StepFailed) -> bool:
         """Whether a failure is one that trying again may help."""
@@ -142,16 +157,20 @@ class Step(Generic[P, R]):
         pool: str | None = None,
     ) -> Step[P, R]:
         """The same step with other settings, for one call."""
+        complaints = Complaints(self.function)
         changed: dict[str, Any] = {
-            "retry": None if retry is None else Retry.read(retry, self.name),
-            "timeout_ns": None if timeout is None else parse_duration(timeout),
+            "retry": None if retry is None else Retry.read(retry, complaints),
+            "timeout_ns": complaints.duration("timeout", timeout),
             "idempotent": idempotent,
             "process": process,
-            "secrets": None if secrets is None else tuple(secrets),
-            "pool": pool,
+            "secrets": None if secrets is None else complaints.names("secrets", secrets),
+            "pool": complaints.text("pool", pool),
         }
-        if process and (problems := _problems(self.function, process)):
-            raise DefinitionError(f"{self.name}: {'; '.join(problems)}", where=self.name)
+        if process:
+            _look(self.function, process, complaints)
+        if complaints.found:
+            refuse(self.name, complaints.found)
+            return self
         settings = replace(self.settings, **{key: to for key, to in changed.items() if to is not None})
         return Step(self.function, self.name, settings)
 
@@ -226,17 +245,29 @@ STEPS: Final[dict[str, Step[..., Any]]] = {}
 
 
 def register(step: Step[..., Any]) -> None:
-    """Makes a step known. Its file may be loaded again; another file may not take its name."""
-    function = step.function
+    """Makes a step known. Its file may be loaded again; another file, or another function of its module, may not take
+    its name."""
     taken = STEPS.get(step.name)
-    if taken is not None and _home(taken.function) != _home(function):
-        raise DefinitionError(
-            f"the step {step.name!r} is defined in {_home(taken.function)} already; give this one a name of its own: "
-            '@flow.step(name="…")',
-            code="NAME_TAKEN",
-            where=_home(function),
+    if taken is not None and not _is_same(taken.function, step.function):
+        complaints = Complaints(step.function)
+        home = _home(taken.function)
+        complaints.add(
+            "NAME_TAKEN",
+            f"the step {step.name!r} is defined in {home}:{taken.function.__code__.co_firstlineno} already",
+            'give this one a name of its own: @flow.step(name="…")',
         )
+        refuse(step.name, complaints.found, code="NAME_TAKEN")
+        return
     STEPS[step.name] = step
+
+
+def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether a function is another one come again: loaded anew, or typed anew where it was (a notebook)."""
+    assert isinstance(one, FunctionType)
+    assert isinstance(other, FunctionType)
+    if one.__globals__ is other.__globals__:
+        return one.__qualname__ == other.__qualname__
+    return _home(one) == _home(other)
 
 
 def _home(function: Callable[..., Any]) -> str:
@@ -254,34 +285,45 @@ def make_step(
     secrets: Sequence[str],
     pool: str | None,
 ) -> Step[..., Any]:
-    named = name or str(getattr(function, "__name__", "step"))
-    problems = _problems(function, process)
-    if problems:
-        raise DefinitionError(f"{named}: {'; '.join(problems)}", where=named)
+    complaints = Complaints(function)
+    named = complaints.text("name", name) or str(getattr(function, "__name__", "step"))
+    _look(function, process, complaints)
     settings = Settings(
-        Retry.read(retry, named),
-        None if timeout is None else parse_duration(timeout),
+        Retry.read(retry, complaints),
+        complaints.duration("timeout", timeout),
         idempotent,
         process,
-        tuple(secrets),
-        pool,
+        complaints.names("secrets", secrets),
+        complaints.text("pool", pool),
     )
+    if complaints.found:
+        refuse(named, complaints.found)
+        settings = Settings()
+    if not isinstance(function, FunctionType):  # its file is being checked, and this is told there
+        return Step(_nothing, named, settings)
     step: Step[..., Any] = Step(function, named, settings)
-    register(step)
+    if not complaints.found:
+        register(step)
     return step
 
 
-def _problems(function: Any, process: bool) -> list[str]:
+def _nothing() -> None:
+    """Stands for what is no function while its file is checked."""
+
+
+def _look(function: Any, process: bool, complaints: Complaints) -> None:
     if not isinstance(function, FunctionType):
-        return ["a step is a function (def or async def)"]
-    found = []
+        complaints.add(SHAPE, "a step is a function", "put @flow.step above a def or an async def")
+        return
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        found.append("a step is no generator: it returns one value")
+        complaints.add(
+            SHAPE, "a step is no generator: it returns one value", "return a list instead of yielding"
+        )
     if process and "<locals>" in function.__qualname__:
-        found.append("process=True finds a step by file and name: define it at the top of its module")
-    try:
-        hints = hints_of(function)
-    except NameError:
-        return found  # names that come later; they are looked at when the step is first called
-    found += [problem for hint in hints.values() if (problem := problem_of(hint)) is not None]
-    return found
+        complaints.add(
+            SHAPE,
+            "process=True finds a step by file and name",
+            "define it at the top of its module",
+        )
+    for _, problem in annotated(function):
+        complaints.add(TYPE, problem, "a dataclass, or another type that msgspec converts")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import cached_property, update_wrapper
-from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
-from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
-from treadle.lang.duration import parse_duration
 from treadle.lang.problems import Problem
+from treadle.lang.refusing import refuse
 
 from . import source as sources
+from .complaints import SHAPE, TYPE, Complaints, annotated
 from .guard import offence
-from .shapes import EMPTY, hints_of, plain, problem_of, typed
+from .shapes import EMPTY, hints_of, plain, typed
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
@@ -38,11 +37,16 @@ class Workflow(Generic[I, R]):
         guard: bool = True,
     ) -> None:
         self.function = function
-        self.name = name or str(getattr(function, "__name__", "workflow"))
+        complaints = Complaints(function)
+        self.name = complaints.text("name", name) or str(getattr(function, "__name__", "workflow"))
         self.version = str(version)
-        self.timeout_ns = None if timeout is None else parse_duration(timeout)
+        self.timeout_ns = complaints.duration("timeout", timeout)
         self.guard = guard
-        self._check()
+        self._look(complaints)
+        # Some only while its file is being checked: it is no definition then.
+        self.complaints = tuple(complaints.found)
+        if self.complaints:
+            refuse(self.name, self.complaints)
         update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Coroutine[Any, Any, R]:
@@ -96,65 +100,55 @@ class Workflow(Generic[I, R]):
 
     # --- problems ---
 
-    def _check(self) -> None:
-        """Refuses what cannot be durable, all problems at once."""
-        found, function = self._shape_problems(), self.function
-        if not found and self.guard and isinstance(function, FunctionType):
-            # Read anew by whoever asks later: functions that come further down are not known yet.
-            found += [
-                f"{Path(file).name}:{line}: {name}() is not recorded, so a replay would differ; {instead}"
-                for file, line, name, instead in sources.offences(sources.read(function), offence)
-            ]
-        if found:
-            raise DefinitionError(
-                f"{self.name}: {'; '.join(found)}", where=self.name, details={"problems": _listed(found)}
-            )
-
-    def _shape_problems(self) -> list[str]:
+    def _look(self, complaints: Complaints) -> None:
+        """What keeps it from being durable, all of it."""
         function = self.function
         if not isinstance(function, FunctionType):
-            return ["a workflow is a function: async def f(ctx) or async def f(ctx, input)"]
-        found = []
+            complaints.add(SHAPE, "a workflow is a function", "async def f(ctx) or async def f(ctx, input)")
+            return
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            found.append("a workflow is no generator: it returns one value")
+            complaints.add(
+                SHAPE, "a workflow is no generator: it returns one value", "return instead of yield"
+            )
         elif not inspect.iscoroutinefunction(function):
-            found.append("a workflow is an `async def`; plain functions are steps")
+            complaints.add(SHAPE, "a workflow is an `async def`", "plain functions are steps: @flow.step")
         parameters = list(inspect.signature(function).parameters.values())
         plain_kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         if parameters and parameters[0].name == "self":
-            found.append("a workflow is no method: define it at the top of its module")
+            complaints.add(SHAPE, "a workflow is no method", "define it at the top of its module")
         elif not 1 <= len(parameters) <= 2 or any(item.kind not in plain_kinds for item in parameters):
-            found.append("a workflow takes (ctx) or (ctx, input): one input, perhaps a dataclass")
-        if found:
-            return found
-        try:
-            hints = hints_of(function)
-        except NameError:
-            return found
-        for name, hint in hints.items():
-            if name != parameters[0].name and (problem := problem_of(hint)) is not None:
-                found.append(problem)
-        return found
+            complaints.add(SHAPE, "a workflow takes (ctx) or (ctx, input)", "one input, perhaps a dataclass")
+        for name, problem in annotated(function):
+            if not parameters or name != parameters[0].name:
+                complaints.add(TYPE, problem, "a dataclass, or another type that msgspec converts")
+        if self.guard:
+            # Read anew by whoever asks later: functions that come further down are not known yet.
+            complaints.found += self._offences(sources.read(function))
 
-    def problems(self) -> list[Problem]:
-        """What `check` tells besides: warnings, and what was not known yet at the decoration."""
-        made = self.source
-        found = [
+    def _offences(self, made: sources.Source) -> list[Problem]:
+        return [
             Problem(
                 "error",
                 "NOT_DETERMINISTIC",
-                f"{name}() is not recorded, so a replay would differ",
+                f"{name} is not recorded, so a replay would differ",
+                rule="FLOW Guard",
                 file=file,
                 line=line,
                 hint=instead,
             )
-            for file, line, name, instead in (sources.offences(made, offence) if self.guard else ())
+            for file, line, name, instead in sources.offences(made, offence)
         ]
+
+    def problems(self) -> list[Problem]:
+        """What `check` tells besides: warnings, and what was not known yet at the decoration."""
+        made = self.source
+        found = self._offences(made) if self.guard else []
         found += [
             Problem(
                 "warning",
                 "SET_ORDER",
                 "the order of a set differs from process to process",
+                rule="FLOW Guard",
                 file=file,
                 line=line,
                 hint="go through sorted(…)",
@@ -168,20 +162,16 @@ class Workflow(Generic[I, R]):
     def definition(self, file: str | None = None) -> Definition:
         body = {"name": self.name, "version": self.version, "code": self.code}
         problems = self.problems()
-        errors = [problem for problem in problems if problem.severity == "error"]
-        if errors:
-            first = errors[0]
-            raise DefinitionError(
-                f"{self.name}: {first.message}; {first.hint}",
-                where=f"{first.file}:{first.line}",
-                details={"problems": _listed([f"{p.file}:{p.line}: {p.message}; {p.hint}" for p in errors])},
-            )
+        if errors := [problem for problem in problems if problem.severity == "error"]:
+            refuse(self.name, errors)
+            problems = [problem for problem in problems if problem.severity != "error"]
         return Definition(
             DIALECT_NAME,
             self.name,
             self.version,
             body,
             file=file or self.file,
+            line=sources.line_of(self.source.function),
             warnings=tuple(problems),
             code=self,
             along=self.children,
@@ -192,13 +182,13 @@ class Workflow(Generic[I, R]):
         found = {
             id(value): value
             for _, value, _, _ in self.source.named
-            if isinstance(value, Workflow) and value is not self
+            if isinstance(value, Workflow) and value is not self and not value.complaints
         }
         return [workflow.definition() for workflow in found.values()]
 
     def __treadle_definitions__(self, file: str | None = None) -> list[Definition]:
+        if self.complaints:
+            further = self.problems() if isinstance(self.function, FunctionType) else []
+            refuse(self.name, [*self.complaints, *further])
+            return []
         return [self.definition(file)]
-
-
-def _listed(found: list[str]) -> list[dict[str, Any]]:
-    return [{"severity": "error", "code": "DEFINITION_INVALID", "message": text} for text in found]
