@@ -16,7 +16,7 @@ FILE = """\
 import os, random, time
 from treadle import flow
 
-@flow.step(retry={"attempts": 0, "backof": 1}, timeout="soon", secrets="KEY")
+@flow.step(name="check.charge", retry={"attempts": 0, "backof": 1}, timeout="soon", secrets="KEY")
 def charge(): ...
 
 @flow.workflow
@@ -93,7 +93,7 @@ def test_what_is_only_checked_is_not_known_afterwards(tmp_path: Path) -> None:
     file = tmp_path / "flows.py"
     file.write_text(FILE)
     Engine("memory:").check(str(file))
-    assert "charge" not in STEPS
+    assert "check.charge" not in STEPS
     with pytest.raises(TreadleError):
         Engine("memory:").load(str(file))
 
