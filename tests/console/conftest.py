@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import httpx
 import pytest
@@ -110,25 +110,39 @@ AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 SHOTS = Path(__file__).parents[2] / ".screenshots"
 
 
+LOOKS: Final[dict[str, tuple[ViewportSize, Literal["dark", "light"]]]] = {
+    "light": ({"width": 1360, "height": 860}, "light"),
+    "dark": ({"width": 1360, "height": 860}, "dark"),
+    "phone": ({"width": 390, "height": 800}, "light"),
+}
+_VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
+
+
 @contextmanager
-def look_over(browser: Browser, url: str, name: str, look: str) -> Iterator[Page]:
-    """A page as it is seen; then a screenshot of it, no violation that axe finds, nothing wider than the screen."""
-    size: ViewportSize = {"width": 390, "height": 800} if look == "phone" else {"width": 1360, "height": 860}
-    scheme: Literal["dark", "light"] = "dark" if look == "dark" else "light"
+def look_over(browser: Browser, url: str, name: str, token: str | None = None) -> Iterator[Page]:
+    """A page as the test brings it about; then, light, dark and on a phone: a screenshot, no violation that axe
+    finds, nothing wider than the screen."""
+    size, scheme = LOOKS["light"]
     # Axe is put into the page, which the policy forbids.
     context = browser.new_context(viewport=size, color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
+    page.set_default_timeout(30_000)
+    if token is not None:
+        page.add_init_script(f"sessionStorage.setItem('treadle.token', {json.dumps(token)})")
     page.goto(url)
     page.wait_for_load_state("domcontentloaded")
     expect(page.locator("h1").first).to_be_visible()
     yield page
-    page.wait_for_timeout(400)
-    SHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SHOTS / f"{name}-{look}.png")
     page.add_script_tag(path=AXE)
-    found = page.evaluate(
-        "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
-    )
-    assert found == []
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    SHOTS.mkdir(exist_ok=True)
+    wrong: list[Any] = []
+    for look, (size, scheme) in LOOKS.items():
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 250)))")
+        page.screenshot(path=SHOTS / f"{name}-{look}.png")
+        wrong += [[look, *one] for one in page.evaluate(_VIOLATIONS)]
+        if not page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"):
+            wrong.append([look, "wider than the screen"])
     context.close()
+    assert wrong == []

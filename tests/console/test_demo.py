@@ -57,7 +57,6 @@ def test_the_demo_leaves_nothing_behind_and_takes_no_store_of_yours(tmp_path: Pa
     assert "--demo has a store of its own" in refused.stderr + refused.stdout
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
-def test_the_demo_is_good_to_look_at(demo: Site, browser: Browser, look: str) -> None:
-    with look_over(browser, f"{demo.url}/", "demo", look):
+def test_the_demo_is_good_to_look_at(demo: Site, browser: Browser) -> None:
+    with look_over(browser, f"{demo.url}/", "demo"):
         pass

@@ -65,7 +65,7 @@ def test_a_viewer_sees_everything_and_is_offered_nothing_that_acts(guarded: Guar
     expect(page.get_by_role("checkbox")).to_have_count(0)
     expect(page.get_by_role("button", name="Start a run")).to_have_count(0)
     page.get_by_role("link", name="Definitions").click()
-    expect(page.get_by_text("playbook")).to_be_visible()
+    expect(page.get_by_text("playbook").first).to_be_visible()
     expect(page.get_by_role("button", name="Deploy")).to_have_count(0)
     page.get_by_role("link", name=re.compile("^Tasks")).click()
     page.get_by_role("button", name=re.compile("Review the loan")).click()
@@ -127,7 +127,6 @@ def test_a_revoked_token_leads_back_to_the_login(guarded: Guarded, page: Page) -
     expect(page.get_by_role("heading", name="Definitions")).to_be_visible()
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_the_login_is_within_reach_of_everybody(guarded: Guarded, browser: Browser, look: str) -> None:
-    with look_over(browser, f"{guarded.site.url}/runs", "login", look):
+def test_the_login_is_within_reach_of_everybody(guarded: Guarded, browser: Browser) -> None:
+    with look_over(browser, f"{guarded.site.url}/runs", "login"):
         pass

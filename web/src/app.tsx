@@ -5,11 +5,13 @@ import { Navigate, NavLink, Route, Routes, useNavigate } from "react-router";
 import { Dialog, Failure, Loading } from "./components/bits";
 import { Boundary } from "./components/Boundary";
 import { Palette } from "./components/Palette";
-import { api, type Me } from "./lib/api";
+import { api, type Leave, type Me } from "./lib/api";
 import { type Live, useKeys, useMe, useRunChanges } from "./lib/hooks";
 import { session } from "./lib/session";
 import { exact, zone } from "./lib/time";
+import { Audit } from "./pages/Audit";
 import { Compare } from "./pages/Compare";
+import { DeadLetters } from "./pages/DeadLetters";
 import { DefinitionPage, Definitions } from "./pages/Definitions";
 import { Overview } from "./pages/Overview";
 import { RunPage } from "./pages/Run";
@@ -17,10 +19,11 @@ import { Runs } from "./pages/Runs";
 import { Schedules } from "./pages/Schedules";
 import { SignIn } from "./pages/SignIn";
 import { Tasks } from "./pages/Tasks";
+import { Workers } from "./pages/Workers";
 import { text } from "./strings";
 
-/** A page; those with a label stand at the top. */
-interface Place { path: string; shows: ComponentType; label?: string }
+/** A page; those with a label stand at the top. `for` is who may see it, where that is not everybody who looks. */
+interface Place { path: string; shows: ComponentType; label?: string; for?: Leave }
 
 const INBOX: Place = { path: "/tasks", shows: Tasks, label: text.tasks };
 const PAGES: Place[] = [
@@ -30,13 +33,16 @@ const PAGES: Place[] = [
   INBOX,
   { path: "/definitions", shows: Definitions, label: text.definitions },
   { path: "/schedules", shows: Schedules, label: text.schedules },
+  { path: "/workers", shows: Workers, label: text.workers },
+  { path: "/deadletters", shows: DeadLetters, label: text.deadLetters },
+  { path: "/audit", shows: Audit, label: text.audit, for: "admin" },
   { path: "/definitions/:name", shows: DefinitionPage },
   { path: "/compare", shows: Compare },
 ];
 
 const KEYS: [string, string][] = [
   ["Ctrl K", "go to anything"], ["j / k", "next, previous row"], ["Enter", "open"], ["/", "search"],
-  ["g r", "runs"], ["g t", "tasks"], ["g d", "definitions"], ["g s", "schedules"], ["g o", "overview"], ["?", "this help"],
+  ["g r", "runs"], ["g t", "tasks"], ["g d", "definitions"], ["g s", "schedules"], ["g w", "workers"], ["g l", "dead letters"], ["g a", "audit"], ["g o", "overview"], ["?", "this help"],
 ];
 
 export function App() {
@@ -52,7 +58,8 @@ function Inside() {
 }
 
 function Watching({ me }: { me: Me }) {
-  return <Shell me={me} live={useRunChanges()} pages={PAGES} home="/runs" />;
+  const pages = PAGES.filter((page) => page.for === undefined || me.may.includes(page.for));
+  return <Shell me={me} live={useRunChanges()} pages={pages} home="/runs" />;
 }
 
 function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; home: string }) {
@@ -60,7 +67,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
   const [palette, setPalette] = useState(false);
   const [help, setHelp] = useState(false);
   const navigate = useNavigate();
-  const tasks = useQuery({ queryKey: ["tasks", "", ""], queryFn: () => api.tasks({ limit: 200 }), refetchInterval: 15_000 });
+  const tasks = useQuery({ queryKey: ["tasks", "", "", ""], queryFn: () => api.tasks({ limit: 200 }), refetchInterval: 15_000 });
   const going = useRef(0);
   useKeys(useMemo(() => {
     const go = (path: string) => () => {
@@ -75,7 +82,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
       g: () => {
         going.current = Date.now();
       },
-      r: go("/runs"), t: go("/tasks"), d: go("/definitions"), s: go("/schedules"), o: go("/"),
+      r: go("/runs"), t: go("/tasks"), d: go("/definitions"), s: go("/schedules"), w: go("/workers"), l: go("/deadletters"), a: go("/audit"), o: go("/"),
     };
   }, [navigate, watching]));
   const count = tasks.data?.items.length ?? 0;

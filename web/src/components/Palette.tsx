@@ -3,6 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 
 import { api } from "../lib/api";
+import { useMay } from "../lib/hooks";
 
 interface Choice { label: string; about: string; go: string }
 
@@ -13,13 +14,18 @@ const PAGES: Choice[] = [
   { label: "Tasks", about: "g t", go: "/tasks" },
   { label: "Definitions", about: "g d", go: "/definitions" },
   { label: "Schedules", about: "g s", go: "/schedules" },
+  { label: "Workers and servers", about: "g w", go: "/workers" },
+  { label: "Dead letters", about: "g l", go: "/deadletters" },
   { label: "Overview", about: "g o", go: "/" },
   { label: "Compare two runs", about: "", go: "/compare" },
 ];
 
+const AUDIT: Choice = { label: "Audit", about: "g a", go: "/audit" };
+
 export function Palette({ onClose }: { onClose: () => void }) {
   const [asked, setAsked] = useState("");
   const [at, setAt] = useState(0);
+  const mayAudit = useMay("admin");
   const navigate = useNavigate();
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
@@ -29,12 +35,12 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const names = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
   const choices = useMemo<Choice[]>(() => {
     const wanted = asked.toLowerCase();
-    const pages = PAGES.filter((page) => page.label.toLowerCase().includes(wanted));
+    const pages = (mayAudit ? [...PAGES, AUDIT] : PAGES).filter((page) => page.label.toLowerCase().includes(wanted));
     const workflows = (names.data?.items ?? []).filter((row) => wanted !== "" && row.name.toLowerCase().includes(wanted))
       .map((row) => ({ label: row.name, about: "definition", go: `/definitions/${encodeURIComponent(row.name)}` }));
     const found = (runs.data?.items ?? []).map((row) => ({ label: row.id, about: `${row.workflow} · ${row.status}`, go: `/runs/${encodeURIComponent(row.id)}` }));
     return [...pages, ...found, ...workflows].slice(0, 14);
-  }, [asked, runs.data, names.data]);
+  }, [asked, runs.data, names.data, mayAudit]);
   const choose = (choice: Choice | undefined): void => {
     if (choice === undefined) return;
     ref.current?.close();

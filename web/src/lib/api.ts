@@ -1,170 +1,12 @@
-// The public HTTP API, and nothing else. Shapes are those of INTERFACES.md; only what the console reads is typed.
+// The public HTTP API, and nothing else.
 
 import { session } from "./session";
+import type {
+  AuditRow, DeadLetter, DefinitionRow, Graph, Json, JournalRecord, Me, Page, Problem, RunDocument, RunEvent, RunRow, Schedule, ScheduleFields,
+  Server, Stats, Task, TraceStep, Worker,
+} from "./shapes";
 
-export type Status =
-  | "running" | "waiting" | "stalled" | "completed" | "failed" | "cancelled" | "partial" | "queued";
-
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-
-export interface ApiError {
-  class: string;
-  code: string;
-  message: string;
-  where?: string | null;
-  details?: { traceback?: string | TraceFrame[]; [key: string]: unknown };
-}
-
-export interface TraceFrame { file: string; line: number; function: string; text: string }
-
-export interface RunRow {
-  id: string;
-  workflow: string;
-  version: string | null;
-  dialect: string;
-  status: Status;
-  reference: string | null;
-  parent: string | null;
-  started_at: string;
-  ended_at: string | null;
-  error: ApiError | null;
-}
-
-export interface Wait {
-  kind: string;
-  id: string;
-  name: string;
-  due?: string | null;
-  reason?: string;
-  roles?: string[];
-}
-
-export interface RunDocument extends RunRow {
-  digest: string;
-  key?: Json;
-  input: Json;
-  result: Json;
-  version_no: number;
-  waiting_for: Wait[];
-  state: Json;
-  children: string[];
-  stats: { steps: number; intents: number; retries: number; usage?: Json };
-  stale?: boolean;
-  forked_from?: { run: string; seq: number };
-}
-
-export interface RunEvent {
-  seq: number;
-  at: string;
-  type: string;
-  record: number | null;
-  step?: string;
-  data?: Json;
-  [key: string]: Json | undefined;
-}
-
-export interface JournalRecord {
-  seq: number;
-  kind: string;
-  at: string;
-  status?: string;
-  event: { [key: string]: Json };
-  events: Json[];
-  opened: { id: string; kind: string; ref?: string; params?: { [key: string]: Json } }[];
-  cancelled: string[];
-  digest: string;
-}
-
-export interface TraceStep {
-  id: string;
-  kind: string;
-  name: string;
-  seq: number;
-  opened_at: string;
-  status: string;
-  settled: number | null;
-  settled_at: string | null;
-  ms: number | null;
-  error: ApiError | null;
-}
-
-export interface GraphNode { id: string; label: string; shape: string; status: string; badge: string }
-export interface GraphEdge { source: string; target: string; label: string; dashed: boolean; taken: number }
-export interface Graph { title: string; nodes: GraphNode[]; edges: GraphEdge[] }
-
-export interface DefinitionRow {
-  name: string;
-  version: string | null;
-  dialect: string;
-  digest: string;
-  status: string;
-  reasons: string[];
-}
-
-export interface Task {
-  id: string;
-  run: string;
-  workflow: string;
-  name: string;
-  title?: string | null;
-  description?: string | null;
-  type: string | null;
-  roles: string[];
-  payload: Json;
-  schema: Json;
-  reference: string | null;
-  status: string;
-  assignee: string | null;
-  created_at: string;
-  due: string | null;
-  history: { [key: string]: Json }[];
-}
-
-/** What somebody may do here: look, steer runs, answer tasks, keep the house. */
-export type Leave = "viewer" | "operator" | "task" | "admin";
-
-export interface Me {
-  user: string;
-  roles: string[];
-  workflow: string | null;
-  token: string | null;
-  expires_at: string | null;
-  access: "open" | "tokens";
-  may: Leave[];
-}
-
-/** When a schedule starts runs, and what it does about those that are missed or still going on. */
-export interface ScheduleFields {
-  cron?: string;
-  every?: string;
-  at?: string;
-  timezone?: string;
-  overlap?: string;
-  catch_up?: string;
-  paused?: boolean;
-}
-
-export interface Schedule extends ScheduleFields {
-  name: string;
-  workflow: string;
-  input: Json;
-  paused: boolean;
-  next: string[];
-  last: { tick: string; at: string; outcome: string; run?: string; status?: Status | null } | null;
-  origin: string | null;
-}
-
-export interface Page<T> { items: T[]; next: string | null }
-
-export interface Problem {
-  severity: "error" | "warning";
-  code: string;
-  message: string;
-  hint: string;
-  file: string | null;
-  line: number | null;
-  column: number | null;
-}
+export type * from "./shapes";
 
 /** A refusal of the API: what went wrong, by its code, with what to do. */
 export class Refusal extends Error {
@@ -264,9 +106,12 @@ export const api = {
   scheduleChange: (name: string, body: ScheduleFields) => call<Schedule>("PATCH", `/schedules/${segment(name)}`, body),
   scheduleRemove: (name: string) => call<Json>("DELETE", `/schedules/${segment(name)}`),
   scheduleTrigger: (name: string) => call<RunDocument>("POST", `/schedules/${segment(name)}/trigger`),
-  servers: () => call<Page<{ [key: string]: Json }>>("GET", "/servers"),
-  workers: () => call<Page<{ [key: string]: Json }>>("GET", "/workers"),
-  stats: () => call<{ runs: Record<string, number> }>("GET", "/stats"),
+  servers: () => call<Page<Server>>("GET", "/servers"),
+  workers: () => call<Page<Worker>>("GET", "/workers"),
+  stats: () => call<Stats>("GET", "/stats"),
+  deadLetters: (query: Query) => call<Page<DeadLetter>>("GET", `/deadletters${queryText(query)}`),
+  deadLetterAct: (id: string, action: "discard") => call<Json>("POST", `/deadletters/${segment(id)}/${action}`),
+  audit: (query: Query) => call<Page<AuditRow>>("GET", `/audit${queryText(query)}`),
 };
 
 export interface Frame { id: string | null; event: string; data: string }

@@ -2,9 +2,11 @@ import { expect, test } from "vitest";
 
 import { fields, valueOf } from "../components/SchemaForm";
 import { tally } from "../pages/Overview";
-import { frameReader, queryText, type RunDocument, type TraceStep } from "./api";
+import { frameReader, queryText, type RunDocument, type Task, type TraceStep, type Worker } from "./api";
 import { changes, sentence } from "./describe";
 import { path } from "./layout";
+import { pools } from "./pools";
+import { isDue, told, urgent } from "./tasks";
 import { span, until } from "./time";
 import { ticks, timeline } from "./timeline";
 
@@ -81,4 +83,34 @@ test("the most frequent come first", () => {
 
 test("a line turns its corners softly", () => {
   expect(path([{ x: 0, y: 0 }, { x: 20, y: 0 }, { x: 20, y: 20 }])).toBe("M0 0L14 0Q20 0 20 6L20 20");
+});
+
+const worker = (name: string, served: string[], busy: number, status = "live"): Worker => ({ id: name, name, pools: served, concurrency: 4, busy, status });
+
+test("a pool has the workers that serve it; one that takes everything counts everywhere, a lost one nowhere", () => {
+  const found = pools([worker("in", ["*"], 1), worker("gpu-1", ["gpu"], 3), worker("gone", ["gpu"], 4, "lost")], { gpu: 7, mail: 2 });
+  expect(found).toEqual([
+    { name: "default", workers: 1, busy: 1, slots: 4, queued: 0 },
+    { name: "gpu", workers: 2, busy: 4, slots: 8, queued: 7 },
+    { name: "mail", workers: 1, busy: 1, slots: 4, queued: 2 },
+  ]);
+});
+
+test("work that waits in a pool that nobody serves is seen", () => {
+  expect(pools([], { gpu: 1 })).toEqual([{ name: "gpu", workers: 0, busy: 0, slots: 0, queued: 1 }]);
+});
+
+const task = (id: string, due: string | null, created = "2026-11-15T10:00:00Z"): Task =>
+  ({ id, due, created_at: created, roles: [], assignee: null, status: "open", history: [] }) as unknown as Task;
+
+test("the most urgent task comes first, what has no deadline last", () => {
+  const found = [task("c", null), task("b", "2026-11-17T00:00:00Z"), task("a", "2026-11-15T11:00:00Z")];
+  expect(urgent(found).map((one) => one.id)).toEqual(["a", "b", "c"]);
+  expect(found.filter((one) => isDue(one, "overdue", NOW)).map((one) => one.id)).toEqual(["a"]);
+  expect(found.filter((one) => isDue(one, "none", NOW)).map((one) => one.id)).toEqual(["c"]);
+});
+
+test("what happened to a task is told in words", () => {
+  expect([{ event: "claimed", by: "ann" }, { event: "assigned", by: "ann", to: "bob" }, { event: "commented", by: "bob", text: "why?" }, { event: "expired" }].map(told))
+    .toEqual(["claimed by ann", "ann gave it to bob", "bob: why?", "expired"]);
 });

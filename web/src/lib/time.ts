@@ -4,7 +4,7 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function ago(instant: string, now: number): string {
   const seconds = Math.max(0, Math.round((now - Date.parse(instant)) / 1000));
-  return `${span(seconds * 1000)} ago`;
+  return seconds < 60 ? `${seconds} s ago` : `${span(seconds * 1000)} ago`;
 }
 
 export function until(instant: string, now: number): string {

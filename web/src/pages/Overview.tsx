@@ -19,7 +19,6 @@ export function tally(values: string[]): Bucket[] {
 export function Overview() {
   const stats = useQuery({ queryKey: ["runs", "stats"], queryFn: api.stats });
   const recent = useQuery({ queryKey: ["runs", "recent"], queryFn: () => api.runs({ since: "24h", limit: 1000 }) });
-  const servers = useQuery({ queryKey: ["servers"], queryFn: api.servers });
   const rows = recent.data?.items ?? [];
   const counts = Object.entries(stats.data?.runs ?? {});
   const failed = rows.filter((row) => row.status === "failed" || row.status === "stalled");
@@ -40,12 +39,6 @@ export function Overview() {
       <Bars title="Runs of the last day, by workflow" found={tally(rows.map((row) => row.workflow))} to={(name) => `/runs?since=24h&workflow=${encodeURIComponent(name)}`} colour="running" />
       <Bars title="Why they failed" found={tally(failed.map((row) => cause(row.error) || row.error?.code || "unknown"))} to={() => "/runs?since=24h&status=failed,stalled"} colour="failed" />
       <Slowest rows={rows} />
-      <section className="box">
-        <header><h2>{text.members}</h2></header>
-        <div className="inside">
-          {servers.data?.items.map((row) => <div key={String(row["id"])} className="row"><strong>{String(row["name"])}</strong><span className="soft">{String(row["url"])}</span><span className="soft">{String(row["version"])}</span><span className="soft">{String(row["status"])}</span></div>)}
-        </div>
-      </section>
     </div>
   );
 }

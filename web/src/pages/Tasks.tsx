@@ -2,21 +2,29 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
 
-import { Ago, Code, Empty, Failure, Fold } from "../components/bits";
+import { Ago, Code, Dialog, Empty, Failure } from "../components/bits";
 import { SchemaForm } from "../components/SchemaForm";
-import { api, type Json, type Me, type Task } from "../lib/api";
+import { api, type Json, type Task } from "../lib/api";
 import { useMe, useNow, useParam } from "../lib/hooks";
-import { until } from "../lib/time";
+import { isDue, mayAnswer, mayAssign, told, urgent } from "../lib/tasks";
+import { exact, until } from "../lib/time";
 import { text } from "../strings";
+
+// What others do with a task is no change of its run, so no stream tells of it.
+const OFTEN = 4000;
 
 export function Tasks() {
   const [role, setRole] = useParam("role");
   const [status, setStatus] = useParam("status");
+  const [whose, setWhose] = useParam("assignee");
+  const [due, setDue] = useParam("due");
   const [chosen, setChosen] = useParam("task");
   const now = useNow();
-  const found = useQuery({ queryKey: ["tasks", role, status], queryFn: () => api.tasks({ role, status, limit: 200 }) });
-  const tasks = found.data?.items ?? [];
-  const roles = [...new Set(tasks.flatMap((task) => task.roles))].sort();
+  const { me } = useMe();
+  const found = useQuery({ queryKey: ["tasks", role, status, whose], queryFn: () => api.tasks({ role, status, assignee: whose, limit: 200 }), refetchInterval: OFTEN });
+  const all = found.data?.items ?? [];
+  const tasks = urgent(all.filter((task) => isDue(task, due, now)));
+  const roles = [...new Set([...all.flatMap((task) => task.roles), ...(role ? [role] : [])])].sort();
   const at = tasks.findIndex((task) => task.id === chosen);
   const next = (): void => setChosen(tasks[at + 1]?.id ?? tasks.find((task) => task.id !== chosen)?.id ?? null);
   return (
@@ -24,12 +32,26 @@ export function Tasks() {
       <h1>{text.tasks}</h1>
       {found.error && <Failure error={found.error} />}
       <div className="three">
-        <div className="stack" style={{ alignContent: "start" }}>
+        <div className="stack filters-side" role="search">
+          <label>
+            Whose
+            <select value={whose} onChange={(event) => setWhose(event.target.value)}>
+              <option value="">everybody's</option>
+              {me && <option value={me.user}>mine</option>}
+              {whose !== "" && whose !== me?.user && <option value={whose}>{whose}'s</option>}
+            </select>
+          </label>
           <label>
             Role
             <select value={role} onChange={(event) => setRole(event.target.value)}>
               <option value="">any</option>
-              {[...new Set([...roles, ...(role ? [role] : [])])].map((name) => <option key={name}>{name}</option>)}
+              {roles.map((name) => <option key={name}>{name}</option>)}
+            </select>
+          </label>
+          <label>
+            Due
+            <select value={due} onChange={(event) => setDue(event.target.value)}>
+              <option value="">any time</option><option value="overdue">overdue</option><option value="today">within a day</option><option value="none">no deadline</option>
             </select>
           </label>
           <label>
@@ -41,32 +63,31 @@ export function Tasks() {
           </label>
         </div>
         <div className="list" role="list" aria-label={text.tasks}>
-          {tasks.length === 0 && <Empty why={text.noTasks} />}
+          {tasks.length === 0 && !found.isPending && <div role="listitem"><Empty why={text.noTasks} /></div>}
           {tasks.map((task) => (
             <div role="listitem" key={task.id}>
               <button aria-current={task.id === chosen} onClick={() => setChosen(task.id)}>
-                <span><strong>{task.title ?? task.name}</strong> {task.assignee && <span className="soft">{task.assignee}</span>}</span>
-                <span className="soft">{task.reference ?? task.workflow} · {task.roles.join(", ") || "anybody"} {task.due && `· due ${until(task.due, now)}`}</span>
+                <span className="row"><strong className="grow nowrap">{task.title ?? task.name}</strong>{task.assignee && <span className="soft nowrap">{task.assignee}</span>}</span>
+                <span className="soft">{task.reference ?? task.workflow} · {task.roles.join(", ") || "anybody"}{task.due && <> · <DueText at={task.due} now={now} /></>}</span>
               </button>
             </div>
           ))}
         </div>
-        {chosen === "" ? <Empty why="Choose a task to see what is asked." /> : <TaskView key={chosen} id={chosen} onDone={next} />}
+        {chosen === "" ? (tasks.length > 0 && <Empty why={text.chooseTask} />) : <TaskView key={chosen} id={chosen} onDone={next} />}
       </div>
     </div>
   );
 }
 
-/** Whether a task is for somebody; the server judges again. */
-function mayAnswer(task: Task, me: Me | undefined): boolean {
-  if (me === undefined || !me.may.includes("task")) return false;
-  return me.may.includes("admin") || task.roles.length === 0 || task.assignee === me.user || task.roles.some((role) => me.roles.includes(role));
+function DueText({ at, now }: { at: string; now: number }) {
+  return <time dateTime={at} title={exact(at)} className={Date.parse(at) < now ? "s-failed" : ""}>due {until(at, now)}</time>;
 }
 
 function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
   const client = useQueryClient();
-  const task = useQuery({ queryKey: ["tasks", "one", id], queryFn: () => api.task(id) });
-  const [comment, setComment] = useState("");
+  const task = useQuery({ queryKey: ["tasks", "one", id], queryFn: () => api.task(id), refetchInterval: OFTEN });
+  const [assigning, setAssigning] = useState(false);
+  const now = useNow();
   const act = useMutation({
     mutationFn: async ({ action, body }: { action: string; body?: object }) => {
       if (action === "complete" && task.data?.status === "open") await api.taskAct(id, "claim");
@@ -75,7 +96,6 @@ function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
     onSuccess: (_, { action }) => {
       void client.invalidateQueries({ queryKey: ["tasks"] });
       if (action === "complete") onDone();
-      if (action === "comment") setComment("");
     },
   });
   const { me } = useMe();
@@ -83,38 +103,91 @@ function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
   if (task.data === undefined) return null;
   const { data } = task;
   const open = data.status === "open" || data.status === "claimed";
-  const going = open && mayAnswer(data, me);
+  const theirs = mayAnswer(data, me);
+  const going = open && theirs;
   return (
     <section className="box" aria-label={data.title ?? data.name}>
       <header>
         <h2 className="grow">{data.title ?? data.name}</h2>
         {going && data.status === "open" && <button onClick={() => act.mutate({ action: "claim" })}>Claim</button>}
+        {open && mayAssign(data, me) && <button onClick={() => setAssigning(true)}>Assign…</button>}
         {going && data.status === "claimed" && <button onClick={() => act.mutate({ action: "release" })}>Release</button>}
       </header>
       <div className="inside stack">
-        <span className="soft">{data.description}</span>
-        <span className="soft">{data.status}{data.assignee && ` by ${data.assignee}`} · made <Ago at={data.created_at} /> · run <Link to={`/runs/${encodeURIComponent(data.run)}`}>{data.run}</Link></span>
-        {data.payload !== null && <Code value={data.payload} label="What it is about" />}
+        {data.description && <span>{data.description}</span>}
+        <div className="facts">
+          <span>{data.status}{data.assignee && ` by ${data.assignee}`}</span>
+          <span>for {data.roles.join(", ") || "anybody"}</span>
+          {data.due && <DueText at={data.due} now={now} />}
+          <span>asked <Ago at={data.created_at} /></span>
+          <span>run <Link to={`/runs/${encodeURIComponent(data.run)}`}>{data.run}</Link></span>
+          {data.reference && <span>reference {data.reference}</span>}
+        </div>
+        {data.payload !== null && <div className="payload"><Code value={data.payload} label="What it is about" /></div>}
         {going && <SchemaForm schema={data.schema} submit="Complete" busy={act.isPending} onSubmit={(value: Json) => act.mutate({ action: "complete", body: { data: value } })} />}
         {open && !going && <span className="soft">{text.notYours} {data.roles.join(", ")}</span>}
+        {!open && data.answer !== undefined && data.answer !== null && <div className="payload"><Code value={data.answer} label="Answer" /></div>}
         {act.error && <Failure error={act.error} />}
         <History task={data} />
-        {going && (
-          <form className="row" onSubmit={(event) => { event.preventDefault(); act.mutate({ action: "comment", body: { text: comment } }); }}>
-            <input className="grow" type="text" aria-label="Comment" placeholder="Comment" value={comment} onChange={(event) => setComment(event.target.value)} />
-            <button disabled={comment === ""}>Add</button>
-          </form>
-        )}
+        {theirs && <CommentForm id={id} />}
       </div>
+      {assigning && <AssignDialog task={data} onClose={() => setAssigning(false)} />}
     </section>
+  );
+}
+
+function AssignDialog({ task, onClose }: { task: Task; onClose: () => void }) {
+  const [to, setTo] = useState("");
+  const client = useQueryClient();
+  const assign = useMutation({
+    mutationFn: () => api.taskAct(task.id, "assign", { to: to.trim() }),
+    onSuccess: () => {
+      void client.invalidateQueries({ queryKey: ["tasks"] });
+      onClose();
+    },
+  });
+  return (
+    <Dialog
+      title={`Give ${task.title ?? task.name} to somebody`}
+      onClose={onClose}
+      footer={<button className="primary" disabled={to.trim() === "" || assign.isPending} onClick={() => assign.mutate()}>Assign</button>}
+    >
+      <label>User<input type="text" value={to} autoComplete="off" spellCheck={false} onChange={(event) => setTo(event.target.value)} /></label>
+      <p className="soft">{text.assignAbout}</p>
+      {assign.error && <Failure error={assign.error} />}
+    </Dialog>
+  );
+}
+
+function CommentForm({ id }: { id: string }) {
+  const [said, setSaid] = useState("");
+  const client = useQueryClient();
+  const add = useMutation({
+    mutationFn: () => api.taskAct(id, "comment", { text: said.trim() }),
+    onSuccess: () => {
+      setSaid("");
+      void client.invalidateQueries({ queryKey: ["tasks"] });
+    },
+  });
+  return (
+    <form className="row" onSubmit={(event) => { event.preventDefault(); add.mutate(); }}>
+      <input className="grow" type="text" aria-label="Comment" placeholder="Comment" value={said} onChange={(event) => setSaid(event.target.value)} />
+      <button disabled={said.trim() === "" || add.isPending}>Add</button>
+      {add.error && <Failure error={add.error} />}
+    </form>
   );
 }
 
 function History({ task }: { task: Task }) {
   if (task.history.length === 0) return null;
   return (
-    <Fold title={`History (${task.history.length})`}>
-      {task.history.map((entry, n) => <div key={n} className="soft">{Object.entries(entry).map(([key, value]) => `${key} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(" · ")}</div>)}
-    </Fold>
+    <section aria-label="History">
+      <h3>History</h3>
+      <ol className="history">
+        {task.history.map((entry, n) => (
+          <li key={n}><span>{told(entry)}</span> {typeof entry["at"] === "string" && <span className="soft"><Ago at={entry["at"]} /></span>}</li>
+        ))}
+      </ol>
+    </section>
   );
 }

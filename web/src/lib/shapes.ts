@@ -1,0 +1,225 @@
+// Shapes of the public HTTP API, those of INTERFACES.md; only what the console reads is typed.
+
+export type Status =
+  | "running" | "waiting" | "stalled" | "completed" | "failed" | "cancelled" | "partial" | "queued";
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export interface ApiError {
+  class: string;
+  code: string;
+  message: string;
+  where?: string | null;
+  details?: { traceback?: string | TraceFrame[]; [key: string]: unknown };
+}
+
+export interface TraceFrame { file: string; line: number; function: string; text: string }
+
+export interface RunRow {
+  id: string;
+  workflow: string;
+  version: string | null;
+  dialect: string;
+  status: Status;
+  reference: string | null;
+  parent: string | null;
+  started_at: string;
+  ended_at: string | null;
+  error: ApiError | null;
+}
+
+export interface Wait {
+  kind: string;
+  id: string;
+  name: string;
+  due?: string | null;
+  reason?: string;
+  roles?: string[];
+}
+
+export interface RunDocument extends RunRow {
+  digest: string;
+  key?: Json;
+  input: Json;
+  result: Json;
+  version_no: number;
+  waiting_for: Wait[];
+  state: Json;
+  children: string[];
+  stats: { steps: number; intents: number; retries: number; usage?: Json };
+  stale?: boolean;
+  forked_from?: { run: string; seq: number };
+}
+
+export interface RunEvent {
+  seq: number;
+  at: string;
+  type: string;
+  record: number | null;
+  step?: string;
+  data?: Json;
+  [key: string]: Json | undefined;
+}
+
+export interface JournalRecord {
+  seq: number;
+  kind: string;
+  at: string;
+  status?: string;
+  event: { [key: string]: Json };
+  events: Json[];
+  opened: { id: string; kind: string; ref?: string; params?: { [key: string]: Json } }[];
+  cancelled: string[];
+  digest: string;
+}
+
+export interface TraceStep {
+  id: string;
+  kind: string;
+  name: string;
+  seq: number;
+  opened_at: string;
+  status: string;
+  settled: number | null;
+  settled_at: string | null;
+  ms: number | null;
+  error: ApiError | null;
+}
+
+export interface GraphNode { id: string; label: string; shape: string; status: string; badge: string }
+export interface GraphEdge { source: string; target: string; label: string; dashed: boolean; taken: number }
+export interface Graph { title: string; nodes: GraphNode[]; edges: GraphEdge[] }
+
+export interface DefinitionRow {
+  name: string;
+  version: string | null;
+  dialect: string;
+  digest: string;
+  status: string;
+  reasons: string[];
+}
+
+export interface Task {
+  id: string;
+  run: string;
+  workflow: string;
+  name: string;
+  title?: string | null;
+  description?: string | null;
+  type: string | null;
+  roles: string[];
+  payload: Json;
+  schema: Json;
+  reference: string | null;
+  status: string;
+  assignee: string | null;
+  created_at: string;
+  due: string | null;
+  answer?: Json;
+  history: { [key: string]: Json }[];
+}
+
+/** What somebody may do here: look, steer runs, answer tasks, keep the house. */
+export type Leave = "viewer" | "operator" | "task" | "admin";
+
+export interface Me {
+  user: string;
+  roles: string[];
+  workflow: string | null;
+  token: string | null;
+  expires_at: string | null;
+  access: "open" | "tokens";
+  may: Leave[];
+}
+
+/** When a schedule starts runs, and what it does about those that are missed or still going on. */
+export interface ScheduleFields {
+  cron?: string;
+  every?: string;
+  at?: string;
+  timezone?: string;
+  overlap?: string;
+  catch_up?: string;
+  paused?: boolean;
+}
+
+export interface Schedule extends ScheduleFields {
+  name: string;
+  workflow: string;
+  input: Json;
+  paused: boolean;
+  next: string[];
+  last: { tick: string; at: string; outcome: string; run?: string; status?: Status | null } | null;
+  origin: string | null;
+}
+
+export interface Page<T> { items: T[]; next: string | null }
+
+export interface Problem {
+  severity: "error" | "warning";
+  code: string;
+  message: string;
+  hint: string;
+  file: string | null;
+  line: number | null;
+  column: number | null;
+}
+
+export interface Server {
+  id: string;
+  name: string;
+  url: string | null;
+  version?: string;
+  started_at?: string | null;
+  seen_at?: string | null;
+  status: string;
+  shards?: number | number[] | { held: number; of: number };
+}
+
+export interface Worker {
+  id: string;
+  name: string;
+  pools: string[];
+  concurrency: number;
+  busy: number;
+  tools?: string[];
+  apps?: string[];
+  version?: string;
+  bus?: string;
+  user?: string;
+  started_at?: string;
+  seen_at?: string;
+  status: string;
+}
+
+export interface Stats {
+  runs: Record<string, number>;
+  streams: number;
+  queue: Record<string, number>;
+  unavailable: number;
+}
+
+export interface AuditRow {
+  at: string;
+  user: string;
+  token: string | null;
+  action: string;
+  target: string;
+  status: "ok" | "stale" | "refused";
+  code?: string;
+  server: string | null;
+  request: string | null;
+}
+
+/** What a worker sent back and nobody could use. */
+export interface DeadLetter {
+  id: string;
+  at: string;
+  run: string;
+  intent: string;
+  worker: string;
+  reason: string;
+  error: ApiError;
+  size: number;
+  sample: string;
+}
