@@ -115,7 +115,9 @@ LOOKS: Final[dict[str, tuple[ViewportSize, Literal["dark", "light"]]]] = {
     "dark": ({"width": 1360, "height": 860}, "dark"),
     "phone": ({"width": 390, "height": 800}, "light"),
 }
-_VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
+_VIOLATIONS = (
+    "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.map(n => n.html).slice(0, 3)])"
+)
 
 
 @contextmanager
