@@ -11,6 +11,7 @@ import typer
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
 from .reach import EITHER, NEITHER
+from .report import report
 
 commands = Commands(HOUSE)
 secret = Commands(
@@ -23,7 +24,7 @@ async def gc(cli: Session, user: Actor = None) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
     async with cli.acts(work=False) as engine:
         done = await engine.gc(by=user)
-    _report(cli, done)
+    report(cli, done)
 
 
 @commands(examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"])
@@ -47,7 +48,7 @@ async def doctor(
     if cli.out.as_json:
         cli.out.document(found)
     else:
-        _report(
+        report(
             cli,
             {
                 key: value
@@ -91,9 +92,9 @@ async def migrate(
     if (source is None) != (target is None):
         raise Usage("a copy needs both: --from URL and --to URL")
     if source is not None and target is not None:
-        _report(cli, await asyncio.to_thread(copy_store, source, target))
+        report(cli, await asyncio.to_thread(copy_store, source, target))
         return
-    _report(cli, migrate_store(cli.store))
+    report(cli, migrate_store(cli.store))
 
 
 @commands(examples=["treadle bench", "treadle bench --runs 200 --steps 10 --json"], reach=NEITHER)
@@ -105,15 +106,7 @@ async def bench(
     """Measure this machine in a few seconds, in a temporary store: durable steps per second."""
     from .bench import measure
 
-    _report(cli, await measure(runs, steps))
-
-
-def _report(cli: Session, found: dict[str, Any]) -> None:
-    if cli.out.as_json:
-        cli.out.document(found)
-        return
-    rows = [{"what": key.replace("_", " "), "value": value} for key, value in found.items()]
-    cli.out.rows(rows, {"what": "", "value": ""}, empty="")
+    report(cli, await measure(runs, steps))
 
 
 # --- secrets ------------------------------------------------------------------------------------

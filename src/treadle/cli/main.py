@@ -11,6 +11,7 @@ from treadle import __version__
 
 from . import (
     audit,
+    backing,
     compare,
     definitions,
     hooks,
@@ -78,6 +79,7 @@ for subject in (
     compare.commands,
     mcp_server.commands,
     house.commands,
+    backing.commands,
     house.secret,
     tokens.token,
     audit.commands,

@@ -14,6 +14,7 @@ from treadle.kernel.errors import StoreUnavailable, Unsupported
 
 from . import copying
 from .blobs import BlobPlace, blobs_at
+from .connection import UNFINISHED
 from .members import Membership
 from .owner import OwnerLock, Tenure
 from .reads import SqlReads
@@ -158,11 +159,13 @@ def copy_store(source: str, target: str) -> dict[str, Any]:
         )
     try:
         with contextlib.closing(open_store(source)) as there, contextlib.closing(open_store(target)) as here:
-            counts = copying.copy(there, here)
+            copied = copying.copy(there, here)
+            here.keep_key(there.work_key())
+            here.note_of_store(UNFINISHED, None)
     finally:
         if tenure is not None:
             tenure.release()
-    return {"from": shown(source), "to": shown(target), "verified": True, **counts}
+    return {"from": shown(source), "to": shown(target), "verified": True, **copied.counts}
 
 
 def store_path_or_none(url: str) -> Path | None:

@@ -229,6 +229,9 @@ class PostgresDialect:
                 connection.raw.rollback()
             raise failed
 
+    def begin_reading(self, connection: Connection) -> None:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
     def data_version(self, connection: Connection) -> int:
         """A server does not count: `PostgresStore.changed` goes by notices, and by the time."""
         return 0
@@ -289,6 +292,16 @@ class PostgresReads(SqlReads):
         except ConnectionLost:
             self._connect_again()
             return super()._one(query, *parameters)
+
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """Another connection would see another moment."""
+        self._inside = True
+        try:
+            with super().at_one_moment():
+                yield
+        finally:
+            self._inside = False
 
     def _connect_again(self) -> None:
         """Connects, waiting a while for the server."""

@@ -12,8 +12,9 @@ from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
-from .blobs import BlobPlace, known
-from .dialect import SqlDialect, on_shards
+from .blobs import known
+from .connection import SqlConnection
+from .dialect import on_shards
 from .packing import unpack
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
@@ -78,38 +79,8 @@ def _task(row: Sequence[Any]) -> TaskRow:
 AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 
 
-class SqlReads:
+class SqlReads(SqlConnection):
     """Reads on one connection. Not for two threads at once."""
-
-    def __init__(self, dialect: SqlDialect, connection: Any, files: BlobPlace | None) -> None:
-        self._dialect = dialect
-        self._connection = connection
-        self._files = files
-        dialect.settle()
-
-    def _all(self, query: str, *parameters: Any) -> list[Any]:
-        with self._dialect.errors():
-            found: list[Any] = self._connection.execute(query, parameters).fetchall()
-            return found
-
-    def _one(self, query: str, *parameters: Any) -> Any:
-        with self._dialect.errors():
-            return self._connection.execute(query, parameters).fetchone()
-
-    def close(self) -> None:
-        self._dialect.close(self._connection)
-
-    def stay(self) -> None:
-        """Refuses to go on with a store that was deleted, moved or replaced while it was open."""
-        self._dialect.stay()
-
-    @property
-    def schema_version(self) -> int:
-        return self._dialect.schema_version(self._connection)
-
-    def check(self) -> list[str]:
-        with self._dialect.errors():
-            return self._dialect.integrity(self._connection)
 
     # --- runs ---
 

@@ -14,12 +14,13 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any
 
-from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.errors import OwnershipLost, Unsupported
 from treadle.kernel.ids import shard_of as kernel_shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from .blobs import BlobPlace
+from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
 from .packing import pack
 from .protocol import Batch, Message, Numbered, RunRow, TaskRow
@@ -123,6 +124,7 @@ class SqlStore(SqlReads):
         super().__init__(dialect, connection, files)
         try:
             dialect.migrate(connection, migrations(dialect.name))
+            self._refuse_copies()
         except BaseException:
             connection.close()
             raise
@@ -131,6 +133,19 @@ class SqlStore(SqlReads):
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
         self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)
+
+    def _refuse_copies(self) -> None:
+        """A copy that is none yet, or that is kept for later, is not worked on: its work may be another's."""
+        if self.noted(BACKUP) is not None:
+            raise Unsupported(
+                "this is a backup: look into it, or restore it with `treadle restore FILE --store URL`",
+                code="STORE_IS_BACKUP",
+            )
+        if self.noted(UNFINISHED) is not None:
+            raise Unsupported(
+                "a copy to this place was broken off; remove what is there, and copy or restore again",
+                code="STORE_UNFINISHED",
+            )
 
     def end_with_its_holder(self) -> None:
         """For a store in memory: there is nobody to close it for but whoever holds it, so it is closed
@@ -171,9 +186,6 @@ class SqlStore(SqlReads):
         for shard in lost:
             del self._held[shard]
         return lost
-
-    def work_key(self) -> bytes:
-        return bytes.fromhex(self._one("SELECT value FROM meta WHERE key = 'work_key'")[0])
 
     def reserve(self, kind: Numbered, count: int) -> range:
         """For a store that has one owner at a time: nobody else gives numbers away."""
@@ -436,15 +448,6 @@ class SqlStore(SqlReads):
 
     # --- whole tables, for copies of the store ---
 
-    def rows_after(
-        self, table: str, columns: str, key: str, last: Sequence[Any] | None, limit: int
-    ) -> list[Any]:
-        """The next rows of a table, in the order of a key of it."""
-        names = key.split(", ")
-        after = f"WHERE ({key}) > ({', '.join('?' * len(names))})" if last is not None else ""
-        query = f"SELECT {columns} FROM {table} {after} ORDER BY {key} LIMIT ?"
-        return self._all(query, *(last or ()), limit)
-
     def insert_rows(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
         with self._transaction() as tx:
             tx.executemany(f"INSERT INTO {table} ({columns}) VALUES ({_marks(columns)})", rows)
@@ -457,9 +460,22 @@ class SqlStore(SqlReads):
             self._write_content(tx, batch)
 
     def keep_key(self, key: bytes) -> None:
-        """Leases of work that another place gave hold here."""
+        """Leases of work that another place gave hold here; with a key of its own, they do not."""
         with self._transaction() as tx:
             tx.execute("UPDATE meta SET value = ? WHERE key = 'work_key'", (key.hex(),))
+
+    def note_of_store(self, key: str, value: dict[str, Any] | None) -> None:
+        """Notes something of the store itself, or forgets it."""
+        with self._transaction() as tx:
+            if value is None:
+                tx.execute("DELETE FROM meta WHERE key = ?", (key,))
+            else:
+                tx.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
+
+    def raise_epochs(self, above: int) -> None:
+        """Whoever held a shard of the store that this is a copy of holds none of it here."""
+        with self._transaction() as tx:
+            tx.execute("UPDATE shards SET epoch = ?", (above + 1,))
 
     def idle(self) -> None:
         self._dialect.checkpoint(self._connection)

@@ -218,6 +218,11 @@ class SqliteDialect:
                 connection.execute("ROLLBACK")
             raise
 
+    def begin_reading(self, connection: sqlite3.Connection) -> None:
+        """The moment is that of the first question. The owner goes on writing; its log grows meanwhile."""
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
     def data_version(self, connection: sqlite3.Connection) -> int:
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
