@@ -42,6 +42,7 @@ _SEVERITY: Final = (EXIT_OK, EXIT_WAITING, EXIT_PARTIAL, EXIT_CANCELLED, EXIT_FA
 # Errors that say "you asked for something that cannot be": everything else was refused (1).
 _USAGE_CODES: Final = frozenset(
     [
+        "BACKUP_DAMAGED",
         "EXTRA_MISSING",
         "FILE_EXISTS",
         "INPUT_INVALID",
@@ -56,7 +57,6 @@ _USAGE_CODES: Final = frozenset(
         "SCHEDULE_INVALID",
         "SCHEDULE_NOT_FOUND",
         "SCRIPT_INVALID",
-        "STORE_CORRUPT",
         "STORE_IS_BACKUP",
         "STORE_NOT_EMPTY",
         "STORE_TOO_OLD",

@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.kernel.errors import BlobMissing, StoreCorrupt, StoreTooNew, StoreUnavailable, Unsupported
+from treadle.kernel.errors import BlobMissing, StoreTooNew, StoreUnavailable, TreadleError, Unsupported
 from treadle.lang.duration import instant_text
 
 from .connection import BACKUP, UNFINISHED
@@ -243,17 +243,27 @@ def _opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
 
 def _check(reads: SqlReads, about: dict[str, Any], file: Path) -> None:
     """Every row is as it was written, every record follows from the one before it, every payload is what it is called."""
+    try:
+        wrong = _first_wrong(reads, about)
+    except TreadleError as error:
+        wrong = error.message
+    if wrong:
+        raise Unsupported(f"{file} is damaged: {wrong}; take another backup", code="BACKUP_DAMAGED")
+
+
+def _first_wrong(reads: SqlReads, about: dict[str, Any]) -> str:
     if problems := reads.check():
-        raise StoreCorrupt(f"{file} is damaged: {problems[0]}; take another backup")
+        return problems[0]
     for name, columns, key, numbered, digest in about["tables"]:
         if digest_of(reads, Table(name, columns, key, numbered)) != digest:
-            raise StoreCorrupt(f"{file} is damaged: {name} is not what was written; take another backup")
+            return f"{name} is not what was written"
     check_chains(reads)
     after = ""
     while page := reads.payloads(after, 100):
         for digest, _ in page:
             reads.blob(digest)
         after = page[-1][0]
+    return ""
 
 
 def _check_original(about: dict[str, Any]) -> None:
