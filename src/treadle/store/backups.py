@@ -24,7 +24,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.kernel.errors import BlobMissing, StoreTooNew, StoreUnavailable, TreadleError, Unsupported
+from treadle.kernel.errors import (
+    BlobMissing,
+    StoreCorrupt,
+    StoreTooNew,
+    StoreUnavailable,
+    TreadleError,
+    Unsupported,
+)
 from treadle.lang.duration import instant_text
 
 from .connection import BACKUP, UNFINISHED
@@ -217,7 +224,11 @@ def _opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
         raise StoreUnavailable(f"there is no backup {file}")
     dialect = SqliteDialect(file)
     newest = migrations("sqlite")[-1][0]
-    if (found := dialect.found()) > newest:
+    try:
+        found = dialect.found()
+    except StoreCorrupt as error:
+        raise Unsupported(f"{file} is not a backup: it is none of ours", code="NOT_A_BACKUP") from error
+    if found > newest:
         raise StoreTooNew(f"{file} has schema {found}; this Treadle knows up to {newest}")
     with contextlib.closing(SqlReads(dialect, dialect.connect(readonly=True), None)) as reads:
         about = reads.noted(BACKUP) if found else None
