@@ -205,7 +205,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
         ("treadle show etl", ["etl-2", "etl-1"]),
         ("treadle cancel x", []),
         ("treadle list --status c", ["completed", "cancelled"]),
-        ("treadle res", ["resume"]),
+        ("treadle res", ["resume", "restore"]),
     ],
 )
 def test_the_shell_completes_names(cli: Cli, write: Write, words: str, found: list[str]) -> None:
