@@ -152,7 +152,7 @@ def run_options(
     if skills:
         options["skills"] = [_absolute(target) for target in skills]
     if row.file is not None:
-        options["base"] = str(Path(row.file).resolve().parent)
+        options["base"] = os.path.dirname(os.path.realpath(row.file))
     return options
 
 

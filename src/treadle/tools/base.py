@@ -137,8 +137,13 @@ def seconds(value: Any, field: str) -> float:
         raise BadConfig(f"the field {field!r}: {error.message}") from error
 
 
+_LIMITS: Final = frozenset({"timeout_seconds", "timeout"})
+
+
 def time_limit(config: Mapping[str, Any], call: ToolCall) -> float | None:
     """The shortest of the limits that apply to the whole call, in seconds."""
+    if call.timeout_s is None and not config.get("spec") and _LIMITS.isdisjoint(config):
+        return None
     limits = [] if call.timeout_s is None else [call.timeout_s]
     for field, value in (
         ("timeout_seconds", config.get("timeout_seconds")),

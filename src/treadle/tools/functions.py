@@ -57,11 +57,12 @@ class FunctionTool:
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
         parameters = inspect.signature(function).parameters
-        self._names = frozenset(parameters)
+        self._names = frozenset(parameters) - _TASK_KEYS
         self._open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._call_name = next(
             (n for n, p in parameters.items() if p.annotation in (ToolCall, "ToolCall") or n == "call"), None
         )
+        self.takes_call = self._call_name is not None
 
     async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
         try:
@@ -101,13 +102,14 @@ class FunctionTool:
     def arguments(self, config: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
         """`args` (or `input`) over the task's own fields, so that both `args: {text: hi}` and a bare
         `text: hi` reach a parameter `text`. Bare fields that no parameter wants are left out."""
-        given = {
-            key: value
-            for key, value in config.items()
-            if key not in _TASK_KEYS and (self._open or key in self._names)
-        }
+        if self._open:
+            given = {key: value for key, value in config.items() if key not in _TASK_KEYS}
+        else:
+            names = self._names
+            given = {key: value for key, value in config.items() if key in names}
         for key in ("input", "args"):
-            given.update(config.get(key) or {})
+            if more := config.get(key):
+                given.update(more)
         if self._call_name is not None:
             given.setdefault(self._call_name, call)
         return given
@@ -287,8 +289,5 @@ async def _kept(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
 
 
 def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    # As `get_running_loop`, without an error to be raised and caught for each function on a thread.
+    return asyncio._get_running_loop() is not None

@@ -18,6 +18,9 @@ _PARTS_MAX: Final = 1_000
 _CHARS_MAX: Final = 64 * 1024
 
 
+_NUMBERS: Final = frozenset({int, float, bool})
+
+
 class ResultTooLarge(Exception):
     """The value takes more than is taken, written out."""
 
@@ -51,6 +54,8 @@ def is_small(value: Any) -> bool:
 def kept(value: Any, bytes_max: int) -> Value:
     """The value in plain form, if it is not too large. Raises ResultTooLarge; TypeError if it has no plain form."""
     plain: Value = portable(value)
+    if type(plain) in _NUMBERS:
+        return plain
     if not is_small(plain) and (size := len(encode(plain))) > bytes_max:
         raise ResultTooLarge(size)
     return plain

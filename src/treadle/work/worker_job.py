@@ -137,7 +137,8 @@ class WorkerJob:
         return body, digest_bytes(body)
 
     async def load_definition(self) -> Any:
-        return (await self._loaded()).definition
+        found = self._worker.definitions.peek(self.definition) or await self._loaded()
+        return found.definition
 
     async def definition_file(self) -> str | None:
         return (await self._loaded()).row.file
@@ -169,7 +170,18 @@ class WorkerJob:
     def finish(self, done: Done) -> Item:
         """The receipt: redacted, and by reference where it is large."""
         redact = self._worker.vault.redact
-        given, body = copied(done.value) if done.body is None else (done.value, done.body)
+        told: list[dict[str, Any]] = []
+        if done.body is not None:
+            given, body = done.value, done.body
+            if done.events:
+                told = to_value(done.events)
+        elif done.events:
+            # Copied together; where that is much, the value may be.
+            (given, told), body = copied([done.value, done.events])
+            if len(body) > PAYLOAD_INLINE_BYTES_MAX:
+                body = encode(given)
+        else:
+            given, body = copied(done.value)
         value = redact(given)
         if value is not given:
             body = encode(value)
@@ -184,7 +196,7 @@ class WorkerJob:
             error=brief(redact(_writable(done.error))) if done.error is not None else None,
             attempts=done.attempts,
             by=done.by,
-            events=redact(to_value(done.events)) if done.events else [],
+            events=redact(told) if told else told,
         )
         row = self._worker.performers.get(self.dialect, self.intent.kind)
         if row is not None and row.signed:

@@ -95,11 +95,18 @@ _SMALL: Final = frozenset({int, float, bool, type(None)})
 class SizeBudget:
     """Counts the turns of everything that repeats in one rendering."""
 
-    __slots__ = ("extent", "left")
+    __slots__ = ("_extent", "left")
 
     def __init__(self) -> None:
         self.left = ITEMS_MAX
-        self.extent = Extent()
+        self._extent: Extent | None = None
+
+    @property
+    def extent(self) -> Extent:
+        """Few templates have anything measured."""
+        if self._extent is None:
+            self._extent = Extent()
+        return self._extent
 
     def spend(self, turns: int) -> None:
         self.left -= turns

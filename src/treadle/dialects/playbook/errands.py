@@ -8,8 +8,9 @@ machine could store nothing itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypedDict
+
+import msgspec
 
 from treadle.kernel.values import Value
 
@@ -28,38 +29,33 @@ class LeaseParams(TypedDict, total=False):
     appends: dict[str, list[list[Value]]]
 
 
-@dataclass(frozen=True, slots=True)
-class StepRun:
+class StepRun(msgspec.Struct, frozen=True):
     """One pipeline: of a step-run or of one iteration of its loop."""
 
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """Many iterations of a loop with `exec: local`."""
 
     step: str
     lease: LeaseParams
 
 
-@dataclass(frozen=True, slots=True)
-class Prove:
+class Prove(msgspec.Struct, frozen=True):
     """Every entry of the keychain resolves; no value comes back."""
 
     entries: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Render:
+class Render(msgspec.Struct, frozen=True):
     """The arguments of one arc, which are too large for the journal (0.1.0)."""
 
     step: str
     arc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """A chunk of a loop's results (0.1.0)."""
 
     chunk: Value
@@ -68,7 +64,17 @@ class Keep:
 Errand = StepRun | Lease | Prove | Render | Keep
 
 
+# What tells the others from a step-run, which nearly all of them are.
+_TELLING: Final = frozenset({"keep", "prove", "render", "lease"})
+
+
+def is_step_run(params: Mapping[str, Value]) -> bool:
+    return _TELLING.isdisjoint(params)
+
+
 def errand_of(params: Mapping[str, Value]) -> Errand:
+    if is_step_run(params):
+        return StepRun(params["step"])
     match params:
         case {"keep": chunk}:
             return Keep(chunk)

@@ -24,6 +24,9 @@ _ROUTING: Final = frozenset(
 )
 
 
+_NESTS: Final = frozenset({dict, list})
+
+
 def merge(outer: Value, inner: Value) -> Value:
     """Deep merge of two mappings, inner wins; anything but two mappings: inner."""
     if not isinstance(outer, dict) or not isinstance(inner, dict):
@@ -35,9 +38,10 @@ def merge(outer: Value, inner: Value) -> Value:
 
 
 def copied(value: Value) -> Value:
-    if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if type(value) is list else value
+    kind = type(value)
+    if kind is dict:
+        return {key: copied(item) if type(item) in _NESTS else item for key, item in value.items()}
+    return [copied(item) for item in value] if kind is list else value
 
 
 def knobs(spec: dict[str, Value] | None) -> dict[str, Value]:

@@ -7,8 +7,7 @@ starts tokens as far as one decision has room. The parts are in their own module
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
@@ -80,7 +79,7 @@ class PlaybookMachine(KeepingMachine):
         return lifetime_ns(reference)
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
-        with _surroundings(ctx):
+        with _Surroundings(ctx):
             turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx, self._slices)
             turn.emit("playbook.started", data={"entry": definition.entry})
             if definition.keychain:
@@ -88,7 +87,7 @@ class PlaybookMachine(KeepingMachine):
             return self._enter(turn)
 
     def step(self, definition: Playbook, state: PlaybookState, event: Event, ctx: Context) -> Decision:
-        with _surroundings(ctx):
+        with _Surroundings(ctx):
             turn = Turn(definition, state, ctx, self._slices)
             match event:
                 case Receipt():
@@ -104,7 +103,7 @@ class PlaybookMachine(KeepingMachine):
                     raise Unsupported(f"a playbook takes no {event.kind} event")
 
     def cancel(self, definition: Playbook, state: PlaybookState, event: Cancel, ctx: Context) -> Decision:
-        with _surroundings(ctx):
+        with _Surroundings(ctx):
             return self._cancel(Turn(definition, state, ctx, self._slices), event)
 
     def _cancel(self, turn: Turn, event: Cancel) -> Decision:
@@ -301,15 +300,21 @@ def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
 
 
-@contextmanager
-def _surroundings(ctx: Context) -> Iterator[None]:
-    """What templates may look up, and the rules that the run was started under."""
-    loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
-    try:
-        yield
-    finally:
-        loader.reset(loading)
-        edition.reset(rules)
+class _Surroundings:
+    """What templates may look up, and the rules that the run was started under. For the length of one turn, each
+    of which is timed: a generator would cost several times as much."""
+
+    __slots__ = ("_ctx", "_loading", "_rules")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def __enter__(self) -> None:
+        self._loading, self._rules = loader.set(self._ctx.blob), edition.set(self._ctx.machine)
+
+    def __exit__(self, *raised: object) -> None:
+        loader.reset(self._loading)
+        edition.reset(self._rules)
 
 
 def _is_report(ref: Ref, receipt: Receipt) -> bool:

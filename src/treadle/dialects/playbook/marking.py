@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import LimitExceeded
 from treadle.kernel.model import Context, Decision, Intent, Status, is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value, decode_trusted, encode
 
 from .edition import is_first
 from .handles import Scope, StepResults, is_stored
@@ -90,8 +90,9 @@ class Turn:
         else:
             self.events.append(event)
 
-    def open(self, intent: Intent) -> None:
-        self.bytes += len(encode(intent.params))
+    def open(self, intent: Intent, size: int | None = None) -> None:
+        """`size` is that of its params, where somebody has measured them already."""
+        self.bytes += len(encode(intent.params)) if size is None else size
         self.intents.append(intent)
 
     def cancel(self, ref: str) -> None:
@@ -157,14 +158,23 @@ class Turn:
             left += len(encode(out[name])) - sizes[name]
         return out
 
-    def light_params(self, params: dict[str, Value]) -> dict[str, Value]:
-        """What a worker is told, small enough for a record, however many names a step's templates have."""
+    def canonical_args(self, args: dict[str, Value]) -> dict[str, Value]:
+        """Arguments that a template made, in canonical order and small as a whole, encoded once if they are small."""
+        if not args:
+            return {}
+        body = encode(args)
+        made: dict[str, Value] = decode_trusted(body)
+        return made if len(body) <= self.playbook.inline_bytes_max else self.light_args(made)
+
+    def light_params(self, params: dict[str, Value]) -> tuple[dict[str, Value], int | None]:
+        """What a worker is told, small enough for a record, however many names a step's templates have; and its
+        size, where it is known."""
         if is_first():
-            return params
+            return params, None
         if "ctx" in params:
             params["ctx"] = {key: self.light(value) for key, value in params["ctx"].items()}
-        if len(encode(params)) <= self.slices.bytes:
-            return params
+        if (size := len(encode(params))) <= self.slices.bytes:
+            return params, size
         for scope in ("workload", "ctx", "args"):
             if scope in params:
                 kept = {key: self.light(value, SPARE_BYTES_MAX) for key, value in params[scope].items()}
@@ -172,7 +182,7 @@ class Turn:
         for entry in params.get("steps", {}).values():
             if "result" in entry:
                 entry["result"] = self.light(entry["result"], SPARE_BYTES_MAX)
-        return params
+        return params, None
 
     def _recorded(self, value: Value) -> Value:
         """A value that this record shows, whatever else it has to show."""
@@ -234,9 +244,10 @@ class Turn:
         source: str | None,
         *,
         ready: bool = True,
+        light: bool = False,
     ) -> str:
         """Puts a token on a step; `drive` admits and starts it. A token that is not ready yet waits
-        for its arguments to be stored."""
+        for its arguments to be stored. `light` says that `args` are as small as they will be."""
         state = self.state
         if len(state["tokens"]) >= self.slices.tokens and self.ctx.machine > 1:
             raise LimitExceeded(
@@ -247,7 +258,7 @@ class Turn:
         token: TokenState = {
             "step": step,
             "status": "ready" if ready else "storing",
-            "args": self.light_args(args),
+            "args": args if light else self.light_args(args),
         }
         target = self.playbook.steps[step]
         if target.admit is not None or target.join is not None:

@@ -79,6 +79,8 @@ class Task:
     where: str
     uses: tuple[Use, ...]
     reads_output: bool = False
+    # Whether it writes anything once it is done.
+    sets: bool = False
     # The arguments a workbook entry was called with: `args` in the entry's own templates.
     called_with: Tree | None = None
 
@@ -138,6 +140,8 @@ class Step:
     later: frozenset[str] = frozenset()
     # Whether what happens after the pipeline reads `iter`, so that the receipt must bring it.
     reads_iter: bool = False
+    # Whether what routes it names `output`.
+    reads_output: bool = False
 
 
 @dataclass(slots=True)
@@ -260,6 +264,7 @@ class _Loader:
             needs=needs_of(uses, steps=self.steps, tasks=names),
             item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),
             later=self.steps.union(names),
+            reads_output=any(name == "output" for name, _ in routing),
             reads_iter=any(name == "iter" for name, _ in routing)
             or any(
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")
@@ -311,6 +316,7 @@ class _Loader:
         )
         task.uses = tuple(dict.fromkeys(_task_uses(task)))
         task.reads_output = any(name == "output" for name, _ in task.uses)
+        task.sets = task.set_ctx is not None or task.set_iter is not None
         return task
 
 

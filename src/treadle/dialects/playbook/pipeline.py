@@ -228,9 +228,10 @@ class Pipeline:
         if task.reads_output:
             names["output"] = output_view(task.kind, outcome)
         try:
-            index, rule = self._match(task)
-            ok = outcome["status"] == "ok"
-            writes = [self._render(task.set_iter, task.set_ctx)] if ok else []
+            index, rule = self._match(task) if task.rules else (None, None)
+            writes = []
+            if task.sets and outcome["status"] == "ok":
+                writes.append(self._render(task.set_iter, task.set_ctx))
             if rule is not None:
                 writes.append(self._render(rule.set_iter, rule.set_ctx))
             delay = self._delay(task, rule, outcome) if rule is not None and rule.do == "retry" else None

@@ -7,14 +7,15 @@ Journals hold them as text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
+
+import msgspec
+from msgspec.structs import replace
 
 Mark = Literal["", "due", "on", "lease", "keychain", "args", "keep"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(msgspec.Struct, frozen=True):
     """`mark` says what for: the work itself (""), the lifecycle's end (`due`), what a pipeline waits for (`on`), a
     lease of iterations (`lease`), the proof of the keychain (`keychain`). 0.1.0 also had arguments rendered by a
     worker (`args`) and chunks of results kept by one (`keep`, counted by `part`)."""

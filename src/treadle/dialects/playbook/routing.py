@@ -56,11 +56,11 @@ class Boundary:
         iteration: dict[str, Value] | None,
     ) -> None:
         self.turn, self.step, self.token, self.event = turn, step, token, event
-        outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
-        kind = step.tasks[-1].kind if step.tasks else ""
-        self.scope: Scope = turn.scope(
-            token["args"], iteration=iteration, event=event, output=output_view(kind, outcome)
-        )
+        self.scope: Scope = turn.scope(token["args"], iteration=iteration, event=event)
+        if step.reads_output:
+            outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
+            kind = step.tasks[-1].kind if step.tasks else ""
+            self.scope.names["output"] = output_view(kind, outcome)
 
 
 def route(boundary: Boundary) -> bool:
@@ -91,8 +91,10 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
     args = arc.args.arguments(boundary.scope)
-    small = not args or arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max
-    if small or not is_first():
+    if not is_first():
+        turn.place(arc.step, turn.canonical_args(args), boundary.event, step.name, light=True)
+        return
+    if not args or arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:
         turn.place(arc.step, canonical(args), boundary.event, step.name)
         return
     name = turn.place(arc.step, {}, boundary.event, step.name, ready=False)

@@ -58,11 +58,13 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
         turn.emit("step.started", step=step.name)
         end(turn, name, step, token)
     else:
-        params = params_of(turn, step, token)
+        params, size = measured_params(turn, step, token)
         if (again := token.pop("again", None)) is not None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
-        turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name)), pool=pool_of(step)))
+            size = None
+        # The label is that of `Ref(name)`.
+        turn.open(Intent(kind=KIND, params=params, ref=name, pool=pool_of(step)), size)
 
 
 def _mergeable(defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
@@ -99,7 +101,11 @@ def _arm(turn: Turn, name: str, step: Step, token: TokenState) -> bool:
 
 
 def params_of(turn: Turn, step: Step, token: TokenState) -> dict[str, Value]:
-    """What the worker needs: only what the step's templates name."""
+    return measured_params(turn, step, token)[0]
+
+
+def measured_params(turn: Turn, step: Step, token: TokenState) -> tuple[dict[str, Value], int | None]:
+    """What the worker needs: only what the step's templates name; and its size, where it is known."""
     per_item = _per_item(turn, step)
     needs = step.item_needs if per_item else step.needs
     params: dict[str, Value] = {"name": step.name, "step": step.name, **gather(needs, turn.state)}

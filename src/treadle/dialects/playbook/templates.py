@@ -356,11 +356,13 @@ class Tree:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
         if self._render is None:
             return self.value_if_constant
-        token = wanted.set(None if is_first() else Wanted(scope))
+        asking = wanted.set(None if is_first() else Wanted(scope))
+        token = together.set(Tally())
         try:
-            return self.render(scope, load=load)
+            return self._render(scope, load)
         finally:
-            wanted.reset(token)
+            together.reset(token)
+            wanted.reset(asking)
 
 
 def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, bool], Value] | None:

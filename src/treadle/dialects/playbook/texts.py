@@ -100,9 +100,9 @@ def no_value(value: Any) -> Exception:
 
 def bounded(value: Any, *, load: bool = False) -> Value:
     """The same as `plain`, of a value that a template put together and that may hold others many times."""
-    if type(value) in _SCALARS or is_first():
-        return plain(value, load=load)
-    check_repeated(value)
+    kind = type(value)
+    if not (kind in _SCALARS or kind in _NUMBERS or is_first()):
+        check_repeated(value)
     return plain(value, load=load)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from treadle.dialects.playbook import errands
-from treadle.dialects.playbook.errands import errand_of
+from treadle.dialects.playbook.errands import errand_of, is_step_run
 from treadle.dialects.playbook.model import Playbook, Task
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.kernel.errors import TreadleError
@@ -60,33 +60,41 @@ class PipelinePerformer:
         return await self.perform(job)
 
     async def perform(self, job: Job) -> Done:
-        errand = errand_of(job.intent.params)
+        params = job.intent.params
+        errand = None if is_step_run(params) else errand_of(params)
         if isinstance(errand, errands.Keep):
             return Done(value=await job.store_blob(errand.chunk, schema_hint="loop results"))
         playbook = await job.load_definition()
         if not isinstance(playbook, Playbook):
             raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
         keychain = KeychainReader(playbook, job, self._secrets)
+        if errand is None:
+            return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
         if isinstance(errand, errands.Prove):
             await keychain.prove(errand.entries)
             return Done()
         if isinstance(errand, errands.Render):
             return Done(value=await render_args(job, playbook, errand))
-        if isinstance(errand, errands.Lease):
-            return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
-        return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
+        assert isinstance(errand, errands.Lease)
+        return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
 
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""
-        errand = errand_of(intent.params)
+        params = intent.params
+        errand = None if is_step_run(params) else errand_of(params)
         if isinstance(errand, errands.Keep):
             return True
         if not isinstance(definition, Playbook) or isinstance(errand, errands.Prove):
             return False
         if isinstance(errand, errands.Render):
             return True
-        step = definition.steps[errand.step]
-        return step.needs.keychain == [] and all(self._is_plain(task) for task in step.tasks)
+        step = definition.steps[params["step"]]
+        if step.needs.keychain != []:
+            return False
+        for task in step.tasks:  # noqa: SIM110 (asked on the core's thread for each step)
+            if not self._is_plain(task):
+                return False
+        return True
 
     def _is_plain(self, task: Task) -> bool:
         if task.kind == "noop":

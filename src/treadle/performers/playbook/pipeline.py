@@ -38,7 +38,7 @@ from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, encode, to_value
-from treadle.tools.functions import exception_outcome
+from treadle.tools.functions import FunctionTool, exception_outcome
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -57,6 +57,10 @@ EVENTS_MAX: Final = 128
 
 T = TypeVar("T")
 _NOTHING: Final = object()
+# Parts of an envelope that says nothing but its status, our own meta and the result.
+_BARE: Final = 3
+# For functions that do not look at it.
+_NO_CALL: Final = ToolCall()
 
 
 class ReferenceGone(TreadleError):
@@ -207,7 +211,8 @@ class StepRun:
 
     async def _restore(self) -> Pipeline:
         params, job = self.params, self.job
-        keychain = await self.keychain.read(self.step.needs.keychain)
+        names = self.step.needs.keychain
+        keychain = {} if names == [] else await self.keychain.read(names)
         resume = params.get("resume")
         frame, answer = self.saved, None
         if frame is None and resume is not None:
@@ -269,32 +274,14 @@ class StepRun:
             tool = self.tools.get(task.kind, config)
         except UnknownTool as error:
             raise StaysOpen(error.message) from error
-        repeatable = self.tools.is_idempotent(task.kind, config)
         outside = not getattr(tool, "sync", False)
-        await self.saving.before(pipe, durable=not repeatable, outside=outside)
+        if self.saving.dirty or outside:
+            repeatable = self.tools.is_idempotent(task.kind, config)
+            await self.saving.before(pipe, durable=not repeatable, outside=outside)
         ours: set[str] = set()
-
-        async def store_blob(value: Value, **how: Any) -> dict[str, Any]:
-            reference: dict[str, Any] = await job.store_blob(value, **how)
-            ours.add(str(reference["checksum"]))
-            return reference
-
-        async def progress(type: str, value: Value = None, /, **data: Value) -> None:
-            told = {**data, **pipe.stamp, "task": task.name, "attempt": action.attempt}
-            await job.progress(type, value, **(told if value is None else {}))
-
-        call = ToolCall(
-            run=job.run,
-            idempotency_key=task_key(self.first, task.name, action.entry, action.item),
-            attempt=action.attempt,
-            timeout_s=_timeout_s(config),
-            base=job.options.get("base"),
-            progress=progress,
-            secret=self.keychain.secret,
-            load_blob=lambda reference: self._load(pipe, reference),
-            store_blob=store_blob,
-            options=job.options,
-        )
+        # Most functions look at their arguments only.
+        asks = not isinstance(tool, FunctionTool) or tool.takes_call
+        call = self._tool_call(pipe, action, config, ours) if asks else _NO_CALL
         started = time.monotonic()
         try:
             outcome = await tool.run(config, call)
@@ -311,13 +298,41 @@ class StepRun:
         if task.kind == "python" and outcome.error is not None and self.file_of is not None:
             file = await self.file_of(job)
             await relocate(outcome, self.step.name, task, file, job.options.get("base"))
-        # What a tool gives is data, but for references to what it stored here itself.
-        envelope: dict[str, Any] = disarmed(
-            _envelope(outcome, task, action.attempt, time.monotonic() - started), ours=ours
-        )
+        envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
+        if isinstance(outcome.result, dict | list) or outcome.meta or len(envelope) > _BARE:
+            # What a tool gives is data, but for references to what it stored here itself.
+            envelope = disarmed(envelope, ours=ours)
         if (wrong := envelope.get("error")) is not None:
             envelope["error"] = brief(wrong, clean=job.clean)
         return envelope
+
+    def _tool_call(
+        self, pipe: Pipeline, action: Perform, config: Mapping[str, Any], ours: set[str]
+    ) -> ToolCall:
+        """What a tool may know; `ours` will have the checksums of what it stores."""
+        task, job = action.task, self.job
+
+        async def store_blob(value: Value, **how: Any) -> dict[str, Any]:
+            reference: dict[str, Any] = await job.store_blob(value, **how)
+            ours.add(str(reference["checksum"]))
+            return reference
+
+        async def progress(type: str, value: Value = None, /, **data: Value) -> None:
+            told = {**data, **pipe.stamp, "task": task.name, "attempt": action.attempt}
+            await job.progress(type, value, **(told if value is None else {}))
+
+        return ToolCall(
+            run=job.run,
+            idempotency_key=task_key(self.first, task.name, action.entry, action.item),
+            attempt=action.attempt,
+            timeout_s=_timeout_s(config),
+            base=job.options.get("base"),
+            progress=progress,
+            secret=self.keychain.secret,
+            load_blob=lambda reference: self._load(pipe, reference),
+            store_blob=store_blob,
+            options=job.options,
+        )
 
     async def _load(self, pipe: Pipeline, reference: Mapping[str, Any]) -> Value:
         """A payload, by its reference or by the address of one that this step was given. KeyError: none."""
@@ -394,15 +409,16 @@ def _envelope(outcome: Outcome, task: Task, attempt: int, duration_s: float) -> 
         status, error = "error", _error_in(result)
     meta = {"attempt": attempt, "duration_ms": round(duration_s * 1000, 3), **outcome.meta}
     envelope: dict[str, Any] = {"status": status, "meta": meta}
-    for key, part in (
-        ("result", result),
-        ("error", error),
-        ("http", outcome.http),
-        ("pg", outcome.pg),
-        ("py", outcome.py),
-    ):
-        if part is not None or (key == "result" and status == "ok"):
-            envelope[key] = part
+    if result is not None or status == "ok":
+        envelope["result"] = result
+    if error is not None:
+        envelope["error"] = error
+    if outcome.http is not None:
+        envelope["http"] = outcome.http
+    if outcome.pg is not None:
+        envelope["pg"] = outcome.pg
+    if outcome.py is not None:
+        envelope["py"] = outcome.py
     return envelope
 
 
