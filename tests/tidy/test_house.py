@@ -179,3 +179,18 @@ def test_one_version_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["version"] == treadle.__version__
     assert f"## [{treadle.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_nothing_waits_in_a_way_that_loses_a_cancellation() -> None:
+    """`asyncio.wait_for` does, before Python 3.12: `asyncio.timeout` is for us (see bus/waiting.py)."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in tracked()
+        if path.is_relative_to(SRC) and path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "wait_for"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "asyncio"
+    ]
+    assert found == []

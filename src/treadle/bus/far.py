@@ -28,6 +28,7 @@ from .hatch import Hatch
 from .messages import convert, handed_from_value, handed_value, settling_value, told_value
 from .protocol import NOT_HANDED_OUT, Handed, Noted, Settled, Settling, Taken, Told
 from .seal import Seal
+from .waiting import at_most
 
 log = logging.getLogger("treadle.bus")
 T = TypeVar("T")
@@ -287,7 +288,7 @@ class FarBus:
                 if items := await self._claim(pulled):
                     return Taken(items, [])
             elif left > 0:
-                await _at_most(slice_s, self._told)
+                await at_most(slice_s, self._told)
             if left <= 0:
                 return Taken([], [])
 
@@ -371,13 +372,6 @@ def _by(what: Iterable[T], key: Callable[[T], int]) -> dict[int, list[T]]:
     for one in what:
         found.setdefault(key(one), []).append(one)
     return found
-
-
-async def _at_most(limit_s: float, event: asyncio.Event) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), limit_s)
-    except TimeoutError:
-        return
 
 
 def rows_of(members: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:

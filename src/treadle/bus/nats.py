@@ -33,6 +33,7 @@ from treadle.kernel.values import decode, encode
 
 from .carrier import Answering, Away, Shards, Ticket
 from .nats_client import connected
+from .waiting import heeding_cancel
 
 log = logging.getLogger("treadle.bus")
 
@@ -109,7 +110,8 @@ class _Inbox:
             try:
                 if found and self._got.empty() and not open_:
                     break
-                message = await asyncio.wait_for(self._got.get(), max(left, 0.001))
+                async with asyncio.timeout(max(left, 0.001)):
+                    message = await self._got.get()
             except TimeoutError:
                 break
             status = (message.headers or {}).get("Status") if not message.data else None
@@ -164,12 +166,13 @@ class NatsCarrier:
 
     @contextlib.asynccontextmanager
     async def _reached(self) -> AsyncIterator[JetStreamContext]:
-        try:
-            yield await self._open()
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            if isinstance(error, nats.js.errors.NotFoundError | nats.js.errors.NoStreamResponseError):
-                self._forget()
-            raise Away from error
+        with heeding_cancel():
+            try:
+                yield await self._open()
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                if isinstance(error, nats.js.errors.NotFoundError | nats.js.errors.NoStreamResponseError):
+                    self._forget()
+                raise Away from error
 
     def _forget(self) -> None:
         """The server lost what we had made there: it is made again when it is next needed."""

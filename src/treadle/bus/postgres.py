@@ -24,6 +24,7 @@ from treadle.kernel.limits import POOL_QUEUE_MAX
 from treadle.store.postgres import PostgresDialect
 
 from .carrier import Answering, Away, Shards, Ticket
+from .waiting import at_most
 
 log = logging.getLogger("treadle.bus")
 
@@ -185,7 +186,7 @@ class PostgresCarrier:
                 left = until - asyncio.get_running_loop().time()
                 if rows or left <= 0:
                     return [_Held(self, no, Ticket(*rest)) for no, *rest in sorted(rows)]
-                await _at_most(min(left, POLL_S), noticed)
+                await at_most(min(left, POLL_S), noticed)
 
     async def spend(self, no: int) -> None:
         await self._execute("DELETE FROM work_tickets WHERE no = %s", no)
@@ -210,7 +211,7 @@ class PostgresCarrier:
             await self._execute(query, key, shard, lasting, body)
             await self._execute("SELECT pg_notify(%s, 'letters')", CHANNEL)
             while (left := until - asyncio.get_running_loop().time()) > 0:
-                await _at_most(min(left, POLL_S), noticed)
+                await at_most(min(left, POLL_S), noticed)
                 noticed.clear()
                 rows = await self._execute("DELETE FROM work_answers WHERE key = %s RETURNING body", key)
                 if rows:
@@ -239,7 +240,7 @@ class PostgresCarrier:
                         task = asyncio.ensure_future(self._one_answer(key, shard, bytes(body), answering))
                         at_work[key] = task
                         task.add_done_callback(lambda _, key=key: at_work.pop(key, None))  # type: ignore[misc]
-                    await _at_most(POLL_S, noticed)
+                    await at_most(POLL_S, noticed)
             finally:
                 for task in list(at_work.values()):
                     task.cancel()
@@ -274,8 +275,3 @@ class PostgresCarrier:
     async def members(self) -> Mapping[str, bytes]:
         query = f"SELECT name, body FROM work_members WHERE seen_ns > {_NOW} - {MEMBER_NS}"
         return {name: bytes(body) for name, body in await self._execute(query)}
-
-
-async def _at_most(limit_s: float, event: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), limit_s)

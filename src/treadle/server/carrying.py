@@ -22,6 +22,7 @@ from treadle.store.open import is_postgres, shown
 MEMORY: Final = "memory"
 POSTGRES: Final = "postgres"
 LOOK_S: Final = 0.25
+ANSWER_S: Final = 5.0
 
 
 def bus_for(store: str, asked: str | None) -> str:
@@ -83,7 +84,8 @@ class Carrying:
         if self._carrier is None:
             return {}
         try:
-            return rows_of(await asyncio.wait_for(self._carrier.members(), 5))
+            async with asyncio.timeout(ANSWER_S):
+                return rows_of(await self._carrier.members())
         except (Away, TimeoutError):
             return {}
 
@@ -91,7 +93,8 @@ class Carrying:
         if self._carrier is None:
             return True
         try:
-            await asyncio.wait_for(self._carrier.members(), 5)
+            async with asyncio.timeout(ANSWER_S):
+                await self._carrier.members()
         except (Away, TimeoutError):
             return False
         return True

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import selectors
 import socket
 import threading
 import time
@@ -100,6 +101,19 @@ class Connection:
     def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.raw.cursor() as cursor:
             cursor.executemany(_spelled(query), rows)
+
+    def send(self) -> None:
+        """Sends whatever is written down for the server. To end a pipeline the driver itself tries that once, and
+        then only listens: what the socket did not take at once would never leave, and no answer ever come."""
+        link = self.raw.pgconn
+        if not link.flush():
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(link.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while link.flush():
+                for _, ready in selector.select():
+                    if ready & selectors.EVENT_READ:
+                        link.consume_input()
 
     def close(self) -> None:
         self.raw.close()
@@ -217,12 +231,14 @@ class PostgresDialect:
             try:
                 yield connection
                 connection.execute("COMMIT")
+                connection.send()
                 pipeline.sync()
             except BaseException as error:
                 failed = error
                 with contextlib.suppress(
                     psycopg.Error
                 ):  # what is still on its way meets an aborted transaction
+                    connection.send()
                     pipeline.sync()
         if failed is not None:
             with contextlib.suppress(psycopg.Error):

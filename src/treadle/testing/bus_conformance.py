@@ -23,6 +23,8 @@ from treadle.runtime.ports import Work
 
 QUEUE_MAX = 8
 LEASE_S = 10.0
+CANCELS = 200
+TURNS = 12
 POOLS = (DEFAULT_POOL,)
 
 
@@ -150,9 +152,8 @@ async def check_a_take_waits_for_work(make: MakePost) -> None:
             "one that does not wait is answered at once"
         )
         post.offers.offer(works("a"))
-        assert ids((await asyncio.wait_for(waiting, 10)).items) == ["a"], (
-            "work that comes is handed out at once"
-        )
+        async with asyncio.timeout(10):
+            assert ids((await waiting).items) == ["a"], "work that comes is handed out at once"
 
 
 async def check_a_pool_is_bounded_and_what_is_beyond_comes_later(make: MakePost) -> None:
@@ -228,7 +229,8 @@ async def check_a_worker_is_told_what_was_revoked_in_its_hands(make: MakePost) -
         waiting = asyncio.ensure_future(worker.take(POOLS, 9, wait_s=20))
         await asyncio.sleep(0)
         post.offers.revoke(["a"])
-        assert (await asyncio.wait_for(waiting, 10)).revoked == [handed.lease], "over the open take"
+        async with asyncio.timeout(10):
+            assert (await waiting).revoked == [handed.lease], "over the open take"
         assert await worker.renew([handed.lease]) == [handed.lease], "and when it renews"
 
 
@@ -261,11 +263,33 @@ async def check_the_loss_of_everything_is_survived(make: MakePost) -> None:
         post.offers.offer(works("a", "b"))
         (a,) = (await worker.take(POOLS, 1)).items
         await post.lose()
-        found = (await asyncio.wait_for(worker.take(POOLS, 9, wait_s=20), 30)).items
+        async with asyncio.timeout(30):
+            found = (await worker.take(POOLS, 9, wait_s=20)).items
         assert ids(found) == ["b"], "what waits is offered again by its owner"
         assert await worker.renew([a.lease]) == [], "what is in hand stays there"
         await post.lose()
         assert (await worker.settle([ok(a), ok(found[0])])).settled == ["a", "b"]
+
+
+async def check_whoever_is_cancelled_ends(make: MakePost) -> None:
+    async with make() as post:
+        worker = post.worker("one")
+        post.offers.offer(works("a"))
+        (handed,) = (await worker.take(POOLS, 1)).items
+
+        async def go_on() -> None:
+            while True:
+                await worker.renew([handed.lease])
+                await asyncio.sleep(0)
+
+        for number in range(CANCELS):
+            asking = asyncio.ensure_future(go_on())
+            for _ in range(number % TURNS):
+                await asyncio.sleep(0)
+            asking.cancel()
+            _, stuck = await asyncio.wait([asking], timeout=10)
+            asking.cancel()
+            assert not stuck, "whoever is told to end ends, also when an answer comes at the same instant"
 
 
 # --- receipts ----------------------------------------------------------------------------------------

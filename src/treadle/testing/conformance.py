@@ -10,6 +10,7 @@ A check raises AssertionError, naming the promise that is broken.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -73,6 +74,31 @@ def check_a_refused_append_leaves_no_trace(make: MakePlace) -> None:
         assert contents(store) == before, "a refused commit left something behind"
         store.commit(full_batch(2))
         assert store.run("run-2") is not None, "a refused commit must not block the next one"
+
+
+def check_a_batch_of_many_megabytes_is_committed_or_refused(make: MakePlace) -> None:
+    """More than any buffer on the way takes at once. A store that waits for ever is told from one that is slow."""
+    bodies = [encode({"n": number, "text": "x" * 4_000_000}) for number in range(3)]
+    broken: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            with owned(make) as (_, store):
+                rows: list[Any] = [record(1, number + 1, body=body) for number, body in enumerate(bodies)]
+                store.commit(Batch(runs_new={1: run_row(1)}, records=rows))
+                assert [stored.body for stored in store.journal(1)] == bodies, "all of it is there"
+                with expect(AppendConflict, "the same again is refused"):
+                    store.commit(Batch(records=rows))
+                store.commit(Batch(records=[record(1, len(rows) + 1)]))
+        except BaseException as error:
+            broken.append(error)
+
+    thread = threading.Thread(target=commit, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "a large commit comes to an end"
+    if broken:
+        raise broken[0]
 
 
 def check_two_runs_never_share_an_id_or_a_number(make: MakePlace) -> None:
