@@ -11,7 +11,8 @@ from typing import Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from treadle.kernel.errors import ValueRefused
-from treadle.kernel.values import Value
+from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
+from treadle.kernel.values import Value, encode
 from treadle.lang.duration import parse_duration
 
 from .errors import ChildFailed, ContinueAs, StepFailed, StepTimeout
@@ -98,7 +99,13 @@ class Context:
 
     def event(self, type: str, **data: Any) -> None:
         """Tells an event of the run: shown to people and observers."""
-        self._life.made.events.append({**plain(data), "type": str(type)})
+        told = {**plain(data), "type": str(type)}
+        size = len(encode(told))
+        if size > PAYLOAD_INLINE_BYTES_MAX:
+            raise ValueRefused(
+                f"an event of {size} bytes; tell at most {PAYLOAD_INLINE_BYTES_MAX}, or use ctx.state"
+            )
+        self._life.tell(told, bytes=size)
 
     def patched(self, name: str) -> bool:
         """Whether a change of the code counts: False where the past was made without it, else True."""
@@ -319,6 +326,7 @@ def _child_failed(name: str, result: Settled) -> StepFailed:
         "cls": str(error.get("class") or "user"),
         "code": str(error.get("code") or "CHILD_FAILED"),
         "details": details,
+        "record": result.record,
     }
     message = str(error.get("message") or f"{name} did not succeed")
     if result.status == "timeout":

@@ -46,7 +46,7 @@ async def main(life: Life) -> None:
     life.ending = True
     me = asyncio.current_task()
     await settle([task for task in life.loop.tasks if task is not me])
-    if outcome[0] in ("failed", "cancelled") or life.expired:
+    if outcome[0] in ("failed", "cancelled") or life.expired is not None:
         await _undo(life)
     life.outcome = outcome
 
@@ -117,6 +117,24 @@ def error_of(error: BaseException) -> dict[str, Any]:
         "where": None,
         "details": {"exception": type(error).__name__},
     }
+
+
+def record_of(error: BaseException) -> int | None:
+    """The record that brought the failure of a step, where one is behind an exception: the nearest."""
+    todo, seen = [error], set[int]()
+    while todo:
+        found = todo.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, StepFailed) and found.record is not None:
+            return found.record
+        if isinstance(found, BaseExceptionGroup):
+            records = [record for part in found.exceptions if (record := record_of(part)) is not None]
+            if records:
+                return min(records)
+        todo += [behind for behind in (found.__cause__, found.__context__) if behind is not None]
+    return None
 
 
 def _text(error: BaseException) -> str:

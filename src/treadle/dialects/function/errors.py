@@ -51,6 +51,7 @@ class StepFailed(Exception):
         type: str | None = None,
         attempts: int = 1,
         details: dict[str, Any] | None = None,
+        record: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -60,6 +61,8 @@ class StepFailed(Exception):
         self.type = type
         self.attempts = attempts
         self.details = details or {}
+        # The record that brought the failure: a retry goes back to before it.
+        self.record = record
 
 
 class StepTimeout(StepFailed, TimeoutError):

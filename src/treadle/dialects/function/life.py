@@ -20,7 +20,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from treadle.kernel.errors import Undecidable
-from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX, STEP_BYTES_MAX, STEP_INTENTS_MAX
+from treadle.kernel.limits import (
+    PAYLOAD_INLINE_BYTES_MAX,
+    STEP_BYTES_MAX,
+    STEP_EVENTS_MAX,
+    STEP_INTENTS_MAX,
+)
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
@@ -28,7 +33,7 @@ from .errors import Dropped, NotDeterministic
 from .guard import watched
 from .loop import FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
-from .shapes import plain
+from .shapes import State, plain
 from .source import place_of
 
 if TYPE_CHECKING:
@@ -44,11 +49,15 @@ RECORD, AT, BEFORE, WHAT, AWAIT, PAYLOAD = range(6)
 SLICE: Final = "slice"
 CANCEL: Final = "cancel"
 PATCH: Final = "patch"
+REOPEN: Final = "reopen"
 EXPIRED: Final = "expired"
 
 
 # What one decision opens, about, of what a record may hold.
 BYTES_AT_ONCE_MAX: Final = STEP_BYTES_MAX // 2
+# What one decision tells; the rest of a record is for how it ends.
+EVENTS_AT_ONCE_MAX: Final = STEP_EVENTS_MAX - 16
+EVENT_BYTES_AT_ONCE_MAX: Final = STEP_BYTES_MAX // 4
 # The parameters in which a caller's values are.
 _LARGE: Final = frozenset({"args", "data", "value", "input", "payload"})
 
@@ -101,6 +110,16 @@ class Settled:
     status: str
     value: Value
     error: dict[str, Any] | None
+    # The record that brought it.
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event, and its size where it may be large."""
+
+    event: dict[str, Any]
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -110,7 +129,7 @@ class Made:
     awaits: list[list[Value]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Told] = field(default_factory=list)
     patches: dict[str, bool] = field(default_factory=dict)
 
 
@@ -135,7 +154,7 @@ class Life:
         self.now_ns: int = self.started_ns
         # The record that is being decided, or repeated.
         self.record: int = state["began"]
-        self.data: dict[str, Any] = {name: plain(self.loaded(part)) for name, part in state["first"].items()}
+        self.data = State({name: plain(self.loaded(part)) for name, part in state["first"].items()})
         self.count = 0
         self.open: dict[int, Await] = {}
         self.queue: deque[Await] = deque()
@@ -148,7 +167,8 @@ class Life:
         # On a replay of a record that is decided again: the patches it answered with True.
         self.answered: Mapping[str, bool] | None = None
         self.cancelled = False
-        self.expired = False
+        # The record at which the run was past its timeout.
+        self.expired: int | None = None
         self.ending = False
         self.outcome: tuple[Outcome, Any] | None = None
         self.offence: Undecidable | None = None
@@ -180,6 +200,10 @@ class Life:
             pass
         elif what == CANCEL:
             self._cancel()
+        elif what == REOPEN:
+            self._reopen(entry[PAYLOAD]["by"])
+            if entry[PAYLOAD]["followed"]:
+                return  # by what is told anew, before anything is opened
         elif what == PATCH:
             self.data.update({name: plain(self.loaded(part)) for name, part in entry[PAYLOAD].items()})
         else:
@@ -205,13 +229,27 @@ class Life:
         self.ctx = _AtRest(self.run)
 
     def take(self) -> Made:
+        """What goes into one record. What there is more to tell is left for the next."""
         made, self.made = self.made, Made()
+        count = room = 0
+        for count, told in enumerate(made.events, 1):
+            room += told.bytes
+            if count > EVENTS_AT_ONCE_MAX or (room > EVENT_BYTES_AT_ONCE_MAX and count > 1):
+                made.events, self.made.events = made.events[: count - 1], made.events[count - 1 :]
+                break
         return made
 
     @property
     def owes(self) -> bool:
-        """Whether there is more to open than one record may."""
-        return bool(self.queue)
+        """Whether there is more to open, or to tell, than one record may."""
+        return bool(self.queue or self.made.events)
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None and not self.made.events
+
+    def tell(self, event: dict[str, Any], *, bytes: int = 0) -> None:
+        self.made.events.append(Told(event, bytes))
 
     def _open(self, wait: Await) -> None:
         wait.opened = True
@@ -230,11 +268,14 @@ class Life:
         )
         self._tell(wait, "opened")
 
-    def reopen(self) -> None:
+    def _reopen(self, by: str | None) -> None:
         """Everything that is open will be opened anew, because it was cancelled when the run failed."""
+        self.tell({"type": "workflow.retried", "by": by})
         self.queue = deque(self.open.values())
         for wait in self.queue:
             wait.opened = False
+            if wait.name == EXPIRED and self.code.timeout_ns is not None:  # it has its time anew
+                wait.due_ns = self.now_ns + self.code.timeout_ns
 
     def _settle(self, entry: Entry) -> None:
         wait = self.open.pop(entry[AWAIT], None)
@@ -245,23 +286,26 @@ class Life:
             self.queue.remove(wait)
         self._tell(wait, entry[WHAT], entry[PAYLOAD])
         if wait.name == EXPIRED:
-            self.expired = True
+            self.expired = entry[RECORD]
             self._cancel()
         elif wait.handle is not None:
             self._timers.pop(id(wait.handle), None)
             self.loop.put(wait.handle)
         elif wait.future is not None and not wait.future.done():
             ok = entry[WHAT] == "ok"
+            payload = entry[PAYLOAD]
             wait.future.set_result(
-                Settled(entry[WHAT], entry[PAYLOAD] if ok else None, None if ok else entry[PAYLOAD])
+                Settled(entry[WHAT], payload if ok else None, None if ok else payload, entry[RECORD])
             )
 
     def _tell(self, wait: Await, what: str, payload: Any = None) -> None:
         about: dict[str, Any] = {"type": f"{wait.kind}.{_WORDS.get(what, what)}", "name": wait.name}
         about["await"] = wait.number
+        size = 0
         if what not in ("ok", "opened") and payload is not None:
             about["error"] = payload
-        self.made.events.append(about)
+            size = len(encode(payload))
+        self.tell(about, bytes=size)
 
     # --- what the function asks for ---
 

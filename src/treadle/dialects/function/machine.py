@@ -167,6 +167,8 @@ class FunctionMachine(PastMachine):
     def _begin(self, life: Life) -> None:
         if life.code.timeout_ns is not None and life.generation == 0:
             life.wait("timer", EXPIRED, {}, due_ns=life.started_ns + life.code.timeout_ns, future=False)
+        if life.generation == 0:
+            life.tell({"type": "workflow.started", "workflow": life.code.name})
         life.begin(ending.main(life))
 
     # --- decisions ---
@@ -176,7 +178,6 @@ class FunctionMachine(PastMachine):
         if ctx.recorded is not None:
             return past.told(state, ctx)
         life = Life(self._code(definition), state, ctx=ctx, patience=self._patience)
-        life.made.events.append({"type": "workflow.started", "workflow": definition.name})
         return self._decided(life, ctx, lambda: self._begin(life))
 
     def step(self, definition: Code, state: Value, event: Event, ctx: Context) -> Decision:
@@ -225,11 +226,11 @@ class FunctionMachine(PastMachine):
         except BaseException:
             self._discard(life)
             raise
-        if life.outcome is None:
+        if life.is_over:
+            self._discard(life)
+        else:
             life.rest()
             self._keep(life)
-        else:
-            self._discard(life)
         return decision
 
     def _discard(self, life: Life) -> None:
@@ -264,19 +265,17 @@ class FunctionMachine(PastMachine):
         code = self._code(definition)
         awaits = state["awaits"]
         life = self._again(code, state, ctx, until=keep)
-        state["past"] = state["past"][:keep]
+        cut, told = [keep, life.count], past.told_anew(event, entry, life.count, ctx)
+        state["past"] = state["past"][:keep] + told
         state["awaits"] = awaits[: life.count]
-        life.now_ns = ctx.now_ns
-        life.made.events.append({"type": "workflow.retried", "by": event.by})
-        life.reopen()
-        cut = [keep, life.count]
-        if entry is None:
-            decision = self._decided(life, ctx, life.go)
-        else:
-            entry[:3] = [ctx.seq, ctx.now_ns, life.count]
-            state["past"].append(entry)
-            decision = self._decided(life, ctx, lambda: life.feed(entry))
-        decision.log = {**decision.log, "cut": cut, "entry": entry}
+        state["failed_at"] = None
+
+        def go() -> None:
+            for one in told:
+                life.feed(one)
+
+        decision = self._decided(life, ctx, go)
+        decision.log = {**decision.log, "cut": cut, "told": told}
         return decision
 
     # --- people ---

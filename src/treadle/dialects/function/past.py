@@ -26,7 +26,7 @@ from treadle.kernel.model import (
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 
 from . import ending
-from .life import AWAIT, BEFORE, CANCEL, PATCH, SLICE, WHAT, Entry, Life
+from .life import AWAIT, BEFORE, CANCEL, EXPIRED, PATCH, PAYLOAD, RECORD, REOPEN, SLICE, WHAT, Entry, Life
 from .shapes import plain
 
 CANCELLED: Final = "CANCELLED"
@@ -50,6 +50,8 @@ def fresh(event: Started, ctx: Context) -> dict[str, Any]:
         "past": [],
         "cancelled": None,
         "undone": False,
+        # The record that failed the run, where its own function did.
+        "failed_at": None,
         # Between two generations: the past of the one is gone, the other has not begun.
         "between": False,
     }
@@ -107,8 +109,6 @@ def retried(state: dict[str, Any], event: Retry, ctx: Context) -> tuple[int, Ent
     unknown = [name for name in how if name not in ("skip", "from", "value")]
     if unknown:
         raise Unsupported(f"a durable function is not retried with {', '.join(unknown)}; use skip or from")
-    if not entries:
-        return 0, None
     if "from" in how:
         step = str(how["from"])
         numbers = [number for number, shape in enumerate(state["awaits"]) if shape[1] == step]
@@ -117,16 +117,41 @@ def retried(state: dict[str, Any], event: Retry, ctx: Context) -> tuple[int, Ent
         # The entry during which it was opened is told anew; without one, that was the start.
         made_in = [index for index, entry in enumerate(entries) if entry[BEFORE] <= numbers[-1]]
         return (made_in[-1], list(entries[made_in[-1]])) if made_in else (0, None)
+    failed_at = state.get("failed_at")
+    keep = next((n for n in reversed(range(len(entries))) if entries[n][RECORD] == failed_at), len(entries))
     if "skip" in how:
-        last = list(entries[-1])
-        if last[AWAIT] is None:
+        kind = (
+            state["awaits"][entries[keep][AWAIT]][:2]
+            if keep < len(entries) and _is_failed(entries[keep])
+            else None
+        )
+        if kind is None or kind == ["timer", EXPIRED]:
             raise NotWaiting(
                 f"{ctx.run} did not fail at a step: there is nothing to skip", code="NOT_STALLED"
             )
         given = how.get("value") if how["skip"] is True else how["skip"]
-        last[WHAT], last[5] = "ok", given
-        return len(entries) - 1, last
-    return len(entries) - 1, None
+        last = list(entries[keep])
+        last[WHAT], last[PAYLOAD] = "ok", _as_receipt(kind[0], given)
+        return keep, last
+    return keep, None
+
+
+def told_anew(event: Retry, entry: Entry | None, count: int, ctx: Context) -> list[Entry]:
+    """What a retry puts into the past: that all is opened anew, and what is told besides."""
+    at = [ctx.seq, ctx.now_ns, count]
+    again = [*at, REOPEN, None, {"by": event.by, "followed": entry is not None}]
+    return [again] if entry is None else [again, [*at, *entry[WHAT:]]]
+
+
+def _is_failed(entry: Entry) -> bool:
+    return entry[AWAIT] is not None and entry[WHAT] != "ok"
+
+
+def _as_receipt(kind: str, value: Value) -> Value:
+    """A value that somebody gives, as it would have come."""
+    if kind == "child":
+        return {"run": None, "result": value}
+    return {"run": value} if kind == "start" else value
 
 
 # --- decisions ------------------------------------------------------------------------------------
@@ -140,11 +165,14 @@ def decision(life: Life, ctx: Context) -> Decision:
         log["patches"] = made.patches
     if changed := _changes(life):
         log["state"] = changed
-    decided = Decision(state=state, events=made.events, intents=made.intents, cancel=made.cancel)
-    if life.outcome is not None:
+    events = [told.event for told in made.events]
+    decided = Decision(state=state, events=events, intents=made.intents, cancel=made.cancel)
+    if life.is_over:
         _end(life, decided, log, ctx)
     elif life.owes:
         decided.status, decided.more = "running", {"slice": True}
+        if life.outcome is not None:  # it opens nothing any more
+            decided.intents = []
     elif life.cancelled:
         decided.status = "running"
     decided.log = log
@@ -188,8 +216,8 @@ def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
     if cut := log.get("cut"):
         state["past"] = state["past"][: cut[0]]
         state["awaits"] = state["awaits"][: cut[1]]
-        if log.get("entry") is not None:
-            state["past"].append(log["entry"])
+        state["failed_at"] = None
+        state["past"] += log["told"]
     state["awaits"] += log.get("awaits", ())
     state["patches"].update(log.get("patches") or {})
     changed = log.get("state") or {}
@@ -200,6 +228,8 @@ def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
         state.update(awaits=[], past=[], between=True)
     if log.get("undone"):
         state["undone"] = True
+    if "failed_at" in log:
+        state["failed_at"] = log["failed_at"]
 
 
 def told(state: dict[str, Any], ctx: Context) -> Decision:
@@ -250,8 +280,9 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         return
     decided.intents, decided.cancel = [], []
     error: dict[str, Any] | None = None
-    if life.expired:
+    if life.expired is not None:
         how = "failed"
+        log["failed_at"] = life.expired
         message = f"{life.code.name} took longer than its timeout"
         error = {"class": "timeout", "code": "TIMEOUT", "message": message, "where": None, "details": {}}
     elif how == "completed":
@@ -259,6 +290,7 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
             decided.result = life.lightened(plain(value))
         except ValueRefused as refused:
             how, error = "failed", refused.to_value()
+            log["failed_at"] = life.record
     elif how == "cancelled":
         reason = life.state["cancelled"] or "cancelled"
         error = {"class": "user", "code": CANCELLED, "message": reason, "where": None, "details": {}}
@@ -266,6 +298,7 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         how = "failed"
         error = ending.error_of(value)
         raised = _raised(value, ctx)
+        log["failed_at"] = ending.record_of(value) or life.record
         log["raised"] = raised
         error["where"] = error["where"] or raised["where"]
         error["details"] = {**error["details"], "traceback": raised["traceback"]}

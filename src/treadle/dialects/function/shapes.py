@@ -50,6 +50,32 @@ def typed(value: Value, annotation: Any) -> Any:
         ) from error
 
 
+class State(dict[str, Any]):
+    """`ctx.state`. What cannot be stored is refused where it is put in, at the author's line."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"ctx.state has names for keys, not {name!r}")
+        try:
+            plain(value)
+        except ValueRefused as error:
+            raise TypeError(f"ctx.state[{name!r}]: {error.message}") from None
+        super().__setitem__(name, value)
+
+    def update(self, *given: Any, **more: Any) -> None:
+        for name, value in dict(*given, **more).items():
+            self[name] = value
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def __ior__(self, other: Any) -> State:  # type: ignore[override,misc] # as narrow as a dict is wide
+        self.update(other)
+        return self
+
+
 def problem_of(annotation: Any) -> str | None:
     """Why a type cannot be stored; None if it can."""
     if annotation in (EMPTY, Any, object, None):

@@ -227,6 +227,7 @@ def failure_of(step: str, result: Settled, attempts: int) -> StepFailed:
         type=details.get("exception"),
         attempts=attempts,
         details=details,
+        record=result.record,
     )
 
 
