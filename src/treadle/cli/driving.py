@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .command import Session
@@ -39,6 +40,12 @@ async def drive(
         settled.cancel()
     document: dict[str, Any] = await run.show()
     return document
+
+
+async def moved_since(engine: TreadleClient, id: str, began: datetime) -> bool:
+    """Whether a run has come on since a moment of this command."""
+    told = [event["at"] async for event in (await engine.run(id)).events(follow=False)]
+    return bool(told) and datetime.fromisoformat(told[-1]) >= began
 
 
 async def last_event(engine: TreadleClient, id: str) -> int:

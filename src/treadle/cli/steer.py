@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.kernel.errors import RunFailed
+from treadle.kernel.errors import RunFailed, TreadleError
 
 from . import completing, inputs
 from .bulk import Bulk, Chosen, each
 from .command import STEER, App, Commands, Session
-from .driving import drive, last_event
+from .driving import drive, last_event, moved_since
 from .loading import one
 from .output import Usage, worst
 from .plain_help import NUMBER_MAX
@@ -267,11 +268,19 @@ async def retry(
     if value is not None and not skip:
         raise Usage("--value is the result to skip with; add --skip")
 
+    began = datetime.now(UTC)
+
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         run = await engine.run(id)
         before = await last_event(engine, id)
         other = one(engine, definition) if definition is not None else None
-        await engine.retry(id, by=choice.user, definition=other, **how)
+        try:
+            await engine.retry(id, by=choice.user, definition=other, **how)
+        except TreadleError as error:
+            # Code that was brought along takes a stalled run up by itself, perhaps before we ask.
+            taken_up = error.code in ("NOT_STALLED", "RUN_ENDED") and not how and other is None
+            if not taken_up or not await moved_since(engine, id, began):
+                raise
         return await then(cli, engine, run, choice, after=before)
 
     async with cli.acts(app, creates=False, help_others=False) as engine:

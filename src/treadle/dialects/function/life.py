@@ -33,7 +33,7 @@ from .errors import Dropped, NotDeterministic
 from .guard import watched
 from .loop import FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
-from .shapes import State, plain
+from .shapes import CheckedState, plain
 from .source import place_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldEvent:
     """An event, and its size where it may be large."""
 
     event: dict[str, Any]
@@ -129,7 +129,7 @@ class Made:
     awaits: list[list[Value]] = field(default_factory=list)
     intents: list[Intent] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
-    events: list[Told] = field(default_factory=list)
+    events: list[ToldEvent] = field(default_factory=list)
     patches: dict[str, bool] = field(default_factory=dict)
 
 
@@ -154,7 +154,7 @@ class Life:
         self.now_ns: int = self.started_ns
         # The record that is being decided, or repeated.
         self.record: int = state["began"]
-        self.data = State({name: plain(self.loaded(part)) for name, part in state["first"].items()})
+        self.data = CheckedState({name: plain(self.loaded(part)) for name, part in state["first"].items()})
         self.count = 0
         self.open: dict[int, Await] = {}
         self.queue: deque[Await] = deque()
@@ -249,7 +249,7 @@ class Life:
         return self.outcome is not None and not self.made.events
 
     def tell(self, event: dict[str, Any], *, bytes: int = 0) -> None:
-        self.made.events.append(Told(event, bytes))
+        self.made.events.append(ToldEvent(event, bytes))
 
     def _open(self, wait: Await) -> None:
         wait.opened = True

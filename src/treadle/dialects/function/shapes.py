@@ -50,7 +50,7 @@ def typed(value: Value, annotation: Any) -> Any:
         ) from error
 
 
-class State(dict[str, Any]):
+class CheckedState(dict[str, Any]):
     """`ctx.state`. What cannot be stored is refused where it is put in, at the author's line."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -71,7 +71,7 @@ class State(dict[str, Any]):
             self[name] = default
         return self[name]
 
-    def __ior__(self, other: Any) -> State:  # type: ignore[override,misc] # as narrow as a dict is wide
+    def __ior__(self, other: Any) -> CheckedState:  # type: ignore[override,misc] # as narrow as a dict is wide
         self.update(other)
         return self
 
