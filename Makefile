@@ -8,7 +8,7 @@ WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all replay-deps check sim kills programs chaos bench web browser serve fmt clean
+.PHONY: help demo test test-all replay-deps check sim kills programs api chaos bench web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -19,6 +19,7 @@ help:
 	@echo "make sim    1,000 seeds of the fault simulator, with one core and with three"
 	@echo "make kills  200 kills of owners and guests on one store"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
+	@echo "make api    the HTTP API asked at length by Schemathesis, out of its own description (API_EXAMPLES=200)"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
@@ -58,6 +59,10 @@ kills: $(READY)
 
 programs: $(READY)
 	@TREADLE_PROGRAMS=1000 $(BIN)/python -m pytest -q tests/dialects/functions/test_programs.py
+
+API_EXAMPLES ?= 200
+api: $(READY)
+	@TREADLE_API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest -q tests/server/test_openapi.py
 
 # For as long as one likes: make chaos CHAOS_S=3600 CHAOS_SEED=7
 CHAOS_S ?= 60

@@ -409,5 +409,12 @@ class Core:
         if alone:
             self._trouble.expelling = True
             self._isolation.expel(culprit, refused, read)
-            self._commit()
+            try:
+                self._commit()
+            except ValueRefused:
+                # Not even who asked, or for what, can be written down: who asks is told, and that is all.
+                self.staging.staged.release()
+                self._publication.withdraw(refused, told=False)
+                self._isolation.dismiss(culprit, refused, read)
+                self._commit()
             self._trouble.expelling = False

@@ -79,10 +79,29 @@ class Isolation:
         elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
             self._answers.tell(culprit.ack, None, error)
 
+    def dismiss(
+        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+    ) -> None:
+        """Stages the refusal of a command whose own names cannot be written: its caller is told, its message is
+        done with, and nothing names it."""
+        if isinstance(culprit, Item):
+            if not self._is_refusable(culprit):
+                raise error
+            self._staging.staged.taken.append(culprit)
+        inbox = None if isinstance(culprit, Write | FrameSent | CheckpointSaved | None) else culprit.inbox
+        for key in dict.fromkeys([*read, *([] if inbox is None else [inbox])]):
+            self._answers.dispose(key, None, error)
+        if culprit is not None and not isinstance(culprit, FrameSent) and culprit.ack is not None:
+            self._answers.tell(culprit.ack, None, error)
+
+    @staticmethod
+    def _is_refusable(item: Item) -> bool:
+        asked = item.ack is not None or item.create is not None or (item.inbox or "").startswith(GUEST)
+        return asked or isinstance(item.event, REFUSABLE)
+
     def _expel_event(self, item: Item, error: TreadleError) -> None:
         self._staging.staged.taken.append(item)
-        asked = item.ack is not None or item.create is not None or (item.inbox or "").startswith(GUEST)
-        if asked or isinstance(item.event, REFUSABLE):
+        if self._is_refusable(item):
             self._answers.refuse(item, error)
         else:
             self._undecided.quarantine(item, error)

@@ -38,6 +38,8 @@ from .ports import Item, NewRun
 
 # Values keep to their levels where they are handed in; a message stands around one.
 _LEVELS_MAX: Final = VALUE_DEPTH_MAX + 16
+# Not every database has room for it.
+_NUL: Final = "a name with a character of no width (NUL), which no store keeps"
 # How names begin that only the engine itself acts under.
 OWN_NAMES: Final = "treadle:"
 # What another process may tell a run; the rest is between a run and its own engine.
@@ -67,13 +69,17 @@ def unusable(command: Item | Operate) -> TreadleError | None:
     the likely case comes first."""
     if type(command) is Operate:
         fits = type(command.home) is str and type(command.name) is str and type(command.body) is dict
-        return None if fits else ValueRefused("an operation is a name and a body, at home at a run")
+        if not fits:
+            return ValueRefused("an operation is a name and a body, at home at a run")
+        return ValueRefused(_NUL) if "\0" in command.home else None
     assert isinstance(command, Item)
     item = command
     if type(item.run) is not str:
         return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")
     if item.expected_version is not None and type(item.expected_version) is not int:
         return ValueRefused("the expected version is a whole number")
+    if "\0" in item.run:
+        return ValueRefused(_NUL)
     if len(item.run) <= RUN_ID_CHARS_MAX and item.run.isascii() and item.submission is None:
         return None if item.run or item.event is None else ValueRefused("a run's id is empty")
     if len(item.run) > RUN_ID_CHARS_MAX:
@@ -81,6 +87,8 @@ def unusable(command: Item | Operate) -> TreadleError | None:
     names = [item.run, *(item.submission or ())]
     if not all(isinstance(name, str) for name in names):
         return ValueRefused("the key of a submission is text")
+    if any("\0" in name for name in names):
+        return ValueRefused(_NUL)
     try:
         encode(names)
     except ValueRefused as error:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.engine import Engine
 
-from . import console, problems
+from . import console, openapi, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
@@ -101,8 +101,9 @@ def create_app(
     app.state.blob_max = blob_max
     for prefix, routes in PARTS:
         app.include_router(routes, prefix=prefix)
-    problems.install(app)
-    console.install(app)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it
+    problems.install(app, _methods_at)
+    console.install(app, _methods_at)
     app.add_middleware(SafeHeaders)
     if access is not None and access.origins:
         # Told by a bearer token, never by a cookie: so no credentials, and nobody but who was named.
@@ -114,6 +115,25 @@ def create_app(
         )
     app.add_middleware(RawPaths)
     return app
+
+
+def _methods_at(path: str) -> list[str]:
+    """The methods that an address of the API takes."""
+    found = {
+        method
+        for prefix, routes in PARTS
+        if path.startswith(prefix)
+        for route in routes.routes
+        if isinstance(route, Route) and route.path_regex.match(path.removeprefix(prefix))
+        for method in route.methods or ()
+    }
+    return sorted(found)
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        app.openapi_schema = openapi.describe(app, PARTS)
+    return app.openapi_schema
 
 
 class SafeHeaders:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+# What every reader of JSON can count to; no store comes near it.
+NUMBER_MAX: Final = 2**53 - 1
+Version = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 
 
 class Body(BaseModel):
@@ -41,7 +45,7 @@ class Signal(Body):
     name: str = Field(min_length=1)
     data: Any = None
     key: str | None = None
-    expected_version: int | None = None
+    expected_version: Version | None = None
 
 
 class SignalReference(Body):
@@ -74,7 +78,7 @@ class Patch(Body):
 
 
 class Fork(Body):
-    at: int | None = Field(default=None, ge=1)
+    at: int | None = Field(default=None, ge=1, le=NUMBER_MAX)
     id: str | None = Field(default=None, min_length=1, max_length=200)
     definition: str | None = None
 
@@ -93,7 +97,7 @@ class Comment(Body):
 
 class Complete(Body):
     data: Any = None
-    expected_version: int | None = None
+    expected_version: Version | None = None
 
 
 class Nothing(Body):
@@ -145,7 +149,7 @@ Pools = list[Annotated[str, Field(pattern="^[a-z0-9_-]{1,64}$")]]
 
 class Register(OfWorker):
     pools: Pools | None = None
-    concurrency: int | None = Field(default=None, ge=1)
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     tools: Names | None = None
     apps: Names | None = None
     version: str | None = None
@@ -158,7 +162,7 @@ class Take(OfWorker):
     pools: Pools | None = None
     limit: int = Field(default=1, ge=0, le=1000)
     wait: float = Field(default=0, ge=0, strict=False)
-    concurrency: int | None = Field(default=None, ge=1)
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     tools: Names | None = None
     apps: Names | None = None
     version: str | None = None
@@ -213,5 +217,5 @@ class NewSecret(Body):
 
 
 class Apply(Body):
-    proposal: int | None = None
+    proposal: Version | None = None
     wait: bool = False

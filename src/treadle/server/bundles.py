@@ -76,6 +76,10 @@ class Bundles:
                 for problem in error.details.get("problems") or ():
                     problem["file"] = problem["file"] and problem["file"].removeprefix(inside)
                 raise
+            if not found:
+                raise Refused(
+                    "INPUT_INVALID", "none of the files is a definition (.yaml, .yml, .json)", where="files"
+                )
             return [((d.file or "").removeprefix(inside), replace(d, file=None)) for d in found]
 
 

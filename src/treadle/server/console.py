@@ -6,6 +6,7 @@ shows it asks of the API.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from .access import EVERYBODY
-from .problems import Refused
+from .problems import Refused, wrong_method
 
 FOLDER: Final = Path(__file__).with_name("console")
 _MISSING: Final = """<!doctype html><html lang="en"><title>Treadle</title><body>
@@ -21,12 +22,14 @@ _MISSING: Final = """<!doctype html><html lang="en"><title>Treadle</title><body>
 The API is at <a href="/api/v1/openapi.json">/api/v1</a>.</p></body></html>"""
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
     """Everything that is no route of the API: a file of the console, or its page, which then shows the address."""
 
     async def shown(request: Request) -> Response:
         await app.state.access.judge(request, EVERYBODY)
         name: str = request.path_params["name"]
+        if taken := methods_at(f"/{name}"):
+            return wrong_method(taken)
         if name.startswith("api/"):
             raise Refused("ROUTE_NOT_FOUND", "there is nothing at this address; see /api/v1/openapi.json")
         file = FOLDER / name

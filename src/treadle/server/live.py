@@ -23,6 +23,7 @@ from treadle.store.protocol import RunRow
 
 from .problems import Refused
 
+MEDIA_TYPE: Final = "text/event-stream"
 STREAMS_MAX: Final = 2000
 BEHIND_S: Final = 30
 _COMMENT_S: Final = 15
@@ -30,7 +31,7 @@ _CHANGES_S: Final = 0.25
 
 
 def wants_stream(request: Request) -> bool:
-    return "text/event-stream" in request.headers.get("accept", "")
+    return MEDIA_TYPE in request.headers.get("accept", "")
 
 
 def stream(request: Request, source: AsyncIterator[str]) -> Response:
@@ -64,7 +65,7 @@ def stream(request: Request, source: AsyncIterator[str]) -> Response:
                 waiting.cancel()
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(frames(), media_type=MEDIA_TYPE, headers=headers)
 
 
 def frame(event: str, data: object, id: object = None) -> str:

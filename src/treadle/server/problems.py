@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -60,7 +61,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "ISSUER_UNAVAILABLE": 503,
     "STORE_FULL": 507,
 }
-_TITLES: Final = {
+TITLES: Final = {
     400: "Bad request",
     401: "Unauthenticated",
     403: "Forbidden",
@@ -73,6 +74,7 @@ _TITLES: Final = {
     422: "Cannot be processed",
     426: "Upgrade required",
     429: "Too many requests",
+    500: "Internal error",
     503: "Unavailable",
     507: "No room left",
 }
@@ -105,7 +107,7 @@ def problem(error: TreadleError) -> Response:
         return failure(error)
     document: dict[str, Any] = {
         "type": f"/docs/errors/{error.code}",
-        "title": _TITLES.get(status, "Error"),
+        "title": TITLES.get(status, "Error"),
         "status": status,
         "detail": error.message,
         "class": error.cls,
@@ -131,7 +133,7 @@ def failure(error: BaseException) -> Response:
     log.error("request failed, id %s", id, exc_info=error)
     document = {
         "type": "/docs/errors/INTERNAL",
-        "title": "Internal error",
+        "title": TITLES[500],
         "status": 500,
         "detail": f"the server failed; its log has the reason under the id {id}",
         "class": "internal",
@@ -142,7 +144,14 @@ def failure(error: BaseException) -> Response:
     return Response(to_json(document), 500, None, MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
+def wrong_method(taken: Sequence[str]) -> Response:
+    """An address is there, but takes other methods."""
+    answer = problem(Refused("METHOD", f"this address takes {', '.join(taken)}"))
+    answer.headers["Allow"] = ", ".join(taken)
+    return answer
+
+
+def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
     async def ours(_: Request, error: Exception) -> Response:
         assert isinstance(error, TreadleError)
         return problem(error)
@@ -155,10 +164,10 @@ def install(app: FastAPI) -> None:
         text = f"{where}: there is no such field" if unknown else f"{where or 'body'}: {first['msg']}"
         return problem(Refused("INPUT_INVALID", text, where=where or None))
 
-    async def missing(_: Request, error: Exception) -> Response:
+    async def missing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            return problem(Refused("METHOD", "this address does not take that method"))
+        if taken := methods_at(request.scope["path"]):
+            return wrong_method(taken)
         return problem(Refused("ROUTE_NOT_FOUND", "there is nothing at this address; see /docs"))
 
     async def broken(_: Request, error: Exception) -> Response:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.host.acting import Origin, acting
@@ -37,6 +38,8 @@ Within = Callable[[Request], Awaitable[None]]
 BODY_MAX: Final = 16 * 1024 * 1024
 # A large body may take longer, as long as it comes this quickly.
 _SLOWEST_BYTES_S: Final = 1024 * 1024
+# Says in OpenAPI that a query may have any name.
+_ANY_QUERY: Final = "x-any-query"
 # Roles of two kinds, as OpenAPI spells them.
 _ALSO: Final = {BLOBS: (VIEWER, WORKER), INBOX: (VIEWER, TASK)}
 
@@ -56,10 +59,8 @@ class Segment(Convertor[str]):
 register_url_convertor("segment", Segment())
 
 
-class Document(Response):
+class Document(JSONResponse):
     """A JSON answer; whatever our values hold has a form."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return to_json(content).encode()
@@ -90,6 +91,21 @@ def _is_text(path: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the description of the API says of a route, beside what its function's signature says."""
+
+    # A body that the route reads by itself: its shape, or its media type.
+    takes: type[BaseModel] | str | None = None
+    # Other forms of the answer than JSON, and whether JSON is one.
+    media: tuple[str, ...] = ()
+    json: bool = True
+    # Refusals that other routes like it do not have.
+    refuses: tuple[int, ...] = ()
+    # Whether a query may say anything.
+    any_query: bool = False
+
+
 class Route(APIRoute):
     """A route that names the role it needs; one that does not cannot be made."""
 
@@ -101,6 +117,10 @@ class Route(APIRoute):
         spelled = (extra["x-role"], extra.get("x-also"))
         return next((role for role, also in _ALSO.items() if also == spelled), extra["x-role"])
 
+    @property
+    def query_names(self) -> frozenset[str]:
+        return frozenset(field.alias for field in self.dependant.query_params)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         role = self.role
@@ -109,12 +129,21 @@ class Route(APIRoute):
             request.state.route = self.path_format
             actor = await request.app.state.access.judge(request, role)
             request.state.actor = actor
+            self._check_query(request)
             if self.body_field is not None:
                 await _read(request)
             with acting(_origin(request, actor)):
                 return await handle(request)
 
         return judged
+
+    def _check_query(self, request: Request) -> None:
+        """A name that means nothing here is a mistake, and would change nothing without a word."""
+        if (self.openapi_extra or {}).get(_ANY_QUERY):
+            return
+        for name in request.query_params:
+            if name not in self.query_names:
+                raise Refused("INPUT_INVALID", f"{name}: there is no such parameter", where=name)
 
 
 def _origin(request: Request, actor: Actor) -> Origin:
@@ -196,13 +225,32 @@ class Routes(APIRouter):
 
     def __init__(self) -> None:
         super().__init__(route_class=Route, default_response_class=Document)
+        # By method and path.
+        self.told: dict[tuple[str, str], Told] = {}
 
     def answers(
-        self, method: str, path: str, role: str, *, within: Within | None = None, status: int = 200
+        self,
+        method: str,
+        path: str,
+        role: str,
+        *,
+        within: Within | None = None,
+        status: int = 200,
+        gives: Any = Any,
+        also: Sequence[int] = (),
+        told: Told | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Adds a route. What its function returns is the document, unless it makes an answer of its own.
+        """Adds a route. What its function returns is the document, of the shape that it `gives`, under its `status`
+        (some answer the same under others `also`), unless it makes an answer of its own.
         A token that is limited to some workflows is refused where nothing says how that limits the route."""
-        also = _ALSO.get(role)
+        other = _ALSO.get(role)
+        extra: dict[str, Any] = (
+            {"x-role": role} if other is None else {"x-role": other[0], "x-also": other[1]}
+        )
+        told = told or Told()
+        if told.any_query:
+            extra[_ANY_QUERY] = True
+        self.told[method, path] = told
 
         def add(handler: Handler) -> Handler:
             @functools.wraps(handler)
@@ -217,8 +265,9 @@ class Routes(APIRouter):
                 answered,
                 methods=[method],
                 status_code=status,
-                openapi_extra={"x-role": role} if also is None else {"x-role": also[0], "x-also": also[1]},
-                response_model=None,
+                openapi_extra=extra,
+                response_model=gives,
+                responses={other: {"model": gives} for other in also},
             )
             return handler
 

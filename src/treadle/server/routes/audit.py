@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 
 from treadle.access import trail
+from treadle.server import shapes
 from treadle.server.access import ADMIN
 from treadle.server.paging import cursor, position
 from treadle.server.routing import Routes
@@ -17,7 +18,7 @@ from .runs import Limit, engine_of
 routes = Routes()
 
 
-@routes.answers("GET", "/audit", ADMIN)
+@routes.answers("GET", "/audit", ADMIN, gives=shapes.Page[shapes.AuditRow])
 async def listed(
     request: Request,
     user: str | None = None,

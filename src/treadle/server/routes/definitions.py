@@ -11,18 +11,20 @@ from starlette.responses import Response
 from treadle.kernel.errors import UnknownWorkflow
 from treadle.kernel.values import encode
 from treadle.lang.definition import Definition
-from treadle.server import bodies, scope
+from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.routing import Document, Routes, Told, actor_of
 
-from .runs import Limit, engine_of, picture
+from .runs import PICTURE, Limit, engine_of, picture
 
 routes = Routes()
 
 
-@routes.answers("POST", "/definitions", ADMIN, status=201)
+@routes.answers(
+    "POST", "/definitions", ADMIN, status=201, gives=shapes.Deployed | shapes.Checked, also=(200,)
+)
 async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = False) -> Response:
     """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy."""
     bundles = request.app.state.bundles
@@ -37,7 +39,9 @@ async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = Fal
     return Document({"items": rows}, 201 if new else 200)
 
 
-@routes.answers("GET", "/definitions", VIEWER, within=scope.by_itself)
+@routes.answers(
+    "GET", "/definitions", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.DefinitionRow]
+)
 async def listed(
     request: Request, limit: Limit = 100, cursor_: Annotated[str | None, Query(alias="cursor")] = None
 ) -> Any:
@@ -48,7 +52,14 @@ async def listed(
     return {"items": rows[begin : begin + limit], "next": more}
 
 
-@routes.answers("GET", "/definitions/{name}", BLOBS, within=scope.definition)
+@routes.answers(
+    "GET",
+    "/definitions/{name}",
+    BLOBS,
+    within=scope.definition,
+    gives=shapes.DefinitionBody,
+    told=Told(media=("application/cbor",)),
+)
 async def shown(request: Request, name: str) -> Any:
     """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest. Workers take it as CBOR."""
     row = await _found(request, name)
@@ -66,14 +77,22 @@ async def shown(request: Request, name: str) -> Any:
     }
 
 
-@routes.answers("GET", "/definitions/{name}/graph", VIEWER, within=scope.definition)
+@routes.answers(
+    "GET", "/definitions/{name}/graph", VIEWER, within=scope.definition, gives=shapes.Graph, told=PICTURE
+)
 async def graph(request: Request, name: str, format: str = "json") -> Response:
     """The picture of a definition."""
     await _found(request, name)
     return picture(await engine_of(request).graph(name), format)
 
 
-@routes.answers("GET", "/definitions/{name}/export", VIEWER, within=scope.definition)
+@routes.answers(
+    "GET",
+    "/definitions/{name}/export",
+    VIEWER,
+    within=scope.definition,
+    told=Told(media=("text/plain",), json=False),
+)
 async def export(request: Request, name: str, format: str = "yaml", canonical: bool = False) -> Response:
     """A definition as text again."""
     engine = engine_of(request)

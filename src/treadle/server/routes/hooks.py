@@ -16,10 +16,10 @@ from treadle.host.acting import Origin, acting
 from treadle.kernel.errors import SecretMissing
 from treadle.kernel.values import Value
 from treadle.lang.json_text import NotJson, from_json
-from treadle.server import bodies
+from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN, EVERYBODY
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, read_bytes
+from treadle.server.routing import Document, Routes, Told, read_bytes
 
 from .runs import checked_id, engine_of
 
@@ -28,32 +28,39 @@ routes = Routes()
 HOOK_BODY_MAX: Final = 1024 * 1024
 
 
-@routes.answers("GET", "/hooks", ADMIN)
+@routes.answers("GET", "/hooks", ADMIN, gives=shapes.Page[shapes.HookRow])
 async def listed(request: Request) -> Any:
     """The hooks; their secrets by name."""
     return {"items": await hooks.listed(engine_of(request)), "next": None}
 
 
-@routes.answers("GET", "/hooks/{name}", ADMIN)
+@routes.answers("GET", "/hooks/{name}", ADMIN, gives=shapes.HookRow)
 async def shown(request: Request, name: str) -> Any:
     """One hook."""
     return hooks.shown(name, await engine_of(request).read(lambda reads: hooks.row_of(reads, name)))
 
 
-@routes.answers("PUT", "/hooks/{name}", ADMIN)
+@routes.answers("PUT", "/hooks/{name}", ADMIN, gives=shapes.HookRow)
 async def put(request: Request, name: str, body: bodies.NewHook) -> Any:
     """Makes a hook, or changes it."""
     return await hooks.put(engine_of(request), name, body.model_dump(exclude_none=True))
 
 
-@routes.answers("DELETE", "/hooks/{name}", ADMIN)
+@routes.answers("DELETE", "/hooks/{name}", ADMIN, gives=shapes.Removed)
 async def remove(request: Request, name: str) -> Any:
     """Removes a hook."""
     await hooks.remove(engine_of(request), name)
     return {"name": name, "removed": True}
 
 
-@routes.answers("POST", "/hooks/{name}", EVERYBODY, status=202)
+@routes.answers(
+    "POST",
+    "/hooks/{name}",
+    EVERYBODY,
+    status=202,
+    gives=shapes.Runs,
+    told=Told(takes="application/json", any_query=True, refuses=(401,)),
+)
 async def called(request: Request, name: str) -> Response:
     """A signed request from outside; the same one again is answered alike and does nothing new."""
     engine = engine_of(request)

@@ -8,7 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from treadle.kernel.errors import TreadleError
-from treadle.server import bodies, scope
+from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.problems import Refused
 from treadle.server.routing import Document, Routes, actor_of
@@ -19,13 +19,13 @@ routes = Routes()
 health = Routes()
 
 
-@health.answers("GET", "/healthz", EVERYBODY)
+@health.answers("GET", "/healthz", EVERYBODY, gives=shapes.Live)
 async def live(request: Request) -> Any:
     """The process answers."""
     return {"live": True}
 
 
-@health.answers("GET", "/readyz", EVERYBODY)
+@health.answers("GET", "/readyz", EVERYBODY, gives=shapes.Ready, also=(503,))
 async def ready(request: Request) -> Response:
     """Whether requests can be served, and what is missing where they cannot."""
     state = request.app.state
@@ -46,7 +46,7 @@ async def ready(request: Request) -> Response:
     return Document(found, 200 if found["ready"] else 503)
 
 
-@routes.answers("GET", "/stats", VIEWER)
+@routes.answers("GET", "/stats", VIEWER, gives=shapes.Stats)
 async def stats(request: Request) -> Any:
     """Runs by status."""
     counts = await engine_of(request).read(lambda reads: reads.run_count())
@@ -59,13 +59,13 @@ async def stats(request: Request) -> Any:
     }
 
 
-@routes.answers("GET", "/servers", VIEWER)
+@routes.answers("GET", "/servers", VIEWER, gives=shapes.Page[shapes.ServerRow])
 async def servers(request: Request) -> Any:
     """The members of this store that serve."""
     return {"items": [request.app.state.member.row()], "next": None}
 
 
-@routes.answers("POST", "/events", OPERATOR, status=202)
+@routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.Runs)
 async def publish(request: Request, body: bodies.Publish) -> Any:
     """Publishes a domain event to the cells that take it."""
     runs = await engine_of(request).publish(
@@ -74,13 +74,13 @@ async def publish(request: Request, body: bodies.Publish) -> Any:
     return {"runs": list(runs)}
 
 
-@routes.answers("GET", "/cells/{workflow}", VIEWER, within=scope.workflow)
+@routes.answers("GET", "/cells/{workflow}", VIEWER, within=scope.workflow, gives=shapes.Page[shapes.Cell])
 async def cells(request: Request, workflow: str) -> Any:
     """The cells of a reactive workflow."""
     return {"items": await engine_of(request).cells(workflow), "next": None}
 
 
-@routes.answers("GET", "/cells/{workflow}/{key}", VIEWER, within=scope.workflow)
+@routes.answers("GET", "/cells/{workflow}/{key}", VIEWER, within=scope.workflow, gives=shapes.RunDocument)
 async def cell(request: Request, workflow: str, key: str) -> Any:
     """The run behind a key."""
     run = await engine_of(request).cell(workflow, key)
@@ -89,13 +89,13 @@ async def cell(request: Request, workflow: str, key: str) -> Any:
     return await run.show()
 
 
-@routes.answers("GET", "/doctor", VIEWER)
+@routes.answers("GET", "/doctor", VIEWER, gives=dict[str, Any])
 async def doctor(request: Request) -> Any:
     """The health of the store and of the engine on it."""
     return await engine_of(request).doctor()
 
 
-@routes.answers("POST", "/gc", ADMIN)
+@routes.answers("POST", "/gc", ADMIN, gives=dict[str, Any])
 async def collect(request: Request, body: bodies.Collect | None = None) -> Any:
     """Removes ended runs past their retention date."""
     return await engine_of(request).gc(dry_run=body.dry_run if body else False, by=actor_of(request).user)

@@ -15,17 +15,19 @@ from treadle.kernel.model import Status
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
 from treadle.runtime import document
-from treadle.server import bodies, live, scope
+from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.routing import Document, Routes, Told, actor_of
 from treadle.server.times import instant_ns
 
 routes = Routes()
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Seq = Annotated[int | None, Query(ge=1)]
+PICTURE = Told(media=("image/svg+xml", "text/plain"))
+Seq = Annotated[int | None, Query(ge=1, le=bodies.NUMBER_MAX)]
+After = Annotated[int, Query(ge=0, le=bodies.NUMBER_MAX)]
 
 
 def engine_of(request: Request) -> Engine:
@@ -39,7 +41,9 @@ def checked_id(id: str) -> str:
     return id
 
 
-@routes.answers("POST", "/runs", OPERATOR, within=scope.by_itself, status=201)
+@routes.answers(
+    "POST", "/runs", OPERATOR, within=scope.by_itself, status=201, gives=shapes.RunDocument, also=(200,)
+)
 async def start(
     request: Request,
     body: bodies.Start,
@@ -72,7 +76,7 @@ async def start(
     return Document(await run.show(), 200 if run.existing else 201, headers)
 
 
-@routes.answers("GET", "/runs", VIEWER, within=scope.by_itself)
+@routes.answers("GET", "/runs", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.RunRow])
 async def listed(
     request: Request,
     status: Annotated[list[str] | None, Query()] = None,
@@ -125,7 +129,7 @@ def _wanted_state(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-@routes.answers("GET", "/runs/{id}", VIEWER, within=scope.run)
+@routes.answers("GET", "/runs/{id}", VIEWER, within=scope.run, gives=shapes.RunDocument)
 async def shown(request: Request, id: str, engine: bool = False, at: Seq = None) -> Any:
     """The run document, now or as it was after a record."""
     return await (await engine_of(request).run(id)).show(engine=engine, at=at)
@@ -137,21 +141,19 @@ async def state(request: Request, id: str, at: Seq = None) -> Any:
     return await (await engine_of(request).run(id)).state(at)
 
 
-@routes.answers("GET", "/runs/{id}/journal", VIEWER, within=scope.run)
-async def journal(
-    request: Request, id: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 1000
-) -> Any:
+@routes.answers("GET", "/runs/{id}/journal", VIEWER, within=scope.run, gives=list[dict[str, Any]])
+async def journal(request: Request, id: str, after: After = 0, limit: Limit = 1000) -> Any:
     """The records of a run, in order."""
     return await (await engine_of(request).run(id)).journal(after=after, limit=limit)
 
 
-@routes.answers("GET", "/runs/{id}/trace", VIEWER, within=scope.run)
+@routes.answers("GET", "/runs/{id}/trace", VIEWER, within=scope.run, gives=dict[str, Any])
 async def trace(request: Request, id: str) -> Any:
     """The way a run took."""
     return await (await engine_of(request).run(id)).trace()
 
 
-@routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run)
+@routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run, gives=shapes.Graph, told=PICTURE)
 async def graph(request: Request, id: str, format: str = "json", at: Seq = None) -> Response:
     """The picture of a run with its states, now or as they were after a record."""
     engine = engine_of(request)
@@ -159,7 +161,7 @@ async def graph(request: Request, id: str, format: str = "json", at: Seq = None)
     return picture(await engine.graph(id, at=at), format)
 
 
-@routes.answers("GET", "/runs/{id}/transcript", VIEWER, within=scope.run)
+@routes.answers("GET", "/runs/{id}/transcript", VIEWER, within=scope.run, gives=list[dict[str, Any]])
 async def transcript(request: Request, id: str, node: str | None = None) -> Any:
     """What an agent run asked its models, tools and people, and what they answered."""
     return await engine_of(request).transcript(id, node=node)
@@ -174,13 +176,20 @@ def picture(graph: Graph, format: str) -> Response:
     return Response(render(graph, format), media_type=media)
 
 
-@routes.answers("GET", "/runs/{id}/events", VIEWER, within=scope.run)
+@routes.answers(
+    "GET",
+    "/runs/{id}/events",
+    VIEWER,
+    within=scope.run,
+    gives=shapes.EventPage,
+    told=Told(media=(live.MEDIA_TYPE,)),
+)
 async def events(
     request: Request,
     id: str,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: After = 0,
     limit: Limit = 1000,
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=bodies.NUMBER_MAX)] = None,
 ) -> Any:
     """Events of a run: a page, or with `Accept: text/event-stream` all of them, live, until it ends."""
     run = await engine_of(request).run(id)
@@ -194,7 +203,7 @@ async def events(
     return {"items": found[:limit], "next": found[limit - 1]["seq"] if len(found) > limit else None}
 
 
-@routes.answers("POST", "/runs/{id}/wait", VIEWER, within=scope.run)
+@routes.answers("POST", "/runs/{id}/wait", VIEWER, within=scope.run, gives=shapes.RunDocument)
 async def wait(
     request: Request, id: str, timeout: Annotated[float, Query(ge=0, le=300)] = 30, until: str | None = None
 ) -> Any:
@@ -207,7 +216,7 @@ async def wait(
     return Document(document, headers={"X-Treadle-Settled": "true" if settled else "false"})
 
 
-@routes.answers("POST", "/runs/{id}/signal", OPERATOR, within=scope.run)
+@routes.answers("POST", "/runs/{id}/signal", OPERATOR, within=scope.run, gives=shapes.RunDocument)
 async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
     """Wakes whoever awaits the signal; kept until somebody does."""
     engine = engine_of(request)
@@ -222,7 +231,7 @@ async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
     return await _after(engine, id, answer)
 
 
-@routes.answers("POST", "/runs/{id}/cancel", OPERATOR, within=scope.run)
+@routes.answers("POST", "/runs/{id}/cancel", OPERATOR, within=scope.run, gives=shapes.RunDocument)
 async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -> Any:
     """Cancels a run and its children; one that has ended stays as it is."""
     engine = engine_of(request)
@@ -230,7 +239,7 @@ async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -
     return await _after(engine, id, answer)
 
 
-@routes.answers("POST", "/runs/{id}/retry", OPERATOR, within=scope.run)
+@routes.answers("POST", "/runs/{id}/retry", OPERATOR, within=scope.run, gives=shapes.RunDocument)
 async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> Any:
     """Moves a stalled or failed run on."""
     engine = engine_of(request)
@@ -253,14 +262,14 @@ async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> 
     return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 
-@routes.answers("POST", "/runs/{id}/patch", OPERATOR, within=scope.run)
+@routes.answers("POST", "/runs/{id}/patch", OPERATOR, within=scope.run, gives=shapes.RunDocument)
 async def patch(request: Request, id: str, body: bodies.Patch) -> Any:
     """Changes a run's data from outside."""
     engine = engine_of(request)
     return await _after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
 
 
-@routes.answers("POST", "/runs/{id}/fork", OPERATOR, within=scope.run, status=201)
+@routes.answers("POST", "/runs/{id}/fork", OPERATOR, within=scope.run, status=201, gives=shapes.RunDocument)
 async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Response:
     """A new run that goes on from a run's state at a record."""
     asked = body or bodies.Fork()
@@ -274,19 +283,21 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
     return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
-@routes.answers("POST", "/runs/{id}/replay", VIEWER, within=scope.run)
+@routes.answers("POST", "/runs/{id}/replay", VIEWER, within=scope.run, gives=shapes.Replayed)
 async def replay(request: Request, id: str, body: bodies.Replay | None = None) -> Any:
     """Decides the whole journal again; equal, or the first difference."""
     return await engine_of(request).replay(id, against=body.against if body else None)
 
 
-@routes.answers("POST", "/signals", OPERATOR)
+@routes.answers("POST", "/signals", OPERATOR, gives=shapes.Runs)
 async def signal_reference(request: Request, body: bodies.SignalReference) -> Any:
     """Signals every run with a business reference that waits for it."""
     return {"runs": list(await engine_of(request).signal_reference(body.reference, body.name, body.data))}
 
 
-@routes.answers("GET", "/diff", VIEWER, within=scope.by_itself)
+@routes.answers(
+    "GET", "/diff", VIEWER, within=scope.by_itself, gives=dict[str, Any], told=Told(refuses=(404,))
+)
 async def diff(request: Request, a: str, b: str) -> Any:
     """Two runs compared."""
     engine = engine_of(request)
@@ -295,7 +306,9 @@ async def diff(request: Request, a: str, b: str) -> Any:
     return await (await engine.run(a)).diff(await engine.run(b))
 
 
-@routes.answers("GET", "/events/stream", VIEWER, within=scope.by_itself)
+@routes.answers(
+    "GET", "/events/stream", VIEWER, within=scope.by_itself, told=Told(media=(live.MEDIA_TYPE,), json=False)
+)
 async def changes(
     request: Request,
     workflow: str | None = None,

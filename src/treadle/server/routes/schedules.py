@@ -9,7 +9,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from treadle.runtime.schedules import no_schedule
-from treadle.server import bodies, scope
+from treadle.server import bodies, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.problems import Refused
 from treadle.server.routing import Document, Routes
@@ -27,14 +27,16 @@ async def named(request: Request) -> None:
         raise no_schedule(name)
 
 
-@routes.answers("GET", "/schedules", VIEWER, within=scope.by_itself)
+@routes.answers("GET", "/schedules", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.ScheduleRow])
 async def listed(request: Request) -> Any:
     """Every schedule, by name."""
     rows = await engine_of(request).schedules()
     return {"items": [row for row in rows if scope.sees(request, row["workflow"])], "next": None}
 
 
-@routes.answers("POST", "/schedules", OPERATOR, within=scope.by_itself, status=201)
+@routes.answers(
+    "POST", "/schedules", OPERATOR, within=scope.by_itself, status=201, gives=shapes.ScheduleRow, also=(200,)
+)
 async def added(request: Request, body: bodies.ScheduleNew) -> Response:
     """Adds one. The same again is the same; another under a taken name is refused."""
     await scope.check_start(request, body.workflow)
@@ -45,7 +47,7 @@ async def added(request: Request, body: bodies.ScheduleNew) -> Response:
     )
 
 
-@routes.answers("POST", "/schedules/preview", OPERATOR, within=scope.by_itself)
+@routes.answers("POST", "/schedules/preview", OPERATOR, within=scope.by_itself, gives=shapes.Preview)
 async def previewed(request: Request, body: bodies.SchedulePreview) -> Any:
     """The next ticks of a schedule that need not be there."""
     fields = {**body.model_dump(exclude_unset=True), "name": "preview", "workflow": "preview"}
@@ -53,13 +55,13 @@ async def previewed(request: Request, body: bodies.SchedulePreview) -> Any:
     return {"next": await engine_of(request).schedule_preview(fields, count)}
 
 
-@routes.answers("GET", "/schedules/{name}", VIEWER, within=named)
+@routes.answers("GET", "/schedules/{name}", VIEWER, within=named, gives=shapes.ScheduleRow)
 async def shown(request: Request, name: str) -> Any:
     """One schedule: its next five ticks, and what became of the last."""
     return await engine_of(request).schedule(name)
 
 
-@routes.answers("PATCH", "/schedules/{name}", OPERATOR, within=named)
+@routes.answers("PATCH", "/schedules/{name}", OPERATOR, within=named, gives=shapes.ScheduleRow)
 async def changed(request: Request, name: str, body: bodies.ScheduleChange) -> Any:
     """Changes what it says; `paused` stops and resumes it."""
     if body.workflow is not None:
@@ -67,13 +69,15 @@ async def changed(request: Request, name: str, body: bodies.ScheduleChange) -> A
     return await engine_of(request).schedule_change(name, **body.model_dump(exclude_unset=True))
 
 
-@routes.answers("DELETE", "/schedules/{name}", OPERATOR, within=named)
+@routes.answers("DELETE", "/schedules/{name}", OPERATOR, within=named, gives=dict[str, Any])
 async def removed(request: Request, name: str) -> Any:
     """Removes it; its runs go on."""
     return await engine_of(request).schedule_remove(name)
 
 
-@routes.answers("POST", "/schedules/{name}/trigger", OPERATOR, within=named, status=201)
+@routes.answers(
+    "POST", "/schedules/{name}/trigger", OPERATOR, within=named, status=201, gives=shapes.RunDocument
+)
 async def triggered(request: Request, name: str) -> Response:
     """Starts a run now, also when paused, whatever goes on."""
     engine = engine_of(request)
@@ -81,7 +85,7 @@ async def triggered(request: Request, name: str) -> Response:
     return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
-@routes.answers("POST", "/schedules/{name}/backfill", OPERATOR, within=named)
+@routes.answers("POST", "/schedules/{name}/backfill", OPERATOR, within=named, gives=shapes.Runs)
 async def filled(
     request: Request, name: str, since: Annotated[str, Query()], until: str | None = None
 ) -> Any:

@@ -9,7 +9,7 @@ from fastapi import Request
 
 from treadle.kernel.errors import Unsupported
 from treadle.secrets.providers import SecretStore
-from treadle.server import bodies
+from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN
 from treadle.server.problems import Refused
 from treadle.server.routing import Routes
@@ -26,14 +26,14 @@ def _store(request: Request) -> SecretStore:
     return found
 
 
-@routes.answers("GET", "/secrets", ADMIN)
+@routes.answers("GET", "/secrets", ADMIN, gives=shapes.Page[shapes.SecretName])
 async def listed(request: Request) -> Any:
     """The names of the stored secrets."""
     names = await asyncio.to_thread(_store(request).names)
     return {"items": [{"name": name} for name in names], "next": None}
 
 
-@routes.answers("GET", "/secrets/{name}", ADMIN)
+@routes.answers("GET", "/secrets/{name}", ADMIN, gives=shapes.SecretName)
 async def shown(request: Request, name: str) -> Any:
     """Whether there is a secret of this name."""
     if name not in await asyncio.to_thread(_store(request).names):
@@ -41,7 +41,7 @@ async def shown(request: Request, name: str) -> Any:
     return {"name": name}
 
 
-@routes.answers("PUT", "/secrets/{name}", ADMIN)
+@routes.answers("PUT", "/secrets/{name}", ADMIN, gives=shapes.SecretChange)
 async def put(request: Request, name: str, body: bodies.NewSecret) -> Any:
     """Stores a secret, or replaces it."""
     store = _store(request)
@@ -50,7 +50,7 @@ async def put(request: Request, name: str, body: bodies.NewSecret) -> Any:
     return {"name": name, "status": "set"}
 
 
-@routes.answers("DELETE", "/secrets/{name}", ADMIN)
+@routes.answers("DELETE", "/secrets/{name}", ADMIN, gives=shapes.SecretChange)
 async def remove(request: Request, name: str) -> Any:
     """Removes a secret."""
     store = _store(request)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from treadle.access import tokens
 from treadle.lang.duration import instant_text
-from treadle.server import bodies, scope
+from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
 from treadle.server.routing import Document, Routes, actor_of
 
@@ -18,7 +18,7 @@ from .runs import engine_of
 routes = Routes()
 
 
-@routes.answers("GET", "/me", INBOX, within=scope.by_itself)
+@routes.answers("GET", "/me", INBOX, within=scope.by_itself, gives=shapes.Me)
 async def me(request: Request) -> Any:
     """Who asks, and what they may do here."""
     actor = actor_of(request)
@@ -34,13 +34,13 @@ async def me(request: Request) -> Any:
     }
 
 
-@routes.answers("GET", "/tokens", ADMIN)
+@routes.answers("GET", "/tokens", ADMIN, gives=shapes.Page[shapes.TokenRow])
 async def listed(request: Request) -> Any:
     """All tokens, without what proves them."""
     return {"items": await tokens.listed(engine_of(request)), "next": None}
 
 
-@routes.answers("POST", "/tokens", ADMIN, status=201)
+@routes.answers("POST", "/tokens", ADMIN, status=201, gives=shapes.TokenMade)
 async def create(request: Request, body: bodies.NewToken) -> Any:
     """Makes a token; this is the last time it is seen."""
     made = await tokens.create(
@@ -49,7 +49,7 @@ async def create(request: Request, body: bodies.NewToken) -> Any:
     return Document(made, 201, {"Cache-Control": "no-store"})
 
 
-@routes.answers("DELETE", "/tokens/{id}", ADMIN)
+@routes.answers("DELETE", "/tokens/{id}", ADMIN, gives=shapes.TokenRow)
 async def revoke(request: Request, id: str) -> Response:
     """Ends a token, at every server within a second."""
     return Document(await tokens.revoke(engine_of(request), id))

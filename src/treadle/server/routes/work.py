@@ -13,10 +13,10 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime.desk import Desk
-from treadle.server import bodies
+from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, actor_of, read_bytes, told
+from treadle.server.routing import Document, Routes, Told, actor_of, read_bytes, told
 from treadle.server.workers import DEAD_LETTER, Workers, dead_letters
 
 from .runs import engine_of
@@ -37,7 +37,9 @@ def _answer(request: Request, value: Any) -> Response:
     return Document(value)
 
 
-@routes.answers("POST", "/work/register", WORKER)
+@routes.answers(
+    "POST", "/work/register", WORKER, gives=shapes.Registered, told=Told(takes=bodies.Register, media=(CBOR,))
+)
 async def register(request: Request) -> Response:
     """A worker says who it is and what it can do; told how to go on."""
     asked = await told(request, bodies.Register)
@@ -47,7 +49,7 @@ async def register(request: Request) -> Response:
     return _answer(request, {"bus": workers.carrying.told(asked.worker)})
 
 
-@routes.answers("POST", "/work/take", WORKER)
+@routes.answers("POST", "/work/take", WORKER, gives=shapes.Taken, told=Told(takes=bodies.Take, media=(CBOR,)))
 async def take(request: Request) -> Response:
     """Work for a worker; waits for it. Registers the worker."""
     asked = await told(request, bodies.Take)
@@ -76,7 +78,9 @@ async def take(request: Request) -> Response:
     return _answer(request, {"items": items, "revoked": taken.revoked, "bus": {"kind": "http"}})
 
 
-@routes.answers("POST", "/work/renew", WORKER)
+@routes.answers(
+    "POST", "/work/renew", WORKER, gives=shapes.Renewed, told=Told(takes=bodies.Leases, media=(CBOR,))
+)
 async def renew(request: Request) -> Response:
     """Keeps work in hand; which leases are lost."""
     asked = await told(request, bodies.Leases)
@@ -86,7 +90,9 @@ async def renew(request: Request) -> Response:
     return _answer(request, {"renewed": [lease for lease in asked.leases if lease not in lost], "lost": lost})
 
 
-@routes.answers("POST", "/work/settle", WORKER)
+@routes.answers(
+    "POST", "/work/settle", WORKER, gives=shapes.Settled, told=Told(takes=bodies.Settle, media=(CBOR,))
+)
 async def settle(request: Request) -> Response:
     """Receipts; answered after the commit, each by itself."""
     asked = await told(request, bodies.Settle)
@@ -97,7 +103,13 @@ async def settle(request: Request) -> Response:
     return _answer(request, {"settled": found.settled, "stale": found.stale, "refused": refused})
 
 
-@routes.answers("POST", "/work/progress", WORKER)
+@routes.answers(
+    "POST",
+    "/work/progress",
+    WORKER,
+    gives=shapes.ProgressKept,
+    told=Told(takes=bodies.Progress, media=(CBOR,)),
+)
 async def progress(request: Request) -> Response:
     """Frames and checkpoints; answered when they are durable."""
     asked = await told(request, bodies.Progress)
@@ -107,7 +119,9 @@ async def progress(request: Request) -> Response:
     return _answer(request, {"durable": found.durable, "lost": found.lost})
 
 
-@routes.answers("POST", "/work/release", WORKER)
+@routes.answers(
+    "POST", "/work/release", WORKER, gives=shapes.Released, told=Told(takes=bodies.Release, media=(CBOR,))
+)
 async def release(request: Request) -> Response:
     """Gives work back; with a reason, because this worker cannot do it."""
     asked = await told(request, bodies.Release)
@@ -117,20 +131,20 @@ async def release(request: Request) -> Response:
     return _answer(request, {"released": len(asked.leases)})
 
 
-@routes.answers("GET", "/workers", VIEWER)
+@routes.answers("GET", "/workers", VIEWER, gives=shapes.Page[shapes.WorkerRow])
 async def listed(request: Request) -> Any:
     """Who works for this server, the worker inside it among them."""
     return {"items": workers_of(request).rows(), "next": None}
 
 
-@routes.answers("GET", "/deadletters", VIEWER)
+@routes.answers("GET", "/deadletters", VIEWER, gives=shapes.Page[dict[str, Any]])
 async def letters(request: Request) -> Any:
     """What workers sent back and nobody could use."""
     found = await engine_of(request).read(dead_letters)
     return {"items": found[::-1], "next": None}
 
 
-@routes.answers("POST", "/deadletters/{id}/discard", OPERATOR)
+@routes.answers("POST", "/deadletters/{id}/discard", OPERATOR, gives=dict[str, Any])
 async def discard(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Removes a dead letter."""
 
@@ -145,7 +159,7 @@ async def discard(request: Request, id: str, body: bodies.Nothing | None = None)
     return {"id": id, "discarded": True}
 
 
-@routes.answers("GET", "/blobs/{digest}", BLOBS)
+@routes.answers("GET", "/blobs/{digest}", BLOBS, told=Told(media=(CBOR,)))
 async def blob(request: Request, digest: str, accept: Annotated[str | None, Header()] = None) -> Response:
     """A payload: its stored bytes, or its value as JSON."""
     body = await engine_of(request).read(lambda reads: reads.blob(digest))
@@ -155,7 +169,7 @@ async def blob(request: Request, digest: str, accept: Annotated[str | None, Head
     return Response(body, media_type=CBOR, headers=etag)
 
 
-@routes.answers("PUT", "/blobs/{digest}", WORKER)
+@routes.answers("PUT", "/blobs/{digest}", WORKER, gives=shapes.BlobKept, told=Told(takes=CBOR))
 async def put_blob(request: Request, digest: str) -> Any:
     """Keeps a payload for the receipt or checkpoint that will refer to it."""
     body = await read_bytes(request, request.app.state.blob_max)

@@ -1,0 +1,315 @@
+"""The documents that the API answers with, as types: OpenAPI is made of them, and a test holds every answer to it.
+
+A field that stands here is always there unless it is `NotRequired`. More may be added to a document; nothing is taken away.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, NotRequired, TypeVar
+
+from typing_extensions import TypedDict
+
+T = TypeVar("T")
+RunStatus = Literal["queued", "running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
+
+# `class` is a word of Python.
+Error = TypedDict(
+    "Error",
+    {
+        "class": str,
+        "code": str,
+        "message": str,
+        "where": NotRequired[str | None],
+        "details": NotRequired[Any],
+    },
+)
+Problem = TypedDict(
+    "Problem",
+    {
+        "type": str,
+        "title": str,
+        "status": int,
+        "detail": str,
+        "class": str,
+        "code": str,
+        "where": str | None,
+        "details": dict[str, Any],
+        "problems": NotRequired[list[dict[str, Any]]],
+    },
+)
+
+
+class Page(TypedDict, Generic[T]):
+    """One page of a list; `next` is the cursor of the following one."""
+
+    items: list[T]
+    next: str | None
+
+
+class EventPage(TypedDict):
+    """Events of a run; `next` is the `after` of the following page."""
+
+    items: list[dict[str, Any]]
+    next: int | None
+
+
+class DefinitionRow(TypedDict):
+    name: str
+    version: str | None
+    dialect: str | None
+    digest: str
+    status: Literal["available", "unavailable"]
+    reasons: list[Any]
+
+
+class Deployed(TypedDict):
+    items: list[DefinitionRow]
+
+
+class Checked(TypedDict):
+    ok: bool
+    problems: list[dict[str, Any]]
+
+
+class DefinitionBody(TypedDict):
+    name: str
+    version: str | None
+    dialect: str
+    digest: str
+    path: str | None
+    body: Any
+
+
+class RunRow(TypedDict):
+    id: str
+    workflow: str
+    version: str | None
+    dialect: str
+    status: RunStatus
+    reference: str | None
+    parent: str | None
+    started_at: str | None
+    ended_at: str | None
+    error: Error | None
+
+
+class Wait(TypedDict):
+    kind: str
+    id: NotRequired[str]
+    name: NotRequired[str | None]
+    due: NotRequired[str | None]
+
+
+class RunDocument(TypedDict):
+    id: str
+    workflow: str
+    version: str | None
+    digest: str
+    dialect: str
+    status: RunStatus
+    input: Any
+    result: Any
+    error: Error | None
+    reference: str | None
+    started_at: str | None
+    ended_at: str | None
+    version_no: int
+    waiting_for: list[Wait]
+    state: Any
+    parent: str | None
+    children: list[str]
+    stats: dict[str, Any]
+    # Whether the command came too late, and changed nothing.
+    stale: NotRequired[bool]
+
+
+class Runs(TypedDict):
+    """The runs that something reached or made."""
+
+    runs: list[str]
+
+
+class Replayed(TypedDict):
+    id: str
+    # null: a payload that it needs is gone.
+    equal: bool | None
+
+
+class Graph(TypedDict):
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
+
+
+class TaskRow(TypedDict):
+    id: str
+    run: str
+    workflow: str
+    name: str
+    type: str | None
+    roles: list[str]
+    payload: Any
+    schema: Any
+    reference: str | None
+    status: str
+    assignee: str | None
+    created_at: str
+    due: str | None
+    history: list[dict[str, Any]]
+
+
+class ScheduleRow(TypedDict):
+    name: str
+    workflow: str
+    input: Any
+    timezone: str
+    catch_up: str
+    overlap: str
+    paused: bool
+    next: list[str]
+    last: Any
+
+
+class Preview(TypedDict):
+    next: list[str]
+
+
+class WorkerRow(TypedDict):
+    id: str
+    name: str
+    pools: list[str] | None
+    concurrency: int | None
+    busy: int | None
+    version: str | None
+    bus: str
+    user: str
+    status: Literal["live", "draining", "lost"]
+
+
+class ServerRow(TypedDict):
+    id: str
+    name: str
+    url: str
+    version: str
+    started_at: str
+    seen_at: str
+    status: str
+
+
+class Stats(TypedDict):
+    runs: Any
+    streams: int
+    queue: Any
+    unavailable: int
+
+
+class Ready(TypedDict):
+    ready: bool
+    store: str
+    bus: str
+    shards: dict[str, int]
+    access: Literal["open", "tokens"]
+    draining: NotRequired[bool]
+
+
+class Live(TypedDict):
+    live: bool
+
+
+class TokenRow(TypedDict):
+    id: str
+    user: str
+    roles: list[str]
+    workflow: str | None
+    status: Literal["live", "expired", "revoked"]
+    made_at: str
+    expires_at: str | None
+
+
+class TokenMade(TypedDict):
+    id: str
+    token: str
+    user: str
+    roles: list[str]
+    expires_at: str | None
+
+
+class Me(TypedDict):
+    user: str
+    roles: list[str]
+    task_roles: list[str]
+    workflow: str | None
+    token: str | None
+    expires_at: str | None
+    access: Literal["open", "tokens"]
+    may: list[str]
+
+
+class AuditRow(TypedDict):
+    at: str
+    user: str
+    token: str | None
+    action: str
+    target: str
+    status: str
+    code: NotRequired[str | None]
+    server: str | None
+    request: str | None
+
+
+class HookRow(TypedDict):
+    name: str
+    secret: str
+
+
+class Removed(TypedDict):
+    name: str
+    removed: bool
+
+
+class SecretName(TypedDict):
+    name: str
+
+
+class SecretChange(TypedDict):
+    name: str
+    status: Literal["set", "removed"]
+
+
+class Cell(TypedDict):
+    key: Any
+    status: str
+
+
+class BlobKept(TypedDict):
+    digest: str
+    size: int
+
+
+class Registered(TypedDict):
+    bus: dict[str, Any]
+
+
+class Taken(TypedDict):
+    items: list[dict[str, Any]]
+    revoked: list[str]
+    bus: dict[str, Any]
+
+
+class Renewed(TypedDict):
+    renewed: list[str]
+    lost: list[str]
+
+
+class Settled(TypedDict):
+    settled: list[Any]
+    stale: list[Any]
+    refused: list[dict[str, Any]]
+
+
+class ProgressKept(TypedDict):
+    durable: list[Any]
+    lost: list[Any]
+
+
+class Released(TypedDict):
+    released: int
