@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 from . import shapes
 from .access import EVERYBODY, WORKER
 from .problems import MEDIA_TYPE, TITLES
-from .routing import Route, Routes, Told
+from .routing import Described, Route, Routes
 
 _REFS: Final = "#/components/schemas/{model}"
 _PROBLEM: Final = "Problem"
@@ -43,7 +43,7 @@ def describe(app: FastAPI, parts: Sequence[tuple[str, Routes]]) -> dict[str, Any
     return document
 
 
-def _routes(parts: Sequence[tuple[str, Routes]]) -> Iterator[tuple[str, Route, Told]]:
+def _routes(parts: Sequence[tuple[str, Routes]]) -> Iterator[tuple[str, Route, Described]]:
     for prefix, routes in parts:
         for route in routes.routes:
             assert isinstance(route, Route), "routes are made with Routes.answers"
@@ -61,7 +61,7 @@ def _without_null(parameter: dict[str, Any]) -> None:
         schema["anyOf"] = kinds
 
 
-def _body(operation: dict[str, Any], told: Told, schemas: dict[str, Any]) -> None:
+def _body(operation: dict[str, Any], told: Described, schemas: dict[str, Any]) -> None:
     """A body that the route reads by itself."""
     if told.takes is None:
         return
@@ -75,7 +75,7 @@ def _body(operation: dict[str, Any], told: Told, schemas: dict[str, Any]) -> Non
     operation["requestBody"] = {"required": True, "content": content}
 
 
-def _answers(operation: dict[str, Any], route: Route, told: Told, method: str) -> None:
+def _answers(operation: dict[str, Any], route: Route, told: Described, method: str) -> None:
     found: dict[str, Any] = operation["responses"]
     found.pop("422", None)
     for status, answer in found.items():
@@ -94,7 +94,7 @@ def _answers(operation: dict[str, Any], route: Route, told: Told, method: str) -
     }
 
 
-def _refusals(route: Route, told: Told, method: str) -> list[int]:
+def _refusals(route: Route, told: Described, method: str) -> list[int]:
     """How a request to a route may be refused."""
     found = {403, 429, 500, 503}
     has_body = route.body_field is not None or told.takes is not None

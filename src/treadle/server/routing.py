@@ -92,7 +92,7 @@ def _is_text(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Described:
     """What the description of the API says of a route, beside what its function's signature says."""
 
     # A body that the route reads by itself: its shape, or its media type.
@@ -226,7 +226,7 @@ class Routes(APIRouter):
     def __init__(self) -> None:
         super().__init__(route_class=Route, default_response_class=Document)
         # By method and path.
-        self.told: dict[tuple[str, str], Told] = {}
+        self.told: dict[tuple[str, str], Described] = {}
 
     def answers(
         self,
@@ -238,7 +238,7 @@ class Routes(APIRouter):
         status: int = 200,
         gives: Any = Any,
         also: Sequence[int] = (),
-        told: Told | None = None,
+        told: Described | None = None,
     ) -> Callable[[Handler], Handler]:
         """Adds a route. What its function returns is the document, of the shape that it `gives`, under its `status`
         (some answer the same under others `also`), unless it makes an answer of its own.
@@ -247,7 +247,7 @@ class Routes(APIRouter):
         extra: dict[str, Any] = (
             {"x-role": role} if other is None else {"x-role": other[0], "x-also": other[1]}
         )
-        told = told or Told()
+        told = told or Described()
         if told.any_query:
             extra[_ANY_QUERY] = True
         self.told[method, path] = told

@@ -53,7 +53,7 @@ class EventPage(TypedDict):
     next: int | None
 
 
-class DefinitionRow(TypedDict):
+class DefinitionShown(TypedDict):
     name: str
     version: str | None
     dialect: str | None
@@ -63,10 +63,10 @@ class DefinitionRow(TypedDict):
 
 
 class Deployed(TypedDict):
-    items: list[DefinitionRow]
+    items: list[DefinitionShown]
 
 
-class Checked(TypedDict):
+class CheckShown(TypedDict):
     ok: bool
     problems: list[dict[str, Any]]
 
@@ -80,7 +80,7 @@ class DefinitionBody(TypedDict):
     body: Any
 
 
-class RunRow(TypedDict):
+class RunShown(TypedDict):
     id: str
     workflow: str
     version: str | None
@@ -93,7 +93,7 @@ class RunRow(TypedDict):
     error: Error | None
 
 
-class Wait(TypedDict):
+class WaitShown(TypedDict):
     kind: str
     id: NotRequired[str]
     name: NotRequired[str | None]
@@ -114,7 +114,7 @@ class RunDocument(TypedDict):
     started_at: str | None
     ended_at: str | None
     version_no: int
-    waiting_for: list[Wait]
+    waiting_for: list[WaitShown]
     state: Any
     parent: str | None
     children: list[str]
@@ -123,7 +123,7 @@ class RunDocument(TypedDict):
     stale: NotRequired[bool]
 
 
-class Runs(TypedDict):
+class RunsReached(TypedDict):
     """The runs that something reached or made."""
 
     runs: list[str]
@@ -135,12 +135,12 @@ class Replayed(TypedDict):
     equal: bool | None
 
 
-class Graph(TypedDict):
+class GraphShown(TypedDict):
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
 
 
-class TaskRow(TypedDict):
+class TaskShown(TypedDict):
     id: str
     run: str
     workflow: str
@@ -157,7 +157,7 @@ class TaskRow(TypedDict):
     history: list[dict[str, Any]]
 
 
-class ScheduleRow(TypedDict):
+class ScheduleShown(TypedDict):
     name: str
     workflow: str
     input: Any
@@ -215,7 +215,7 @@ class Live(TypedDict):
     live: bool
 
 
-class TokenRow(TypedDict):
+class TokenShown(TypedDict):
     id: str
     user: str
     roles: list[str]
@@ -244,7 +244,7 @@ class Me(TypedDict):
     may: list[str]
 
 
-class AuditRow(TypedDict):
+class AuditShown(TypedDict):
     at: str
     user: str
     token: str | None
@@ -289,7 +289,7 @@ class Registered(TypedDict):
     bus: dict[str, Any]
 
 
-class Taken(TypedDict):
+class WorkTaken(TypedDict):
     items: list[dict[str, Any]]
     revoked: list[str]
     bus: dict[str, Any]

@@ -18,7 +18,7 @@ from .runs import Limit, engine_of
 routes = Routes()
 
 
-@routes.answers("GET", "/audit", ADMIN, gives=shapes.Page[shapes.AuditRow])
+@routes.answers("GET", "/audit", ADMIN, gives=shapes.Page[shapes.AuditShown])
 async def listed(
     request: Request,
     user: str | None = None,

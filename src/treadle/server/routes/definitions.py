@@ -15,7 +15,7 @@ from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, Told, actor_of
+from treadle.server.routing import Described, Document, Routes, actor_of
 
 from .runs import PICTURE, Limit, engine_of, picture
 
@@ -23,7 +23,7 @@ routes = Routes()
 
 
 @routes.answers(
-    "POST", "/definitions", ADMIN, status=201, gives=shapes.Deployed | shapes.Checked, also=(200,)
+    "POST", "/definitions", ADMIN, status=201, gives=shapes.Deployed | shapes.CheckShown, also=(200,)
 )
 async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = False) -> Response:
     """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy."""
@@ -40,7 +40,7 @@ async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = Fal
 
 
 @routes.answers(
-    "GET", "/definitions", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.DefinitionRow]
+    "GET", "/definitions", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.DefinitionShown]
 )
 async def listed(
     request: Request, limit: Limit = 100, cursor_: Annotated[str | None, Query(alias="cursor")] = None
@@ -58,7 +58,7 @@ async def listed(
     BLOBS,
     within=scope.definition,
     gives=shapes.DefinitionBody,
-    told=Told(media=("application/cbor",)),
+    told=Described(media=("application/cbor",)),
 )
 async def shown(request: Request, name: str) -> Any:
     """One definition with its canonical body; `NAME`, `NAME@VERSION` or a digest. Workers take it as CBOR."""
@@ -78,7 +78,7 @@ async def shown(request: Request, name: str) -> Any:
 
 
 @routes.answers(
-    "GET", "/definitions/{name}/graph", VIEWER, within=scope.definition, gives=shapes.Graph, told=PICTURE
+    "GET", "/definitions/{name}/graph", VIEWER, within=scope.definition, gives=shapes.GraphShown, told=PICTURE
 )
 async def graph(request: Request, name: str, format: str = "json") -> Response:
     """The picture of a definition."""
@@ -91,7 +91,7 @@ async def graph(request: Request, name: str, format: str = "json") -> Response:
     "/definitions/{name}/export",
     VIEWER,
     within=scope.definition,
-    told=Told(media=("text/plain",), json=False),
+    told=Described(media=("text/plain",), json=False),
 )
 async def export(request: Request, name: str, format: str = "yaml", canonical: bool = False) -> Response:
     """A definition as text again."""

@@ -19,7 +19,7 @@ from treadle.lang.json_text import NotJson, from_json
 from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN, EVERYBODY
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, Told, read_bytes
+from treadle.server.routing import Described, Document, Routes, read_bytes
 
 from .runs import checked_id, engine_of
 
@@ -58,8 +58,8 @@ async def remove(request: Request, name: str) -> Any:
     "/hooks/{name}",
     EVERYBODY,
     status=202,
-    gives=shapes.Runs,
-    told=Told(takes="application/json", any_query=True, refuses=(401,)),
+    gives=shapes.RunsReached,
+    told=Described(takes="application/json", any_query=True, refuses=(401,)),
 )
 async def called(request: Request, name: str) -> Response:
     """A signed request from outside; the same one again is answered alike and does nothing new."""

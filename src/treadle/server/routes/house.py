@@ -65,7 +65,7 @@ async def servers(request: Request) -> Any:
     return {"items": [request.app.state.member.row()], "next": None}
 
 
-@routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.Runs)
+@routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.RunsReached)
 async def publish(request: Request, body: bodies.Publish) -> Any:
     """Publishes a domain event to the cells that take it."""
     runs = await engine_of(request).publish(

@@ -19,13 +19,13 @@ from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, Told, actor_of
+from treadle.server.routing import Described, Document, Routes, actor_of
 from treadle.server.times import instant_ns
 
 routes = Routes()
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-PICTURE = Told(media=("image/svg+xml", "text/plain"))
+PICTURE = Described(media=("image/svg+xml", "text/plain"))
 Seq = Annotated[int | None, Query(ge=1, le=bodies.NUMBER_MAX)]
 After = Annotated[int, Query(ge=0, le=bodies.NUMBER_MAX)]
 
@@ -76,7 +76,7 @@ async def start(
     return Document(await run.show(), 200 if run.existing else 201, headers)
 
 
-@routes.answers("GET", "/runs", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.RunRow])
+@routes.answers("GET", "/runs", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.RunShown])
 async def listed(
     request: Request,
     status: Annotated[list[str] | None, Query()] = None,
@@ -153,7 +153,7 @@ async def trace(request: Request, id: str) -> Any:
     return await (await engine_of(request).run(id)).trace()
 
 
-@routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run, gives=shapes.Graph, told=PICTURE)
+@routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run, gives=shapes.GraphShown, told=PICTURE)
 async def graph(request: Request, id: str, format: str = "json", at: Seq = None) -> Response:
     """The picture of a run with its states, now or as they were after a record."""
     engine = engine_of(request)
@@ -182,7 +182,7 @@ def picture(graph: Graph, format: str) -> Response:
     VIEWER,
     within=scope.run,
     gives=shapes.EventPage,
-    told=Told(media=(live.MEDIA_TYPE,)),
+    told=Described(media=(live.MEDIA_TYPE,)),
 )
 async def events(
     request: Request,
@@ -289,14 +289,14 @@ async def replay(request: Request, id: str, body: bodies.Replay | None = None) -
     return await engine_of(request).replay(id, against=body.against if body else None)
 
 
-@routes.answers("POST", "/signals", OPERATOR, gives=shapes.Runs)
+@routes.answers("POST", "/signals", OPERATOR, gives=shapes.RunsReached)
 async def signal_reference(request: Request, body: bodies.SignalReference) -> Any:
     """Signals every run with a business reference that waits for it."""
     return {"runs": list(await engine_of(request).signal_reference(body.reference, body.name, body.data))}
 
 
 @routes.answers(
-    "GET", "/diff", VIEWER, within=scope.by_itself, gives=dict[str, Any], told=Told(refuses=(404,))
+    "GET", "/diff", VIEWER, within=scope.by_itself, gives=dict[str, Any], told=Described(refuses=(404,))
 )
 async def diff(request: Request, a: str, b: str) -> Any:
     """Two runs compared."""
@@ -307,7 +307,11 @@ async def diff(request: Request, a: str, b: str) -> Any:
 
 
 @routes.answers(
-    "GET", "/events/stream", VIEWER, within=scope.by_itself, told=Told(media=(live.MEDIA_TYPE,), json=False)
+    "GET",
+    "/events/stream",
+    VIEWER,
+    within=scope.by_itself,
+    told=Described(media=(live.MEDIA_TYPE,), json=False),
 )
 async def changes(
     request: Request,

@@ -27,7 +27,7 @@ async def named(request: Request) -> None:
         raise no_schedule(name)
 
 
-@routes.answers("GET", "/schedules", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.ScheduleRow])
+@routes.answers("GET", "/schedules", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.ScheduleShown])
 async def listed(request: Request) -> Any:
     """Every schedule, by name."""
     rows = await engine_of(request).schedules()
@@ -35,7 +35,13 @@ async def listed(request: Request) -> Any:
 
 
 @routes.answers(
-    "POST", "/schedules", OPERATOR, within=scope.by_itself, status=201, gives=shapes.ScheduleRow, also=(200,)
+    "POST",
+    "/schedules",
+    OPERATOR,
+    within=scope.by_itself,
+    status=201,
+    gives=shapes.ScheduleShown,
+    also=(200,),
 )
 async def added(request: Request, body: bodies.ScheduleNew) -> Response:
     """Adds one. The same again is the same; another under a taken name is refused."""
@@ -55,13 +61,13 @@ async def previewed(request: Request, body: bodies.SchedulePreview) -> Any:
     return {"next": await engine_of(request).schedule_preview(fields, count)}
 
 
-@routes.answers("GET", "/schedules/{name}", VIEWER, within=named, gives=shapes.ScheduleRow)
+@routes.answers("GET", "/schedules/{name}", VIEWER, within=named, gives=shapes.ScheduleShown)
 async def shown(request: Request, name: str) -> Any:
     """One schedule: its next five ticks, and what became of the last."""
     return await engine_of(request).schedule(name)
 
 
-@routes.answers("PATCH", "/schedules/{name}", OPERATOR, within=named, gives=shapes.ScheduleRow)
+@routes.answers("PATCH", "/schedules/{name}", OPERATOR, within=named, gives=shapes.ScheduleShown)
 async def changed(request: Request, name: str, body: bodies.ScheduleChange) -> Any:
     """Changes what it says; `paused` stops and resumes it."""
     if body.workflow is not None:
@@ -85,7 +91,7 @@ async def triggered(request: Request, name: str) -> Response:
     return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
-@routes.answers("POST", "/schedules/{name}/backfill", OPERATOR, within=named, gives=shapes.Runs)
+@routes.answers("POST", "/schedules/{name}/backfill", OPERATOR, within=named, gives=shapes.RunsReached)
 async def filled(
     request: Request, name: str, since: Annotated[str, Query()], until: str | None = None
 ) -> Any:

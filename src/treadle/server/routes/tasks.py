@@ -20,7 +20,7 @@ from .runs import Limit, engine_of
 routes = Routes()
 
 
-@routes.answers("GET", "/tasks", INBOX, within=scope.by_itself, gives=shapes.Page[shapes.TaskRow])
+@routes.answers("GET", "/tasks", INBOX, within=scope.by_itself, gives=shapes.Page[shapes.TaskShown])
 async def listed(
     request: Request,
     role: str | None = None,
@@ -63,7 +63,7 @@ async def listed(
     return {"items": items, "next": None if last is None else cursor(filters, last)}
 
 
-@routes.answers("GET", "/tasks/{id}", INBOX, within=scope.task, gives=shapes.TaskRow)
+@routes.answers("GET", "/tasks/{id}", INBOX, within=scope.task, gives=shapes.TaskShown)
 async def shown(request: Request, id: str) -> Any:
     """One task."""
     row = await engine_of(request).read(lambda reads: tasks.found(reads, id))
@@ -79,28 +79,28 @@ def _sees(request: Request, row: TaskRow) -> bool:
     return scope.sees(request, row.workflow) and (theirs or may(actor.roles, VIEWER))
 
 
-@routes.answers("POST", "/tasks/{id}/claim", TASK, within=scope.task, gives=shapes.TaskRow)
+@routes.answers("POST", "/tasks/{id}/claim", TASK, within=scope.task, gives=shapes.TaskShown)
 async def claim(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Takes a task."""
     actor = actor_of(request)
     return await engine_of(request).task_claim(id, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/release", TASK, within=scope.task, gives=shapes.TaskRow)
+@routes.answers("POST", "/tasks/{id}/release", TASK, within=scope.task, gives=shapes.TaskShown)
 async def release(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Gives a task back."""
     actor = actor_of(request)
     return await engine_of(request).task_release(id, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/assign", TASK, within=scope.task, gives=shapes.TaskRow)
+@routes.answers("POST", "/tasks/{id}/assign", TASK, within=scope.task, gives=shapes.TaskShown)
 async def assign(request: Request, id: str, body: bodies.Assign) -> Any:
     """Gives a task to somebody."""
     actor = actor_of(request)
     return await engine_of(request).task_assign(id, to=body.to, user=actor.user, roles=actor.roles)
 
 
-@routes.answers("POST", "/tasks/{id}/comment", TASK, within=scope.task, gives=shapes.TaskRow)
+@routes.answers("POST", "/tasks/{id}/comment", TASK, within=scope.task, gives=shapes.TaskShown)
 async def comment(request: Request, id: str, body: bodies.Comment) -> Any:
     """Adds a comment."""
     actor = actor_of(request)

@@ -34,7 +34,7 @@ async def me(request: Request) -> Any:
     }
 
 
-@routes.answers("GET", "/tokens", ADMIN, gives=shapes.Page[shapes.TokenRow])
+@routes.answers("GET", "/tokens", ADMIN, gives=shapes.Page[shapes.TokenShown])
 async def listed(request: Request) -> Any:
     """All tokens, without what proves them."""
     return {"items": await tokens.listed(engine_of(request)), "next": None}
@@ -49,7 +49,7 @@ async def create(request: Request, body: bodies.NewToken) -> Any:
     return Document(made, 201, {"Cache-Control": "no-store"})
 
 
-@routes.answers("DELETE", "/tokens/{id}", ADMIN, gives=shapes.TokenRow)
+@routes.answers("DELETE", "/tokens/{id}", ADMIN, gives=shapes.TokenShown)
 async def revoke(request: Request, id: str) -> Response:
     """Ends a token, at every server within a second."""
     return Document(await tokens.revoke(engine_of(request), id))

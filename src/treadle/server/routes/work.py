@@ -16,7 +16,7 @@ from treadle.runtime.desk import Desk
 from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, Told, actor_of, read_bytes, told
+from treadle.server.routing import Described, Document, Routes, actor_of, read_bytes, told
 from treadle.server.workers import DEAD_LETTER, Workers, dead_letters
 
 from .runs import engine_of
@@ -38,7 +38,11 @@ def _answer(request: Request, value: Any) -> Response:
 
 
 @routes.answers(
-    "POST", "/work/register", WORKER, gives=shapes.Registered, told=Told(takes=bodies.Register, media=(CBOR,))
+    "POST",
+    "/work/register",
+    WORKER,
+    gives=shapes.Registered,
+    told=Described(takes=bodies.Register, media=(CBOR,)),
 )
 async def register(request: Request) -> Response:
     """A worker says who it is and what it can do; told how to go on."""
@@ -49,7 +53,9 @@ async def register(request: Request) -> Response:
     return _answer(request, {"bus": workers.carrying.told(asked.worker)})
 
 
-@routes.answers("POST", "/work/take", WORKER, gives=shapes.Taken, told=Told(takes=bodies.Take, media=(CBOR,)))
+@routes.answers(
+    "POST", "/work/take", WORKER, gives=shapes.WorkTaken, told=Described(takes=bodies.Take, media=(CBOR,))
+)
 async def take(request: Request) -> Response:
     """Work for a worker; waits for it. Registers the worker."""
     asked = await told(request, bodies.Take)
@@ -79,7 +85,7 @@ async def take(request: Request) -> Response:
 
 
 @routes.answers(
-    "POST", "/work/renew", WORKER, gives=shapes.Renewed, told=Told(takes=bodies.Leases, media=(CBOR,))
+    "POST", "/work/renew", WORKER, gives=shapes.Renewed, told=Described(takes=bodies.Leases, media=(CBOR,))
 )
 async def renew(request: Request) -> Response:
     """Keeps work in hand; which leases are lost."""
@@ -91,7 +97,7 @@ async def renew(request: Request) -> Response:
 
 
 @routes.answers(
-    "POST", "/work/settle", WORKER, gives=shapes.Settled, told=Told(takes=bodies.Settle, media=(CBOR,))
+    "POST", "/work/settle", WORKER, gives=shapes.Settled, told=Described(takes=bodies.Settle, media=(CBOR,))
 )
 async def settle(request: Request) -> Response:
     """Receipts; answered after the commit, each by itself."""
@@ -108,7 +114,7 @@ async def settle(request: Request) -> Response:
     "/work/progress",
     WORKER,
     gives=shapes.ProgressKept,
-    told=Told(takes=bodies.Progress, media=(CBOR,)),
+    told=Described(takes=bodies.Progress, media=(CBOR,)),
 )
 async def progress(request: Request) -> Response:
     """Frames and checkpoints; answered when they are durable."""
@@ -120,7 +126,11 @@ async def progress(request: Request) -> Response:
 
 
 @routes.answers(
-    "POST", "/work/release", WORKER, gives=shapes.Released, told=Told(takes=bodies.Release, media=(CBOR,))
+    "POST",
+    "/work/release",
+    WORKER,
+    gives=shapes.Released,
+    told=Described(takes=bodies.Release, media=(CBOR,)),
 )
 async def release(request: Request) -> Response:
     """Gives work back; with a reason, because this worker cannot do it."""
@@ -159,7 +169,7 @@ async def discard(request: Request, id: str, body: bodies.Nothing | None = None)
     return {"id": id, "discarded": True}
 
 
-@routes.answers("GET", "/blobs/{digest}", BLOBS, told=Told(media=(CBOR,)))
+@routes.answers("GET", "/blobs/{digest}", BLOBS, told=Described(media=(CBOR,)))
 async def blob(request: Request, digest: str, accept: Annotated[str | None, Header()] = None) -> Response:
     """A payload: its stored bytes, or its value as JSON."""
     body = await engine_of(request).read(lambda reads: reads.blob(digest))
@@ -169,7 +179,7 @@ async def blob(request: Request, digest: str, accept: Annotated[str | None, Head
     return Response(body, media_type=CBOR, headers=etag)
 
 
-@routes.answers("PUT", "/blobs/{digest}", WORKER, gives=shapes.BlobKept, told=Told(takes=CBOR))
+@routes.answers("PUT", "/blobs/{digest}", WORKER, gives=shapes.BlobKept, told=Described(takes=CBOR))
 async def put_blob(request: Request, digest: str) -> Any:
     """Keeps a payload for the receipt or checkpoint that will refer to it."""
     body = await read_bytes(request, request.app.state.blob_max)
