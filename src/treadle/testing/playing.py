@@ -33,17 +33,27 @@ def play(
     steps: Script | None = None,
     id: str = "play",
     by_hand: bool = False,
+    machine: FunctionMachine | None = None,
 ) -> Play[R]:
     """Starts a function. `steps` gives, for a step (or a child, by its name), the results of its calls in order: a
     list, whose last is repeated, or one value; an exception is raised. Other steps are really called. With
-    `by_hand`, nothing is performed until `.perform()` says so."""
-    return Play(workflow, input, steps or {}, id, by_hand)
+    `by_hand`, nothing is performed until `.perform()` says so. Plays on one `machine` share its room for functions that
+    are kept alive."""
+    return Play(workflow, input, steps or {}, id, by_hand, machine or FunctionMachine())
 
 
 class Play(Generic[R]):
-    def __init__(self, workflow: Workflow[Any, R], input: Any, steps: Script, id: str, by_hand: bool) -> None:
+    def __init__(
+        self,
+        workflow: Workflow[Any, R],
+        input: Any,
+        steps: Script,
+        id: str,
+        by_hand: bool,
+        machine: FunctionMachine,
+    ) -> None:
         self.workflow = workflow
-        self.machine = FunctionMachine()
+        self.machine = machine
         self.machine.attach(workflow)
         self._script = {_name(step): _listed(given) for step, given in steps.items()}
         self._calls: list[tuple[str, dict[str, Value]]] = []

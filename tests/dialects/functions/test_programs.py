@@ -1,5 +1,5 @@
 """Generated programs: a durable function does what plain asyncio does with the same code, whatever the order in which
-its awaits complete, and however often its process ends in between."""
+its awaits complete, however often its process ends in between, and however often it is evicted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any, Protocol
 import pytest
 
 from treadle import flow
+from treadle.dialects.function.machine import FunctionMachine
 from treadle.kernel.model import OpenIntent
 from treadle.testing import play
 from treadle.testing.playing import Play
 
 COUNT = int(os.environ.get("TREADLE_PROGRAMS", "60"))
+# How many share a machine.
+ABREAST = 3
 Program = list[Any]
 
 
@@ -221,29 +224,32 @@ def complete(durable: Play[Any], intent: OpenIntent) -> None:
         driver.ok(intent, {"run": label, "result": f"v{label}"} if intent.kind == "child" else f"v{label}")
 
 
-@pytest.mark.parametrize("seed", range(COUNT))
-def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
-    random = Random(seed)
-    program = generated(random)
-    plain = Plain(program)
-    durable = play(programs, program, by_hand=True)
+class Pair:
+    """One program in both worlds, moved alike."""
 
-    def labels() -> list[str]:
-        return [label_of(intent) for intent in durable.driver.run.open.values()]
+    def __init__(self, seed: int, machine: FunctionMachine) -> None:
+        self.random = Random(seed)
+        self.program = generated(self.random)
+        self.plain = Plain(self.program)
+        self.durable = play(programs, self.program, by_hand=True, machine=machine, id=f"p{seed}")
+        self.cancel_at = self.random.randint(1, 40)
+        self.moves = 0
 
-    cancel_at = random.randint(1, 40)
-    moves = 0
-    while not plain.task.done():
-        assert labels() == plain.labels(), f"after {moves} moves of {program}"
-        moves += 1
-        if random.random() < 0.3:
+    def labels(self) -> list[str]:
+        return [label_of(intent) for intent in self.durable.driver.run.open.values()]
+
+    def move(self) -> None:
+        durable, plain = self.durable, self.plain
+        assert self.labels() == plain.labels(), f"after {self.moves} moves of {self.program}"
+        self.moves += 1
+        if self.random.random() < 0.3:
             durable.crash()
-        if moves == cancel_at:
+        if self.moves == self.cancel_at:
             plain.task.cancel()
             plain.pump()
             durable.cancel()
-            continue
-        label = random.choice(labels())
+            return
+        label = self.random.choice(self.labels())
         if label == "sleep":
             timers = [i for i in durable.driver.run.open.values() if i.kind == "timer"]
             first = min(timers, key=lambda intent: intent.due_ns or 0)
@@ -253,13 +259,29 @@ def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
         else:
             complete(durable, next(i for i in durable.driver.run.open.values() if label_of(i) == label))
             plain.complete(label)
-    status, result = plain.outcome()
-    assert durable.status == status
-    if status == "completed":
-        assert durable.result == result
-    if status == "failed":
-        assert durable.error is not None
-        assert durable.error["details"]["exception"] == result
-    assert durable.state.get("notes", []) == plain.notes
+
+    def compare(self) -> None:
+        durable = self.durable
+        status, result = self.plain.outcome()
+        assert durable.status == status
+        if status == "completed":
+            assert durable.result == result
+        if status == "failed":
+            assert durable.error is not None
+            assert durable.error["details"]["exception"] == result
+        assert durable.state.get("notes", []) == self.plain.notes
+
+
+@pytest.mark.parametrize("seed", range(0, COUNT, ABREAST))
+def test_a_program_does_what_plain_asyncio_does(seed: int) -> None:
+    """Several at once, on a machine that keeps one function alive: each is evicted by the next."""
+    machine = FunctionMachine(lives_max=1)
+    pairs = [Pair(seed + n, machine) for n in range(ABREAST)]
+    random = Random(seed)
+    while going := [pair for pair in pairs if not pair.plain.task.done()]:
+        random.choice(going).move()
+        assert machine.alive <= 1
+    for pair in pairs:
+        pair.compare()
     if seed % 10 == 0:
-        durable.assert_replays()
+        pairs[0].durable.assert_replays()

@@ -59,8 +59,9 @@ class FunctionMachine(PastMachine):
     dialect: ClassVar[str] = DIALECT_NAME
     traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
 
-    def __init__(self, *, patience: Patience = PATIENCE) -> None:
+    def __init__(self, *, patience: Patience = PATIENCE, lives_max: int = HOT_RUNS_MAX) -> None:
         self._patience = patience
+        self._lives_max = lives_max
         # Live functions by the digest of their code, and what is newest by name and version.
         self.codes: dict[str, Workflow[Any, Any]] = {}
         self.newest: dict[tuple[str, str], Workflow[Any, Any]] = {}
@@ -112,6 +113,11 @@ class FunctionMachine(PastMachine):
 
     # --- lives ---
 
+    @property
+    def alive(self) -> int:
+        """How many functions are kept alive."""
+        return len(self._lives)
+
     def forget(self, state: Value) -> None:
         with self._lock:
             life = self._lives.pop(id(state), None)
@@ -121,7 +127,7 @@ class FunctionMachine(PastMachine):
     def _keep(self, life: Life) -> None:
         with self._lock:
             self._lives[id(life.state)] = life
-            old = self._lives.popitem(last=False)[1] if len(self._lives) > HOT_RUNS_MAX else None
+            old = self._lives.popitem(last=False)[1] if len(self._lives) > self._lives_max else None
         if old is not None:
             old.drop()
 
