@@ -38,6 +38,14 @@ def test_the_demo_shows_every_dialect_and_every_state_that_matters(demo: Site, p
     expect(page.get_by_role("listitem", name="every-now-and-then")).to_contain_text("next in")
 
 
+def test_a_durable_function_shows_with_the_picture_of_what_happened(demo: Site, page: Page) -> None:
+    runs = httpx.get(f"{demo.url}/api/v1/runs").json()["items"]
+    (id,) = [run["id"] for run in runs if run["dialect"] == "function"][:1]
+    page.goto(f"{demo.url}/runs/{id}")
+    nodes = page.locator(".react-flow__node")
+    expect(nodes.filter(has_text="step orders.charge").first).to_be_visible()
+
+
 def test_the_demo_leaves_nothing_behind_and_takes_no_store_of_yours(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
