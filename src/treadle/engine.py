@@ -445,14 +445,16 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             await self.operate("help", {"runs": [*runs]})
 
     def tool(
-        self, kind: str, *, idempotent: bool = False
+        self, kind: str, *, idempotent: bool = False, pure: bool = False
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Registers a function as a tool: `@engine.tool("slack")`."""
-        return self.tools.tool(kind, idempotent=idempotent)
+        """Registers a function as a tool: `@engine.tool("slack")`; a `pure` one touches nothing outside."""
+        return self.tools.tool(kind, idempotent=idempotent, pure=pure)
 
-    def transport(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def transport(
+        self, name: str, *, pure: bool = False
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Registers a function of the payload that processes can call: `@engine.transport("billing")`."""
-        return self.transports.transport(name)
+        return self.transports.transport(name, pure=pure)
 
     def register(self, plugin: Any) -> None:
         """Registers a tool or a skill."""

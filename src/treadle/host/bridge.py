@@ -256,6 +256,8 @@ class Bridge:
             verify=signer.verify,
             limits=Limits(hot_runs=self._hot_runs),
             elsewhere=elsewhere,
+            # Where several share a store, who decides a run may lose it at any moment.
+            eager=self._worker if self._member is None else None,
         )
 
     def _stopped(self, failure: BaseException | None) -> None:

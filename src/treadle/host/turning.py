@@ -45,6 +45,8 @@ class Turning:
         self._stopping = False
         # Whether somebody said that something is there for us.
         self._noticed = False
+        # The commit that is held open, as the core's thread saw it before it went to sleep.
+        self._watched = 0
         # What happened to the core on a worker's thread; its own thread ends with it.
         self.failure: BaseException | None = None
 
@@ -65,7 +67,11 @@ class Turning:
             return False
         try:
             core.accept(item)
-            if not core.turn() or core.wait_ns() is not None:
+            turned = core.turn()
+            # A commit that is held open is left to this thread, once the core's own knows how long that may take.
+            if (held := core.held_open) and held == self._watched:
+                return True
+            if not turned or core.wait_ns() is not None:
                 self._hand_over()
         except BaseException as error:
             self.failure = error
@@ -95,6 +101,7 @@ class Turning:
                 turned = core.turn()
                 self._beside()
                 wait_ns = None if turned else core.wait_ns()
+                self._watched = core.held_open
             if turned:
                 idle = 0
                 yield AGAIN

@@ -34,6 +34,8 @@ SIGNALS_BUFFERED_MAX = 10_000
 HOT_RUNS_MAX = 4096
 BATCH_RECORDS_MAX = 512
 BATCH_BYTES_MAX = 16 * 1024 * 1024
+# How long a commit waits for work that was begun ahead of it.
+AHEAD_MS_MAX = 10
 TIMERS_PER_TURN_MAX = 1_000
 INBOX_PER_TURN_MAX = 1_000
 RECOVER_PER_TURN_MAX = 250
@@ -62,6 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # With one record a commit, a process may be cut between any two.
     batch_records: int = BATCH_RECORDS_MAX
     batch_bytes: int = BATCH_BYTES_MAX
+    ahead_ns: int = AHEAD_MS_MAX * 1_000_000
     timers_per_turn: int = TIMERS_PER_TURN_MAX
     inbox_per_turn: int = INBOX_PER_TURN_MAX
     recover_per_turn: int = RECOVER_PER_TURN_MAX

@@ -33,6 +33,7 @@ from treadle.store.protocol import Store, TimerRow
 
 from . import alerts
 from .admission import Admission
+from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
 from .answers import Answers
 from .board import Board
@@ -104,6 +105,7 @@ class Core:
         verify: Verify | None = None,
         limits: Limits = LIMITS,
         elsewhere: Elsewhere | None = None,
+        eager: Eager | None = None,
     ) -> None:
         self.store, self.limits = store, limits
         self._clock, self._port = clock, port
@@ -118,7 +120,8 @@ class Core:
         self._timers = timers = Timers(store, mail, held, limits, self._is_late)
         board = Board(staging, store, numbers, clock=clock)
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
-        effects = Effects(staging, mail, timers, board, children)
+        self._ahead = ahead = Ahead(Nobody() if eager is None else eager, staging, limits)
+        effects = Effects(staging, mail, timers, board, children, ahead)
         bell = AlertBell(registry, staging, mail, timers, entropy)
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, clock=clock)
         self._admission = Admission(
@@ -166,7 +169,16 @@ class Core:
         self._intake = Intake(recovery, inbox, timers, schedules)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = Publication(
-            port, self._elsewhere, staging, hot, registry, mail, self._changes, self._progress, self._intake
+            port,
+            self._elsewhere,
+            staging,
+            hot,
+            registry,
+            mail,
+            self._changes,
+            self._progress,
+            self._intake,
+            ahead,
         )
         # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
@@ -196,10 +208,24 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
-        if self._mail.ready or self._changes.waiting or self._progress.waiting or self._intake.busy:
+        if self._has_work or self._intake.busy:
             return self._held_back_ns(now)
         due = self._intake.next_due_ns()
-        return None if due is None else max(due - now, self._held_back_ns(now))
+        wait = None if due is None else max(due - now, self._held_back_ns(now))
+        if self._ahead.is_open:
+            left = self._ahead.left_ns(now)
+            return left if wait is None else min(left, wait)
+        return wait
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._mail.ready or self._changes.waiting or self._progress.waiting)
+
+    @property
+    def held_open(self) -> int:
+        """The number of the commit that waits for what was begun ahead of it, where there is nothing else to do; or 0."""
+        is_all = self._ahead.is_open and not (self._has_work or self._intake.busy)
+        return self.staging.staged.number if is_all else 0
 
     def _held_back_ns(self, now: int) -> int:
         """How long a failed commit still holds us back; a clock that was set back does not."""
@@ -221,7 +247,7 @@ class Core:
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         due = intake and self._intake.due(now)
-        if not (due or self._mail.ready or self._changes.waiting or self._progress.waiting):
+        if not (due or self._has_work or self._ahead.is_open):
             return False
         try:
             if due:
@@ -235,6 +261,10 @@ class Core:
             return True
         if not self.staging.batch.records and self.staging.staged.empty:
             self.staging.begin()
+            return False
+        if self.staging.staged.eager:
+            self._ahead.begin()
+        if intake and not (self._has_work or self._isolation.apart) and self._ahead.holds(now):
             return False
         self._commit()
         return True

@@ -11,6 +11,7 @@ from treadle.kernel.model import ENGINE_KINDS, Domain, OpenIntent, Receipt
 from treadle.kernel.run import Step
 from treadle.store.protocol import TimerRow
 
+from .ahead import Ahead
 from .board import Board
 from .children import Children, by_of
 from .hot import Hot
@@ -22,17 +23,28 @@ from .timers import Timers
 
 class Effects:
     def __init__(
-        self, staging: Staging, mail: Mail, timers: Timers, board: Board, children: Children
+        self,
+        staging: Staging,
+        mail: Mail,
+        timers: Timers,
+        board: Board,
+        children: Children,
+        ahead: Ahead,
     ) -> None:
         self._staging = staging
         self._mail = mail
         self._timers = timers
         self._board = board
         self._children = children
+        self._ahead = ahead
 
     def apply(self, hot: Hot, step: Step, item: Item) -> None:
         state, staged = hot.state, self._staging.staged
         if (settled := step.settled) is not None:
+            if self._ahead.begun:
+                self._ahead.settled(settled.id)
+            else:
+                staged.firm = True
             self._close(hot, settled)
             timed_out = type(item.event) is Receipt and item.event.status == "timeout"
             if settled.kind == "task":
@@ -47,9 +59,11 @@ class Effects:
             if intent.kind in ENGINE_KINDS:
                 self._open(hot, step, intent)
             else:
-                staged.dispatched.append(
-                    Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
-                )
+                work = Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
+                if self._ahead.is_pure(work, hot.definition):
+                    self._ahead.opened(work)
+                else:
+                    staged.dispatched.append(work)
         if step.ended or step.seq == 1:
             self._children.report(hot, step, item)
 
@@ -68,6 +82,7 @@ class Effects:
             self._children.cancel(hot, intent)
         elif intent.kind not in ENGINE_KINDS:
             self._staging.staged.revoked.append(intent.id)
+            self._ahead.cancelled(intent.id)
 
     def _arm(self, hot: Hot, intent: OpenIntent, due_ns: int) -> None:
         self._staging.batch.timers[intent.id] = TimerRow(

@@ -11,6 +11,7 @@ from typing import Any
 from treadle.kernel.errors import TreadleError
 from treadle.store.protocol import GUEST, Message
 
+from .ahead import Ahead
 from .changes import Changes
 from .commands import Elsewhere, Write
 from .hot import HotRuns
@@ -35,6 +36,7 @@ class Publication:
         changes: Changes,
         progress: ProgressQueue,
         intake: Intake,
+        ahead: Ahead,
     ) -> None:
         self._port = port
         self._elsewhere = elsewhere
@@ -45,6 +47,7 @@ class Publication:
         self._changes = changes
         self._progress = progress
         self._intake = intake
+        self._ahead = ahead
 
     def post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
@@ -85,6 +88,7 @@ class Publication:
         told the error, or go on waiting; `but` is left out."""
         staged = self._staging.begin()
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
+        self._ahead.withdrawn(staged.ahead)
         self._hot.drop_batch(staged.number)
         # Made by a step or a change of this batch: made again with it; who waits for one is told.
         derived = [item for item in (*self._mail, *self._mail.away, *staged.taken) if item.derived]

@@ -41,6 +41,11 @@ class Staged(msgspec.Struct):
     # Messages to runs elsewhere whose answers somebody here waits for, by their keys.
     asked: list[tuple[str, Ack]] = []
     dispatched: list[Work] = []
+    # Work that may be begun before the commit: what is to be handed out, and the intents of it that are open.
+    eager: list[Work] = []
+    ahead: set[str] = set()
+    # Whether something has happened outside of which this commit tells.
+    firm: bool = False
     revoked: list[str] = []
     news: dict[str, News] = {}
     # Submissions answered in this commit: (scope, id) -> answer.
@@ -56,6 +61,18 @@ class Staged(msgspec.Struct):
             len(self.batch.records) >= limits.batch_records
             or self.batch.bytes >= limits.batch_bytes
             or bool(self.batch.runs_removed)
+        )
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for this commit, or something that follows from it."""
+        return bool(
+            self.firm
+            or self.answers
+            or self.asked
+            or self.dispatched
+            or self.revoked
+            or any(news.ended for news in self.news.values())
         )
 
     @property

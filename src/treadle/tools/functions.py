@@ -31,7 +31,7 @@ GIVEN_UP_MAX: Final = 256
 # How long a coroutine may take to end after it was cancelled.
 CANCEL_S: Final = 1.0
 # Keys of a task that belong to the pipeline around the tool, never to a function's arguments.
-_TASK_KEYS: Final = frozenset({"name", "kind", "spec", "args", "input", "idempotent", "timeout"})
+_TASK_KEYS: Final = frozenset({"name", "kind", "spec", "args", "input", "idempotent", "pure", "timeout"})
 
 T = TypeVar("T")
 
@@ -48,11 +48,14 @@ class FunctionTool:
         function: Callable[..., Any],
         *,
         idempotent: bool = False,
+        pure: bool = False,
         result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:
         self.kind = kind
+        # It touches nothing outside, so it may be called before the decision to call it is durable.
+        self.pure = pure
         self.result_bytes_max = result_bytes_max
-        self.idempotent = idempotent
+        self.idempotent = idempotent or pure
         self.function = function
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))

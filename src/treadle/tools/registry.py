@@ -98,27 +98,31 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._making = threading.Lock()
         self.callables: dict[str, FunctionTool] = {}
+        self._has_pure = False
 
     def register(self, tool: Tool) -> Tool:
         """Adds a tool, or replaces the one of the same kind."""
         self._tools[tool.kind] = tool
         return tool
 
-    def tool(self, kind: str, *, idempotent: bool = False) -> Callable[[F], F]:
-        """`@registry.tool("slack")` over a `def` or `async def` makes it the tool of that kind."""
+    def tool(self, kind: str, *, idempotent: bool = False, pure: bool = False) -> Callable[[F], F]:
+        """`@registry.tool("slack")` over a `def` or `async def` makes it the tool of that kind. One that is
+        `pure` touches nothing outside: it may be called before the decision to call it is durable."""
 
         def decorate(function: F) -> F:
-            self.register(self._function(kind, function, idempotent))
+            self.register(self._function(kind, function, idempotent, pure))
             return function
 
         return decorate
 
-    def function(self, name: str | None = None, *, idempotent: bool = False) -> Callable[[F], F]:
+    def function(
+        self, name: str | None = None, *, idempotent: bool = False, pure: bool = False
+    ) -> Callable[[F], F]:
         """`@registry.function()` lets tasks call it in process: `{kind: python, callable: NAME}`."""
 
         def decorate(function: F) -> F:
             label = name or function.__name__
-            self.callables[label] = self._function(f"python:{label}", function, idempotent)
+            self.callables[label] = self._function(f"python:{label}", function, idempotent, pure)
             return function
 
         return decorate
@@ -140,9 +144,23 @@ class ToolRegistry:
         tool says of such a task, else what it says of itself."""
         if isinstance(own := config.get("idempotent"), bool):
             return own
+        if config.get("pure") is True:
+            return True
         tool = self.get(kind, config)
         judge = getattr(tool, "idempotent_for", None)
         return bool(judge(config)) if judge else tool.idempotent
+
+    def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool:
+        """Whether this very task touches nothing outside: what it says itself, else what its function says."""
+        if isinstance(own := config.get("pure"), bool):
+            return own
+        if not self._has_pure:
+            return False
+        try:
+            tool = self.get(kind, config)
+        except UnknownTool:
+            return False
+        return isinstance(tool, FunctionTool) and tool.pure
 
     def declared(self, kind: str) -> Fields | None:
         """The fields that tasks of a kind have, if its tool says so. No built-in tool is made for it."""
@@ -203,8 +221,13 @@ class ToolRegistry:
             return cast("Tool", found)
         return self._function(kind, found, bool(getattr(found, "idempotent", False)))
 
-    def _function(self, kind: str, function: Callable[..., Any], idempotent: bool) -> FunctionTool:
-        return FunctionTool(kind, function, idempotent=idempotent, result_bytes_max=self.result_bytes_max)
+    def _function(
+        self, kind: str, function: Callable[..., Any], idempotent: bool, pure: bool = False
+    ) -> FunctionTool:
+        self._has_pure = self._has_pure or pure
+        return FunctionTool(
+            kind, function, idempotent=idempotent, pure=pure, result_bytes_max=self.result_bytes_max
+        )
 
     def _unknown(self, kind: str) -> UnknownTool:
         near = difflib.get_close_matches(kind, self.kinds(), n=1)

@@ -25,6 +25,8 @@ class Performs:
     performer: Performer
     threaded: Threaded | None = None
     signed: bool = False
+    # Which of them touch nothing outside, so that they may be done before they are durable.
+    pure: Threaded | None = None
     # Lets go of what the performer holds, when its engine ends.
     close: Callable[[], Awaitable[None]] | None = None
 

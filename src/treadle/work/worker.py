@@ -226,6 +226,24 @@ class Worker:
         except Exception:  # the core must not stop for it; the performer finds the same, and says it
             return False
 
+    def is_pure(self, work: Work, definition: Any) -> bool:
+        """Whether work touches nothing outside and would be done here. Asked on the core thread, before its commit."""
+        row = self.performers.get(work.dialect, work.intent.kind)
+        if row is None or row.pure is None:
+            return False
+        try:
+            return row.pure(work.intent, definition) and self.lane_of(work) != OTHERS
+        except Exception:  # the core must not stop for it; the performer finds the same, and says it
+            return False
+
+    def begin(self, works: list[Work]) -> None:
+        """Takes work on before its commit."""
+        self.bus.offer(works)
+
+    def revoke(self, intents: list[str]) -> None:
+        """The commit did not come about."""
+        self.bus.revoke(intents)
+
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closing: nothing is lost, it is all open

@@ -21,6 +21,9 @@ COMMON: Final = Fields(
         Field("set_ctx", ("mapping",), "written to ctx when the task is done"),
         Field("set_iter", ("mapping",), "written to iter when the task is done"),
         Field("idempotent", ("boolean",), "repeating this task does no harm"),
+        Field(
+            "pure", ("boolean",), "it touches nothing outside: it may be done before its decision is durable"
+        ),
         _TIMEOUT,
         Field("timeout_seconds", ("duration",), "the same, in seconds"),
         *(Field(name, ("any",), "a note for people") for name in _NOTES),

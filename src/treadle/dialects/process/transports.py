@@ -40,7 +40,7 @@ BUILT_IN: Final[dict[str, Transport]] = {
     "http": Transport((("url",),), ("method", "headers", "params", "auth")),
     "graphql": Transport((("url",), ("query",)), ("variables", "operation", "headers", "auth")),
     "nats": Transport((("subject",),), ("url", "headers")),
-    "python": Transport((("callable", "code"),), ("libs",)),
+    "python": Transport((("callable", "code"),), ("libs", "pure")),
 }
 
 # Tools of playbooks, usable as transports wherever a worker has them.

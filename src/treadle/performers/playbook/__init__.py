@@ -15,4 +15,4 @@ def performers(house: House) -> Iterable[Performs]:
     from .performer import PipelinePerformer
 
     pipeline = PipelinePerformer(house.tools, house.secrets, file_of=lambda job: job.definition_file())
-    return [Performs("step", pipeline.perform, pipeline.never_waits)]
+    return [Performs("step", pipeline.perform, pipeline.never_waits, pure=pipeline.is_pure)]

@@ -41,6 +41,9 @@ class PlainTools:
     def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool:
         return self.get(kind, config).idempotent
 
+    def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool:
+        return config.get("pure") is True
+
 
 class PipelinePerformer:
     """`performer = PipelinePerformer(tools)`; `await performer(job)` is one step-run."""
@@ -95,6 +98,23 @@ class PipelinePerformer:
             if not self._is_plain(task):
                 return False
         return True
+
+    def is_pure(self, intent: OpenIntent, definition: Any) -> bool:
+        """Whether no task of the intent's step touches anything outside: each says so, or its function does. What does
+        nothing at all does not make it impure, nor does it make it pure."""
+        params = intent.params
+        if not isinstance(definition, Playbook) or not is_step_run(params):
+            return False
+        step = definition.steps[params["step"]]
+        if step.needs.keychain != []:
+            return False
+        found = False
+        for task in step.tasks:
+            if task.kind not in SUSPENDING and self._tools.is_pure(task.kind, task.config.value_if_constant):
+                found = True
+            elif task.kind != "noop":
+                return False
+        return found
 
     def _is_plain(self, task: Task) -> bool:
         if task.kind == "noop":

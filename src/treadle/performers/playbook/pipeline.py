@@ -77,6 +77,8 @@ class Tools(Protocol):
 
     def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool: ...
 
+    def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool: ...
+
 
 class Saving:
     """When the frame of a pipeline is written: behind what was finished, and durably before a task

@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 
 
 def performers(house: House) -> Iterable[Performs]:
-    return [Performs("call", house.transports, house.transports.never_waits)]
+    calls = house.transports
+    return [Performs("call", calls, calls.never_waits, pure=calls.is_pure)]

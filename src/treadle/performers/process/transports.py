@@ -42,9 +42,11 @@ SENT_BYTES_MAX: Final = 256 * 1024 * 1024
 # What a call's parameters hold besides the fields of the transport itself.
 # Frames that tell an author nothing.
 _OURS: Final = (__file__, aside.__code__.co_filename)
-_NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload"})
+_NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload", "pure"})
 # What a function mostly returns; `isawaitable` walks through abstract classes to say so.
 _NEVER_AWAITED: Final = frozenset({dict, list, str, int, float, bool, type(None)})
+
+_OUTSIDE: Final = frozenset({"http", "graphql", "nats"})
 
 F = TypeVar("F", bound=Callable[..., Any])
 Send = Callable[[dict[str, Any], Job], Awaitable[Done]]
@@ -71,12 +73,13 @@ class Transports:
             "python": self._python,
         }
 
-    def transport(self, name: str) -> Callable[[F], F]:
+    def transport(self, name: str, *, pure: bool = False) -> Callable[[F], F]:
         """`@transports.transport("billing")` over `def f(payload)` or `def f(payload, call)`; it may
-        be async. `call` is a `ToolCall`: key, run, progress, secrets."""
+        be async. `call` is a `ToolCall`: key, run, progress, secrets. One that is `pure` touches nothing outside:
+        it may be called before the decision to call it is durable."""
 
         def decorate(function: F) -> F:
-            self._functions[name] = _Callable(function)
+            self._functions[name] = _Callable(function, pure=pure)
             return function
 
         return decorate
@@ -106,6 +109,16 @@ class Transports:
             return bool(getattr(self._tools.get(name), "sync", False))
         except UnknownTool:
             return False
+
+    def is_pure(self, intent: OpenIntent, loaded: Any) -> bool:
+        """What the call says itself, else what the function says that it calls."""
+        params = intent.params
+        if isinstance(own := params.get("pure"), bool):
+            return own
+        name = str(params["transport"])
+        if function := self._functions.get(name):
+            return function.pure
+        return name not in _OUTSIDE and self._tools.is_pure(name, params)
 
     async def close(self) -> None:
         """Closes the connections to NATS; tools are closed by their registry."""
@@ -355,8 +368,9 @@ def _tool_call(job: Job) -> ToolCall:
 class _Callable:
     """A function that can be called, with what has to be known of it for every call."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, pure: bool = False) -> None:
         self.function = function
+        self.pure = pure
         self.never_waits = not inspect.iscoroutinefunction(function)
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(function).parameters.values()

@@ -17,6 +17,7 @@ from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime import admission
+from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, Operate
 from treadle.runtime.core import Core
@@ -28,6 +29,7 @@ from treadle.store import sql
 from treadle.store.protocol import GUEST
 
 from .disk import Disk
+from .process import SimProcess
 from .world import SimulationFailed, simulate
 
 Canary = Callable[[], contextlib.AbstractContextManager[None]]
@@ -147,6 +149,37 @@ def lost_handover() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def impure_work_begun_ahead() -> Iterator[None]:
+    """Work that touches the outside is begun before its commit, too."""
+    with patch.object(SimProcess, "is_pure", lambda process, work, definition: True):
+        yield
+
+
+@contextlib.contextmanager
+def held_open_for_ever() -> Iterator[None]:
+    """A commit waits for work that was begun ahead of it however long that takes."""
+    with patch.object(Ahead, "left_ns", lambda ahead, now: 3_600 * 10**9):
+        yield
+
+
+@contextlib.contextmanager
+def held_back_answers() -> Iterator[None]:
+    """Whoever is answered in a commit that waits is told before it is durable."""
+    holds = Ahead.holds
+
+    def telling(ahead: Ahead, now: int) -> bool:
+        staged = ahead._staging.staged
+        if staged.ahead and staged.answers:
+            told, staged.answers = staged.answers, []
+            for ack, value, error in told:
+                ack(value, error)
+        return holds(ahead, now)
+
+    with patch.object(Ahead, "holds", telling):
+        yield
+
+
 CANARIES: tuple[Canary, ...] = (
     append_ignores_expected_sequence,
     dispatch_before_commit,
@@ -156,6 +189,9 @@ CANARIES: tuple[Canary, ...] = (
     answer_before_its_commit,
     message_done_before_its_event,
     lost_handover,
+    impure_work_begun_ahead,
+    held_open_for_ever,
+    held_back_answers,
 )
 
 

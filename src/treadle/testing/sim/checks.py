@@ -141,6 +141,10 @@ class Journals:
         # Two workers may hold one intent, and the last to save wins; but saved is saved.
         assert intent.id not in self.saves or work.checkpoint is not None, f"{work.run}: a checkpoint is lost"
 
+    def assert_opened(self, work: Work) -> None:
+        """Of work that is begun and may touch the outside."""
+        assert work.intent.id in self.opened, f"{work.run}: {work.intent.id} is begun and not durable"
+
     def assert_recovered(self) -> None:
         """After a restart: every commit that was acknowledged is still there."""
         if self.closed:

@@ -169,6 +169,7 @@ class SimProcess:
             operations=SimOperations(),
             limits=world.limits,
             elsewhere=elsewhere if world.cores > 1 else None,
+            eager=self if world.cores == 1 and world.pure_share else None,
         )
         self.sharing: Sharing | None = None
         # The threads of this process: that of the core, as the steps of its life, and workers who come to its
@@ -263,6 +264,16 @@ class SimProcess:
         self.bus.offer(works if self.sharing is None else self.sharing.withhold(works))
         self.world.after(self.world.rng.randrange(5 * MS), self.pump)
 
+    def is_pure(self, work: Work, definition: Any) -> bool:
+        """A part of all work touches nothing outside; which, its id says."""
+        return self.world.is_pure(work.intent.id)
+
+    def begin(self, works: list[Work]) -> None:
+        """Before the commit."""
+        self.point()
+        self.bus.offer(works)
+        self.world.after(self.world.rng.randrange(MS), self.pump)
+
     def revoke(self, intents: list[str]) -> None:
         self.point()
         for intent in intents:
@@ -288,12 +299,16 @@ class SimProcess:
         if self.dead:
             return
         for work in (handed.work for handed in self.bus.take("worker", (DEFAULT_POOL,), 16)):
-            self.world.after(self.world.network.work_ns(LEASE_MS), partial(self._begin, work))
+            quick = self.core.held_open and self.world.rng.random() < 0.7
+            pause_ns = self.world.rng.randrange(MS) if quick else self.world.network.work_ns(LEASE_MS)
+            self.world.after(pause_ns, partial(self._begin, work))
 
     def _begin(self, work: Work) -> None:
         performer = self.world.workload.performers.get(work.intent.kind)
         if self.dead or performer is None:
             return
+        if not self.world.is_pure(work.intent.id):
+            self.world.journals.assert_opened(work)
         job = SimJob(self, work)
         self.world.performed[work.intent.id] = self.world.performed.get(work.intent.id, 0) + 1
         self._drive(job, performer(job))  # type: ignore[arg-type]
