@@ -24,6 +24,7 @@ from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
+from treadle.runtime.ahead import Eager
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate, Write
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
@@ -67,7 +68,12 @@ class Bench:
     """A core with everything around it in the test's hands; also its clock and its port."""
 
     def __init__(
-        self, store: SqlStore | None = None, *, limits: Limits = LIMITS, machine: DrillMachine | None = None
+        self,
+        store: SqlStore | None = None,
+        *,
+        limits: Limits = LIMITS,
+        machine: DrillMachine | None = None,
+        eager: Eager | None = None,
     ) -> None:
         fresh = store is None
         self.real = store or open_sqlite(None)
@@ -90,6 +96,7 @@ class Bench:
             entropy=entropy,
             operations=TaskOperations(),
             limits=limits,
+            eager=eager,
         )
 
     def reborn(self, **more: Any) -> Bench:
