@@ -168,22 +168,25 @@ class Core:
         schedules = SchedulesDue(store, held, self._changes.add, clock=clock)
         self._intake = Intake(recovery, inbox, timers, schedules)
         self._isolation = Isolation(staging, answers, undecided)
-        self._publication = Publication(
-            port,
-            self._elsewhere,
-            staging,
-            hot,
-            registry,
-            mail,
-            self._changes,
-            self._progress,
-            self._intake,
-            ahead,
-        )
+        self._publication = self._ends_of_commits(port, registry)
         # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self.submit: Callable[[Command], None] = self._incoming.put
         self._trouble = Trouble()
+
+    def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
+        return Publication(
+            port,
+            self._elsewhere,
+            self.staging,
+            self.hot,
+            registry,
+            self._mail,
+            self._changes,
+            self._progress,
+            self._intake,
+            self._ahead,
+        )
 
     def wake(self) -> None:
         self._incoming.put(None)
