@@ -157,9 +157,16 @@ def impure_work_begun_ahead() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_open_for_ever() -> Iterator[None]:
-    """A commit waits for work that was begun ahead of it however long that takes."""
-    with patch.object(Ahead, "left_ns", lambda ahead, now: 3_600 * 10**9):
+def held_and_forgotten() -> Iterator[None]:
+    """A commit that waits for work begun ahead of it is not the one that goes on with its receipt."""
+    holds = Ahead.holds
+
+    def forgetful(ahead: Ahead, now: int) -> bool:
+        if found := holds(ahead, now):
+            ahead._staging.begin()
+        return found
+
+    with patch.object(Ahead, "holds", forgetful):
         yield
 
 
@@ -190,7 +197,7 @@ CANARIES: tuple[Canary, ...] = (
     message_done_before_its_event,
     lost_handover,
     impure_work_begun_ahead,
-    held_open_for_ever,
+    held_and_forgotten,
     held_back_answers,
 )
 
