@@ -72,8 +72,8 @@ class World:
         self.workload = workload
         self.faults = Faults.swarm(self.rng)
         self.limits = small_limits(self.rng)
-        # How much of all work touches nothing outside, so that it may be begun before its commit: in every third world.
-        self.pure_share = 0.0 if seed % 3 else 0.6
+        # How much of all work touches nothing outside, so that it may be begun before its commit: in every second world.
+        self.pure_share = 0.0 if seed % 2 else 0.7
         # Without guests nobody looks for their messages: then nothing but a call wakes a core that sleeps.
         self.has_guests = self.faults.guest > 0
         self.disk = Disk(self.rng)
