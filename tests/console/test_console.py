@@ -136,7 +136,6 @@ def test_a_page_goes_on_when_its_server_was_killed_and_came_back(tmp_path: Path,
 
 
 PAGES = {
-    "overview": "/",
     "runs": "/runs",
     "run": "/runs/pictured",
     "failed": "/runs/pictured-broken?step=charge",

@@ -24,7 +24,7 @@ from . import console, openapi, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
-from .routes import audit, definitions, hooks, house, runs, schedules, tasks, tokens, work
+from .routes import audit, definitions, hooks, house, insights, runs, schedules, tasks, tokens, work
 from .routes import secrets as secret_routes
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
@@ -36,7 +36,19 @@ PREFIX = "/api/v1"
 PARTS: Final[tuple[tuple[str, Routes], ...]] = (
     *(
         (PREFIX, part.routes)
-        for part in (definitions, runs, tasks, schedules, work, house, tokens, audit, hooks, secret_routes)
+        for part in (
+            definitions,
+            runs,
+            tasks,
+            schedules,
+            work,
+            house,
+            insights,
+            tokens,
+            audit,
+            hooks,
+            secret_routes,
+        )
     ),
     ("", house.health),
 )

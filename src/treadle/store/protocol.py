@@ -45,6 +45,17 @@ class RunRow(msgspec.Struct, kw_only=True):
     error: dict[str, Any] | None = None
 
 
+class RunsBegun(NamedTuple):
+    """Runs that began in one stretch of time, counted from 0."""
+
+    stretch: int
+    workflow: str
+    status: str
+    runs: int
+    # How long those that ended took, on average.
+    took_ns: float | None
+
+
 class TaskRow(msgspec.Struct, kw_only=True):
     no: int = 0
     id: str
@@ -229,6 +240,12 @@ class Reads(Protocol):
         ...
 
     def run_count(self) -> dict[str, int]: ...
+    def run_history(
+        self, since_ns: int, width_ns: int, *, workflow: str | None = None, prefix: str | None = None
+    ) -> list[RunsBegun]:
+        """How many runs began in each stretch of time since an instant, by workflow and what became of them."""
+        ...
+
     def last_run_no(self) -> int: ...
     def last_task_no(self) -> int: ...
 

@@ -13,7 +13,7 @@ from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
 from .blobs import known
-from .connection import SqlConnection
+from .counts import RunCounts
 from .dialect import on_shards
 from .packing import unpack
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
@@ -79,7 +79,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
 AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 
 
-class SqlReads(SqlConnection):
+class SqlReads(RunCounts):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---
@@ -143,9 +143,6 @@ class SqlReads(SqlConnection):
         here = "" if shard is None else f"shard = {int(shard)} AND"
         query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {here} working = 1 AND no > ? ORDER BY no LIMIT ?"
         return [_run(row) for row in self._all(query, after_no, limit)]
-
-    def run_count(self) -> dict[str, int]:
-        return dict(self._all("SELECT status, count(*) FROM runs GROUP BY status"))
 
     def last_run_no(self) -> int:
         return int(self._one("SELECT coalesce(max(no), 0) FROM runs")[0])

@@ -201,6 +201,25 @@ def check_runs_are_found_and_paged(make: MakePlace) -> None:
         assert store.run_count() == {"failed": 1, "running": 5}
 
 
+def check_runs_are_counted_over_time(make: MakePlace) -> None:
+    with owned(make) as (_, store):
+        rows = {no: run_row(no, started_ns=no * 10) for no in range(1, 7)}
+        rows[3].status, rows[3].workflow, rows[3].ended_ns = "failed", "other", 36
+        store.commit(Batch(runs_new=rows))
+
+        def found(since_ns: int, **narrowed: str) -> list[tuple[Any, ...]]:
+            return [tuple(row) for row in store.run_history(since_ns, 20, **narrowed)]
+
+        counted = [
+            (0, "flow", "running", 1, None),
+            (0, "other", "failed", 1, 6.0),
+            (1, "flow", "running", 2, None),
+        ]
+        assert found(20) == [*counted, (2, "flow", "running", 1, None)]
+        assert found(20, workflow="other") == found(20, prefix="oth") == [counted[1]]
+        assert found(61) == []
+
+
 def check_a_changed_run_says_so(make: MakePlace) -> None:
     with owned(make) as (_, store):
         store.commit(Batch(runs_new={1: run_row(1, working=True)}))

@@ -2,8 +2,8 @@
 
 import { session } from "./session";
 import type {
-  AuditRow, DeadLetter, DefinitionRow, Graph, Json, JournalRecord, Me, Page, Problem, RunDocument, RunEvent, RunRow, Schedule, ScheduleFields,
-  Server, Stats, Task, TraceStep, Worker,
+  AuditRow, DeadLetter, DefinitionRow, Graph, History, Insights, Json, JournalRecord, Me, Page, Problem, RunDocument, RunEvent, RunRow, Said, Schedule,
+  ScheduleFields, Server, Stats, Task, TraceStep, Worker,
 } from "./shapes";
 
 export type * from "./shapes";
@@ -70,13 +70,13 @@ export const api = {
   runs: (query: Query) => call<Page<RunRow>>("GET", `/runs${queryText(query)}`),
   run: (id: string) => call<RunDocument>("GET", `/runs/${segment(id)}`),
   state: (id: string, at?: number) => call<Json>("GET", `/runs/${segment(id)}/state${queryText({ at })}`),
-  journal: (id: string, after = 0) =>
-    call<JournalRecord[]>("GET", `/runs/${segment(id)}/journal${queryText({ after, limit: 1000 })}`),
-  trace: (id: string) => call<{ steps: TraceStep[] }>("GET", `/runs/${segment(id)}/trace`),
+  journal: (id: string, after = 0, limit = 1000) =>
+    call<JournalRecord[]>("GET", `/runs/${segment(id)}/journal${queryText({ after, limit })}`),
+  steps: (id: string) => call<{ items: TraceStep[] }>("GET", `/runs/${segment(id)}/steps`),
   graph: (id: string, at?: number) => call<Graph>("GET", `/runs/${segment(id)}/graph${queryText({ at })}`),
   events: (id: string, after = 0) =>
     call<{ items: RunEvent[]; next: number | null }>("GET", `/runs/${segment(id)}/events${queryText({ after })}`),
-  transcript: (id: string) => call<Json>("GET", `/runs/${segment(id)}/transcript`),
+  transcript: (id: string) => call<Said[]>("GET", `/runs/${segment(id)}/transcript`),
   diff: (a: string, b: string) =>
     call<{ equal: boolean; differences: { path: string; left: Json; right: Json }[] }>("GET", `/diff${queryText({ a, b })}`),
   start: (body: { workflow: string; input?: Json; id?: string; reference?: string }) =>
@@ -109,6 +109,8 @@ export const api = {
   servers: () => call<Page<Server>>("GET", "/servers"),
   workers: () => call<Page<Worker>>("GET", "/workers"),
   stats: () => call<Stats>("GET", "/stats"),
+  history: (query: Query) => call<History>("GET", `/stats/history${queryText(query)}`),
+  insights: (query: Query) => call<Insights>("GET", `/stats/insights${queryText(query)}`),
   deadLetters: (query: Query) => call<Page<DeadLetter>>("GET", `/deadletters${queryText(query)}`),
   deadLetterAct: (id: string, action: "discard") => call<Json>("POST", `/deadletters/${segment(id)}/${action}`),
   audit: (query: Query) => call<Page<AuditRow>>("GET", `/audit${queryText(query)}`),

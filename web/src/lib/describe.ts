@@ -1,6 +1,6 @@
 // The answer before the click: why a run is where it is, in one sentence.
 
-import type { ApiError, Json, RunDocument, RunRow, ScheduleFields, Wait } from "./api";
+import type { ApiError, Json, RunDocument, RunRow, ScheduleFields, Usage, Wait } from "./api";
 import { span, until } from "./time";
 
 export function cause(error: ApiError | null): string {
@@ -44,7 +44,11 @@ export function sentence(run: RunDocument, now: number): string {
   }
 }
 
+const OVER = new Set(["completed", "failed", "cancelled", "partial"]);
+
+/** How long a run took, or takes so far; nothing where it has just ended and nobody said when yet. */
 export function duration(run: RunRow, now: number): string {
+  if (run.ended_at === null && OVER.has(run.status)) return "";
   const end = run.ended_at === null ? now : Date.parse(run.ended_at);
   return span(Math.max(0, end - Date.parse(run.started_at)));
 }
@@ -78,4 +82,14 @@ export function whenText(schedule: ScheduleFields): string {
   if (schedule.every !== undefined) return `every ${schedule.every}`;
   if (schedule.cron !== undefined) return `${schedule.cron} (${schedule.timezone ?? "UTC"})`;
   return `once, ${schedule.at ?? "at no time"}`;
+}
+
+/** What was used of models, and what it cost where prices are known. */
+export function usageText(usage: Usage): string {
+  const tokens = `${usage.input_tokens.toLocaleString()} in, ${usage.output_tokens.toLocaleString()} out`;
+  return usage.usd > 0 ? `${tokens} · ${money(usage.usd)}` : `${tokens} tokens`;
+}
+
+export function money(usd: number): string {
+  return `$${usd.toFixed(usd > 0 && usd < 0.1 ? 4 : 2)}`;
 }

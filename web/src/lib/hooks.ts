@@ -2,7 +2,8 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 import { useSearchParams } from "react-router";
 
-import { api, follow, type Leave, type Me } from "./api";
+import { api, follow, type Leave, type Me, type Status } from "./api";
+import { type Changes, gatherer, news } from "./changes";
 
 /** The present, once a second, shared by everything that shows a relative time. */
 const clock = (() => {
@@ -67,31 +68,39 @@ export function useMay(leave: Leave): boolean {
 
 export type Live = "connecting" | "live" | "broken";
 
-/** Changes of all runs: lists and documents that show them are read again. */
+const GATHER_MS = 400;
+
+/** Changes of all runs: documents that are shown are read again, lists are told. */
 export function useRunChanges(): Live {
   const client = useQueryClient();
   const [live, setLive] = useState<Live>("connecting");
-  useEffect(
-    () =>
-      follow(
-        "/events/stream",
-        (frame) => {
-          if (frame.event === "reset") {
-            void client.invalidateQueries();
-            return;
-          }
-          const { id } = JSON.parse(frame.data) as { id: string };
-          void client.invalidateQueries({ queryKey: ["run", id] });
-          void client.invalidateQueries({ queryKey: ["runs"] });
-          void client.invalidateQueries({ queryKey: ["tasks"] });
-        },
-        (connected) => {
-          setLive(connected ? "live" : "broken");
-          if (connected) void client.invalidateQueries();
-        },
-      ),
-    [client],
-  );
+  useEffect(() => {
+    const gathered = gatherer((changed) => {
+      void client.invalidateQueries({ predicate: ({ queryKey: [part, id] }) => part === "run" && changed.has(String(id)) });
+      void client.invalidateQueries({ queryKey: ["tasks"] });
+      void client.invalidateQueries({ queryKey: ["runs", "stats"] });
+      news.tell(changed);
+    }, GATHER_MS);
+    const stop = follow(
+      "/events/stream",
+      (frame) => {
+        if (frame.event === "reset") {
+          void client.invalidateQueries();
+          return;
+        }
+        const { id, status } = JSON.parse(frame.data) as { id: string; status: Status };
+        gathered.add(id, status);
+      },
+      (connected) => {
+        setLive(connected ? "live" : "broken");
+        if (connected) void client.invalidateQueries();
+      },
+    );
+    return () => {
+      stop();
+      gathered.stop();
+    };
+  }, [client]);
   return live;
 }
 
@@ -109,3 +118,24 @@ export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): v
     return () => window.removeEventListener("keydown", pressed);
   }, [keys]);
 }
+
+/** Hears of changed runs, gathered. */
+export function useChanges(listener: (changed: Changes) => void): void {
+  useEffect(() => news.hear(listener), [listener]);
+}
+
+/** Whether the window is as narrow as a phone, also after it was turned. */
+export function usePhone(): boolean {
+  return useSyncExternalStore(phone.subscribe, phone.get);
+}
+
+const phone = (() => {
+  const query = window.matchMedia("(max-width: 760px)");
+  return {
+    subscribe: (listener: () => void) => {
+      query.addEventListener("change", listener);
+      return () => query.removeEventListener("change", listener);
+    },
+    get: () => query.matches,
+  };
+})();

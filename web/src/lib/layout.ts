@@ -5,7 +5,9 @@ import type { ELK, ElkNode } from "elkjs/lib/elk-api";
 import type { Graph } from "./api";
 import { patient } from "./patient";
 
-export interface Placed {
+export interface Size { width: number; height: number }
+
+export interface Placed extends Size {
   nodes: { id: string; x: number; y: number; width: number; height: number }[];
   edges: { id: string; points: { x: number; y: number }[]; label: { x: number; y: number } | null }[];
 }
@@ -27,12 +29,28 @@ async function elk(): Promise<ELK> {
   return engine;
 }
 
-export async function layout(graph: Graph): Promise<Placed> {
+// Above this many nodes one layout is work enough.
+const BOTH_MAX = 80;
+
+/** Whether the other layout shows its nodes larger in a box; a little larger is not worth reading downwards. */
+export function better(first: Size, other: Size, box: Size): boolean {
+  const zoom = (size: Size): number => Math.min(box.width / size.width, box.height / size.height, 1.1);
+  return zoom(other) > zoom(first) * 1.15;
+}
+
+/** From left to right, as one reads, or downwards where that is easier to see. */
+export async function layout(graph: Graph, box: Size): Promise<Placed> {
+  if (graph.nodes.length > BOTH_MAX) return placed(graph, "DOWN");
+  const [right, down] = await Promise.all([placed(graph, "RIGHT"), placed(graph, "DOWN")]);
+  return better(right, down, box) ? down : right;
+}
+
+async function placed(graph: Graph, direction: "RIGHT" | "DOWN"): Promise<Placed> {
   const asked: ElkNode = {
     id: "root",
     layoutOptions: {
       "elk.algorithm": "layered",
-      "elk.direction": graph.nodes.length > 12 ? "DOWN" : "RIGHT",
+      "elk.direction": direction,
       "elk.edgeRouting": "ORTHOGONAL",
       "elk.layered.spacing.nodeNodeBetweenLayers": "56",
       "elk.spacing.nodeNode": "28",
@@ -49,6 +67,8 @@ export async function layout(graph: Graph): Promise<Placed> {
   };
   const found = await (await elk()).layout(asked);
   return {
+    width: found.width ?? 1,
+    height: found.height ?? 1,
     nodes: (found.children ?? []).map((node) => ({
       id: node.id, x: node.x ?? 0, y: node.y ?? 0, width: node.width ?? 120, height: node.height ?? NODE_HEIGHT,
     })),

@@ -1,19 +1,28 @@
 import { expect, test } from "vitest";
 
 import { fields, valueOf } from "../components/SchemaForm";
-import { tally } from "../pages/Overview";
-import { frameReader, queryText, type RunDocument, type Task, type TraceStep, type Worker } from "./api";
-import { changes, sentence } from "./describe";
-import { path } from "./layout";
+import { frameReader, queryText, type RunDocument, type RunRow, type Task, type TraceStep, type Worker } from "./api";
+import { applies, bulkCommand } from "./bulk";
+import { type Listed, repainted, unseen } from "./changes";
+import { changes, duration, sentence } from "./describe";
+import { folded, lines } from "./diff";
+import { byWorkflow, fitting, perHour, stretches } from "./history";
+import { better, path } from "./layout";
 import { pools } from "./pools";
 import { isDue, told, urgent } from "./tasks";
-import { span, until } from "./time";
+import { ago, span, until } from "./time";
 import { ticks, timeline } from "./timeline";
+import { pieces, title } from "./transcript";
+import { canonical, kept, parsed } from "./views";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
 
 test("a span has its two largest units", () => {
   expect([0.4, 20, 2400, 65_000, 3_600_000, 187_200_000].map(span)).toEqual(["0.4 ms", "20 ms", "2.4 s", "1 min 5 s", "1 h", "2 d 4 h"]);
+});
+
+test("how long ago is told in one unit", () => {
+  expect(["2026-11-15T11:59:15Z", "2026-11-15T11:57:10Z", "2026-11-14T08:00:00Z"].map((at) => ago(at, NOW))).toEqual(["45 s ago", "2 min ago", "1 d ago"]);
 });
 
 test("what is due is ahead or overdue", () => {
@@ -77,10 +86,6 @@ test("a form has a field for each simple property and refuses what is missing", 
   expect(valueOf(found, { ok: true, name: "ann", age: "7", tags: "[1]" }).value).toEqual({ ok: true, name: "ann", age: 7, tags: [1] });
 });
 
-test("the most frequent come first", () => {
-  expect(tally(["a", "b", "b"])).toEqual([{ name: "b", count: 2 }, { name: "a", count: 1 }]);
-});
-
 test("a line turns its corners softly", () => {
   expect(path([{ x: 0, y: 0 }, { x: 20, y: 0 }, { x: 20, y: 20 }])).toBe("M0 0L14 0Q20 0 20 6L20 20");
 });
@@ -113,4 +118,86 @@ test("the most urgent task comes first, what has no deadline last", () => {
 test("what happened to a task is told in words", () => {
   expect([{ event: "claimed", by: "ann" }, { event: "assigned", by: "ann", to: "bob" }, { event: "commented", by: "bob", text: "why?" }, { event: "expired" }].map(told))
     .toEqual(["claimed by ann", "ann gave it to bob", "bob: why?", "expired"]);
+});
+
+const HISTORY = {
+  since: "2026-11-15T11:00:00Z", until: "2026-11-15T11:02:30Z", width_s: 60,
+  items: [
+    { at: "2026-11-15T11:00:00Z", workflow: "a", status: "completed", count: 3, mean_ms: 10 },
+    { at: "2026-11-15T11:02:00Z", workflow: "a", status: "failed", count: 1, mean_ms: 50 },
+    { at: "2026-11-15T11:02:00Z", workflow: "b", status: "waiting", count: 6, mean_ms: null },
+  ],
+};
+
+test("time goes on where nothing began", () => {
+  expect(stretches(HISTORY).map((one) => one.total)).toEqual([3, 0, 7]);
+  expect(stretches(HISTORY)[2]?.counts).toEqual({ failed: 1, waiting: 6 });
+});
+
+test("workflows are counted, the busiest first; what has not ended took no time yet", () => {
+  const found = byWorkflow(HISTORY);
+  expect(found.map((one) => [one.workflow, one.runs, one.failed, one.meanMs])).toEqual([["b", 6, 0, null], ["a", 4, 1, 20]]);
+  expect(perHour(HISTORY)).toBeCloseTo(240);
+});
+
+test("a view is the same whatever the order of its filters, and its name stands for one", () => {
+  expect(canonical("since=24h&status=failed&search=")).toBe(canonical("status=failed&since=24h"));
+  const first = kept([], { name: "mine", query: "status=failed" });
+  expect(kept(first, { name: "mine", query: "since=1h" })).toEqual([{ name: "mine", query: "since=1h" }]);
+});
+
+test("what somebody else wrote into the storage is no view", () => {
+  expect([parsed(null), parsed("{"), parsed('{"a":1}'), parsed('[{"name":1},{"name":"x","query":"status=failed"}]')]).toEqual([[], [], [], [{ name: "x", query: "status=failed" }]]);
+});
+
+const row = (id: string, status: string): RunRow => ({ id, status, started_at: "2026-11-15T11:59:00Z", ended_at: null }) as unknown as RunRow;
+const listed = (...rows: RunRow[]): Listed => ({ pages: [{ items: rows, next: null }], pageParams: [undefined] });
+
+test("a changed run is repainted in its place; what did not change stays the same object", () => {
+  const pages = listed(row("a", "running"), row("b", "running"));
+  const next = repainted(pages, new Map([["b", "failed"]]));
+  expect(next.pages[0]?.items.map((one) => one.status)).toEqual(["running", "failed"]);
+  expect(next.pages[0]?.items[0]).toBe(pages.pages[0]?.items[0]);
+  expect(repainted(pages, new Map([["c", "failed"]]))).toBe(pages);
+  expect(unseen(pages, new Map([["b", "failed"], ["c", "failed"]]))).toBe(1);
+});
+
+test("a run that has just ended has no duration until it is known", () => {
+  expect([duration(row("a", "running"), NOW), duration(row("a", "completed"), NOW)]).toEqual(["1 min", ""]);
+});
+
+test("an action leaves out whom it does nothing to, and its command is quoted", () => {
+  expect([applies("cancel", "completed"), applies("cancel", "stalled"), applies("retry", "failed"), applies("retry", "waiting"), applies("signal", "waiting")]).toEqual([false, true, true, false, true]);
+  expect(bulkCommand("cancel", ["a", "it's"])).toBe("treadle cancel a 'it'\\''s'");
+  expect(bulkCommand("signal", ["a"], "go", { x: 1 })).toBe(`treadle signal a go --data '{"x":1}'`);
+});
+
+test("what began lately is shown over an hour, the rest over a day", () => {
+  const begun = (at: string) => ({ ...HISTORY, until: "2026-11-15T12:00:00Z", items: [{ at, workflow: "a", status: "completed", count: 1, mean_ms: 1 }] });
+  expect([begun("2026-11-15T11:30:00Z"), begun("2026-11-15T03:00:00Z"), undefined].map(fitting)).toEqual(["1h", "24h", "24h"]);
+});
+
+test("a layout is chosen by how large its nodes are shown", () => {
+  expect(better({ width: 3000, height: 100 }, { width: 300, height: 900 }, { width: 900, height: 380 })).toBe(true);
+  expect(better({ width: 800, height: 100 }, { width: 300, height: 900 }, { width: 900, height: 380 })).toBe(false);
+});
+
+test("an answer of a model is read piece by piece, and what is empty is left out", () => {
+  const said = { seq: 1, at: "", kind: "turn", node: "gather", turn: 2, instruction: "look", context: {}, answer: { text: "", calls: [{ tool: "read", input: { path: "a" } }], data: null } };
+  expect(title(said)).toBe("gather · turn 2");
+  expect(pieces(said)).toEqual({ asked: [{ name: "instruction", value: "look" }], more: [], answered: [{ name: "calls read", value: { path: "a" } }] });
+});
+
+test("two texts are told apart line by line, with both numbers", () => {
+  const found = lines("a\nb\nc\nd", "a\nx\nc\nd\ne");
+  expect(found.map((line) => `${line.kind} ${line.text} ${line.before ?? "-"} ${line.after ?? "-"}`)).toEqual([
+    "same a 1 1", "was b 2 -", "is x - 2", "same c 3 3", "same d 4 4", "is e - 5",
+  ]);
+  expect(lines("a", "a").every((line) => line.kind === "same")).toBe(true);
+});
+
+test("what did not change is folded away but for a few lines around", () => {
+  const long = Array.from({ length: 20 }, (_, n) => String(n));
+  const found = folded(lines(long.join("\n"), [...long.slice(0, 10), "new", ...long.slice(10)].join("\n")), 1);
+  expect(found.map((line) => line?.text ?? null)).toEqual([null, "9", "new", "10", null]);
 });

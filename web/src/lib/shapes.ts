@@ -37,6 +37,9 @@ export interface Wait {
   roles?: string[];
 }
 
+/** What models were asked for; money only where prices are known. */
+export interface Usage { input_tokens: number; output_tokens: number; usd: number }
+
 export interface RunDocument extends RunRow {
   digest: string;
   key?: Json;
@@ -46,7 +49,7 @@ export interface RunDocument extends RunRow {
   waiting_for: Wait[];
   state: Json;
   children: string[];
-  stats: { steps: number; intents: number; retries: number; usage?: Json };
+  stats: { steps: number; intents: number; retries: number; usage?: Usage };
   stale?: boolean;
   forked_from?: { run: string; seq: number };
 }
@@ -222,4 +225,37 @@ export interface DeadLetter {
   error: ApiError;
   size: number;
   sample: string;
+}
+
+/** Runs that began in one stretch of time. */
+export interface Begun { at: string; workflow: string; status: string; count: number; mean_ms: number | null }
+export interface History { since: string; until: string; width_s: number; items: Begun[] }
+
+export interface FailureCause { workflow: string; cause: string; count: number; run: string }
+export interface WaitReason { workflow: string; kind: string; name: string; count: number; run: string; since: string }
+export interface SlowStep { workflow: string; step: string; count: number; mean_ms: number; max_ms: number; run: string }
+export interface Cost { workflow: string; runs: number; input_tokens: number; output_tokens: number; usd: number }
+export interface Insights {
+  failures: FailureCause[];
+  waits: WaitReason[];
+  steps: SlowStep[];
+  costs: Cost[];
+  sampled: { failed: number; waiting: number; runs: number };
+}
+
+/** One question of an agent's run and its answer. */
+export interface Said {
+  seq: number;
+  at: string;
+  answered_at?: string;
+  kind: string;
+  node: string;
+  iteration?: number;
+  attempt?: number;
+  turn?: number;
+  model?: Json;
+  answer?: Json;
+  error?: Json;
+  open?: boolean;
+  [key: string]: Json | undefined;
 }

@@ -4,7 +4,9 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function ago(instant: string, now: number): string {
   const seconds = Math.max(0, Math.round((now - Date.parse(instant)) / 1000));
-  return seconds < 60 ? `${seconds} s ago` : `${span(seconds * 1000)} ago`;
+  // One unit is enough in a list; the exact instant is a hover away.
+  const [name, size] = ([["d", 86_400], ["h", 3600], ["min", 60]] as const).find(([, unit]) => seconds >= unit) ?? ["s", 1];
+  return `${Math.floor(seconds / size)} ${name} ago`;
 }
 
 export function until(instant: string, now: number): string {
@@ -30,6 +32,13 @@ export function clock(instant: string): string {
   const at = new Date(instant);
   const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString()} `;
   return `${day}${at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })}`;
+}
+
+/** For the ends of an axis: the time, with the day where it is not today's. */
+export function mark(instant: string): string {
+  const at = new Date(instant);
+  const day: Intl.DateTimeFormatOptions = at.toDateString() === new Date().toDateString() ? {} : { day: "numeric", month: "short" };
+  return at.toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit" });
 }
 
 export function exact(instant: string): string {

@@ -1,16 +1,30 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, lazy, useState } from "react";
-import { Link, useParams } from "react-router";
+import { Link, useNavigate, useParams } from "react-router";
 
 import { Code, Dialog, Empty, Failure, Loading } from "../components/bits";
 import { SourceEditor, useProblems } from "../components/SourceEditor";
-import { api } from "../lib/api";
-import { useMay } from "../lib/hooks";
+import { SourceView } from "../components/SourceView";
+import { type Column, Table } from "../components/Table";
+import { api, type DefinitionRow } from "../lib/api";
+import { folded, lines } from "../lib/diff";
+import { useMay, useParam } from "../lib/hooks";
 import { text } from "../strings";
 import { StartDialog } from "./Start";
 import { patient } from "../lib/patient";
 
 const GraphView = lazy(() => patient(() => import("../components/GraphView")));
+
+const nameOf = (row: DefinitionRow): string => (row.version === null ? row.name : `${row.name}@${row.version}`);
+const at = (name: string): string => `/definitions/${encodeURIComponent(name)}`;
+
+const COLUMNS: Column<DefinitionRow>[] = [
+  { name: "Name", size: "minmax(120px, 1.4fr)", cell: (row) => <Link to={at(nameOf(row))}>{row.name}</Link> },
+  { name: "Version", size: "80px", cell: (row) => row.version ?? "—" },
+  { name: "Dialect", size: "90px", cell: (row) => <span className="soft">{row.dialect}</span> },
+  { name: "Status", size: "minmax(110px, 2fr)", wide: true, cell: (row) => <span className={row.status === "available" ? "soft" : "s-failed"} title={row.reasons.join("\n")}>{row.status}{row.reasons[0] && `: ${row.reasons[0]}`}</span> },
+  { name: "Digest", size: "160px", wide: true, cell: (row) => <code className="soft">{row.digest.slice(0, 19)}…</code> },
+];
 
 export function Definitions() {
   const found = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
@@ -23,16 +37,8 @@ export function Definitions() {
         {mayDeploy && <button className="primary" onClick={() => setDeploying(true)}>Deploy</button>}
       </div>
       {found.error && <Failure error={found.error} />}
-      {found.data?.items.length === 0 ? <Empty why={text.noDefinitions} command={text.noDefinitionsCommand} /> : (
-        <div className="list">
-          {found.data?.items.map((row) => (
-            <Link key={row.digest + row.version} to={`/definitions/${encodeURIComponent(row.version === null ? row.name : `${row.name}@${row.version}`)}`} className="row" style={{ padding: "8px 12px", borderBottom: "1px solid var(--line)" }}>
-              <strong>{row.name}</strong><span className="soft">{row.version}</span><span className="soft">{row.dialect}</span>
-              <span className={row.status === "available" ? "soft" : "s-failed"}>{row.status}{row.reasons[0] && `: ${row.reasons[0]}`}</span>
-              <code className="soft" style={{ marginLeft: "auto" }}>{row.digest.slice(0, 19)}…</code>
-            </Link>
-          ))}
-        </div>
+      {found.data === undefined ? <Loading /> : found.data.items.length === 0 ? <Empty why={text.noDefinitions} command={text.noDefinitionsCommand} /> : (
+        <section className="box" aria-label={text.definitions}><Table label={text.definitions} columns={COLUMNS} rows={found.data.items} keyOf={nameOf} /></section>
       )}
       {deploying && <DeployDialog onClose={() => setDeploying(false)} />}
     </div>
@@ -46,6 +52,7 @@ export function DefinitionPage() {
   const source = useQuery({ queryKey: ["definition-source", name], queryFn: () => api.source(name), retry: false });
   const [starting, setStarting] = useState(false);
   const [editing, setEditing] = useState(false);
+  const [than, setThan] = useParam("than");
   const mayAct = useMay("operator");
   const mayDeploy = useMay("admin");
   if (row.data === undefined) return row.error ? <Failure error={row.error} /> : <Loading />;
@@ -57,18 +64,69 @@ export function DefinitionPage() {
         {mayDeploy && source.data !== undefined && <button onClick={() => setEditing(true)}>Mend and deploy</button>}
         {mayAct && <button className="primary" onClick={() => setStarting(true)}>Start a run</button>}
       </div>
-      <div className="facts"><span>{row.data.dialect}</span><code>{row.data.digest}</code></div>
+      <div className="facts">
+        <span>{row.data.dialect}</span><code>{row.data.digest.slice(0, 19)}…</code>
+        <Versions row={row.data} than={than} onThan={setThan} />
+      </div>
+      {row.data.reasons.map((reason) => <div key={reason} className="error-box" role="status">{reason}</div>)}
       <section className="box" aria-label="Picture">
-        {graph.data && <Suspense fallback={<Loading />}><GraphView graph={graph.data} /></Suspense>}
+        {graph.error ? <Failure error={graph.error} /> : graph.data && <Suspense fallback={<Loading />}><GraphView graph={graph.data} /></Suspense>}
       </section>
+      {than !== "" && <Changes before={than} after={nameOf(row.data)} />}
       <section className="box" aria-label="Source">
         <header><h2>Source</h2></header>
-        <div className="inside">{source.data === undefined ? <Code value={row.data.body} label="Canonical form" /> : <pre tabIndex={0}>{source.data}</pre>}</div>
+        {source.data !== undefined ? <Source path={`${row.data.name}.yaml`} written={source.data} /> : !source.isPending && <div className="inside"><Code value={row.data.body} label="Canonical form" /></div>}
       </section>
       {starting && <StartDialog workflow={row.data.name} onClose={() => setStarting(false)} />}
       {editing && <DeployDialog onClose={() => setEditing(false)} text={source.data ?? ""} path={`${row.data.name}.yaml`} />}
     </div>
   );
+}
+
+/** The versions of this name: go to one, or see what changed since. */
+function Versions({ row, than, onThan }: { row: DefinitionRow; than: string; onThan: (name: string | null) => void }) {
+  const navigate = useNavigate();
+  const found = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
+  const all = (found.data?.items ?? []).filter((one) => one.name === row.name && one.version !== null);
+  if (all.length < 2) return null;
+  return (
+    <span className="row versions">
+      <select aria-label="Version" value={nameOf(row)} onChange={(event) => void navigate(at(event.target.value))}>
+        {all.map((one) => <option key={nameOf(one)} value={nameOf(one)}>version {one.version}</option>)}
+      </select>
+      <select aria-label="Compare with" value={than} onChange={(event) => onThan(event.target.value)}>
+        <option value="">compare with…</option>
+        {all.filter((one) => one.version !== row.version).map((one) => <option key={nameOf(one)} value={nameOf(one)}>version {one.version}</option>)}
+      </select>
+    </span>
+  );
+}
+
+function Changes({ before, after }: { before: string; after: string }) {
+  const old = useQuery({ queryKey: ["definition-source", before], queryFn: () => api.source(before), retry: false });
+  const now = useQuery({ queryKey: ["definition-source", after], queryFn: () => api.source(after), retry: false });
+  const error = old.error ?? now.error;
+  return (
+    <section className="box" aria-label="Changes">
+      <header><h2>{before} → {after}</h2></header>
+      {error ? <Failure error={error} /> : old.data === undefined || now.data === undefined ? <Loading /> : old.data === now.data ? <div className="inside soft">Nothing changed.</div> : (
+        <pre className="changes" tabIndex={0}>
+          {folded(lines(old.data, now.data)).map((line, n) => (line === null ? <span key={n} className="soft">⋯{"\n"}</span>
+            : <span key={n} className={line.kind}>{line.kind === "was" ? "− " : line.kind === "is" ? "+ " : "  "}{line.text}{"\n"}</span>))}
+        </pre>
+      )}
+    </section>
+  );
+}
+
+/** The text with what is known to be wrong with it in the margin. Only who may deploy may have it checked. */
+function Source({ path, written }: { path: string; written: string }) {
+  return useMay("admin") ? <CheckedSource path={path} written={written} /> : <SourceView written={written} problems={[]} />;
+}
+
+function CheckedSource({ path, written }: { path: string; written: string }) {
+  const { problems } = useProblems({ path, text: written });
+  return <SourceView written={written} problems={problems} />;
 }
 
 function DeployDialog({ onClose, text: given = "", path: named = "flow.yaml" }: { onClose: () => void; text?: string; path?: string }) {

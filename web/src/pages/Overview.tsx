@@ -1,75 +1,133 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 
-import { Empty, Failure } from "../components/bits";
+import { Empty, Failure, Loading } from "../components/bits";
+import { Histogram } from "../components/Histogram";
 import { StatusText } from "../components/Status";
-import { api, type RunRow, type Status } from "../lib/api";
-import { cause } from "../lib/describe";
+import { type Column, Table } from "../components/Table";
+import { api, type Cost, type FailureCause, type SlowStep, type Status, type WaitReason } from "../lib/api";
+import { money } from "../lib/describe";
+import { byWorkflow, fitting, type OfWorkflow, perHour, stretches } from "../lib/history";
+import { useParam } from "../lib/hooks";
+import { ago, mark, span } from "../lib/time";
 import { text } from "../strings";
 
-export interface Bucket { name: string; count: number }
+const SPANS: [string, string][] = [["1h", "last hour"], ["24h", "last day"], ["7d", "last week"], ["30d", "last month"]];
+const SHOWN = ["running", "waiting", "stalled", "failed", "completed", "partial", "cancelled", "queued"];
 
-/** How often each value occurs, most frequent first. */
-export function tally(values: string[]): Bucket[] {
-  const counts = new Map<string, number>();
-  for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].map(([name, count]) => ({ name, count })).sort((a, b) => b.count - a.count || a.name.localeCompare(b.name));
-}
+const runsOf = (query: Record<string, string>): string => `/runs?${new URLSearchParams(query).toString()}`;
+const runAt = (id: string): string => `/runs/${encodeURIComponent(id)}`;
 
 export function Overview() {
+  const [asked, setSince] = useParam("since");
+  const day = useQuery({ queryKey: ["history", "24h"], queryFn: () => api.history({ since: "24h" }), enabled: asked === "" });
+  const since = asked || fitting(day.data);
   const stats = useQuery({ queryKey: ["runs", "stats"], queryFn: api.stats });
-  const recent = useQuery({ queryKey: ["runs", "recent"], queryFn: () => api.runs({ since: "24h", limit: 1000 }) });
-  const rows = recent.data?.items ?? [];
-  const counts = Object.entries(stats.data?.runs ?? {});
-  const failed = rows.filter((row) => row.status === "failed" || row.status === "stalled");
+  const history = useQuery({ queryKey: ["history", since], queryFn: () => api.history({ since }), refetchInterval: 10_000, placeholderData: (old) => old });
+  const common = useQuery({ queryKey: ["insights", since], queryFn: () => api.insights({ since }), refetchInterval: 30_000, placeholderData: (old) => old });
+  const failure = stats.error ?? history.error ?? common.error;
+  const counts = stats.data?.runs ?? {};
   return (
     <div className="page">
-      <h1>{text.overview}</h1>
-      {stats.error && <Failure error={stats.error} />}
-      {counts.length === 0 && !stats.isPending ? <Empty why={text.noRuns} command={text.noRunsCommand} /> : (
-        <div className="row" style={{ gap: 24 }}>
-          {counts.map(([status, count]) => (
-            <Link key={status} to={`/runs?status=${status}`} style={{ display: "grid" }}>
-              <span className="tabular" style={{ fontSize: 24, lineHeight: "32px", color: "var(--text)" }}>{count.toLocaleString()}</span>
-              <StatusText status={status as Status} />
-            </Link>
-          ))}
-        </div>
+      <div className="row">
+        <h1 className="grow">{text.overview}</h1>
+        <select style={{ width: "auto" }} aria-label="Time" value={since} onChange={(event) => setSince(event.target.value)}>
+          {SPANS.map(([value, about]) => <option key={value} value={value}>{about}</option>)}
+        </select>
+      </div>
+      {failure && <Failure error={failure} />}
+      {stats.data !== undefined && Object.keys(counts).length === 0 ? <Empty why={text.noRuns} command={text.noRunsCommand} /> : (
+        <>
+          <div className="tiles" role="list" aria-label="Runs by status">
+            {SHOWN.filter((status) => (counts[status] ?? 0) > 0).map((status) => (
+              <div role="listitem" key={status}>
+                <Link to={runsOf({ status })}><span className="figure tabular">{(counts[status] ?? 0).toLocaleString()}</span><StatusText status={status as Status} /></Link>
+              </div>
+            ))}
+          </div>
+          {history.data === undefined ? <Loading /> : (
+            <>
+              <section className="box" aria-label={text.begun}>
+                <header><h2 className="grow">{text.begun}</h2><span className="soft tabular">{rate(perHour(history.data))}</span></header>
+                <div className="inside over-time">
+                  <Histogram found={stretches(history.data)} label={text.begun} height={96} />
+                  <div className="row soft tabular"><span className="grow">{mark(history.data.since)}</span><span>{mark(history.data.until)}</span></div>
+                </div>
+              </section>
+              <section className="box" aria-label={text.workflows}>
+                <header><h2>{text.workflows}</h2></header>
+                <Table label={text.workflows} columns={workflowColumns(since)} rows={byWorkflow(history.data).slice(0, 12)} keyOf={(row) => row.workflow} />
+              </section>
+            </>
+          )}
+          {common.data !== undefined && (
+            <div className="two">
+              <Part title={text.whyFailed} none={text.noneFailed} columns={FAILURES} rows={common.data.failures} keyOf={(row) => `${row.workflow} ${row.cause}`} />
+              <Part title={text.waitsFor} none={text.noneWaits} columns={WAITS} rows={common.data.waits} keyOf={(row) => `${row.workflow} ${row.kind} ${row.name}`} />
+              <Part title={text.slowSteps} none={text.noSteps} columns={STEPS} rows={common.data.steps.slice(0, 8)} keyOf={(row) => `${row.workflow} ${row.step}`} about={`${text.amongNewest} ${common.data.sampled.runs}`} />
+              <Part title={text.cost} none={text.noCost} columns={COSTS} rows={common.data.costs} keyOf={(row) => row.workflow} about={`${text.amongNewest} ${common.data.sampled.runs}`} />
+            </div>
+          )}
+        </>
       )}
-      <Bars title="Runs of the last day, by workflow" found={tally(rows.map((row) => row.workflow))} to={(name) => `/runs?since=24h&workflow=${encodeURIComponent(name)}`} colour="running" />
-      <Bars title="Why they failed" found={tally(failed.map((row) => cause(row.error) || row.error?.code || "unknown"))} to={() => "/runs?since=24h&status=failed,stalled"} colour="failed" />
-      <Slowest rows={rows} />
     </div>
   );
 }
 
-function Bars({ title, found, to, colour }: { title: string; found: Bucket[]; to: (name: string) => string; colour: string }) {
-  if (found.length === 0) return null;
-  const most = found[0]?.count ?? 1;
+function Part<T>({ title, none, about, columns, rows, keyOf }: {
+  title: string; none: string; about?: string; columns: Column<T>[]; rows: T[]; keyOf: (row: T) => string;
+}) {
   return (
-    <section className="box">
-      <header><h2>{title}</h2></header>
-      <div className="inside bars">
-        {found.slice(0, 10).map((bucket) => [
-          <Link key={`${bucket.name}l`} to={to(bucket.name)} className="nowrap" title={bucket.name}>{bucket.name}</Link>,
-          <span key={`${bucket.name}b`} className={`b s-${colour}`} style={{ width: `${(bucket.count / most) * 100}%` }} aria-hidden="true" />,
-          <span key={`${bucket.name}n`} className="tabular soft">{bucket.count.toLocaleString()}</span>,
-        ])}
-      </div>
+    <section className="box" aria-label={title}>
+      <header><h2 className="grow">{title}</h2>{about && rows.length > 0 && <span className="soft">{about}</span>}</header>
+      {rows.length === 0 ? <div className="inside soft">{none}</div> : <Table label={title} columns={columns} rows={rows} keyOf={keyOf} />}
     </section>
   );
 }
 
-function Slowest({ rows }: { rows: RunRow[] }) {
-  const took = (row: RunRow): number => Date.parse(row.ended_at ?? row.started_at) - Date.parse(row.started_at);
-  const slow = rows.filter((row) => row.ended_at !== null).sort((a, b) => took(b) - took(a)).slice(0, 5);
-  if (slow.length === 0) return null;
-  return (
-    <section className="box">
-      <header><h2>Slowest</h2></header>
-      <div className="inside">
-        {slow.map((row) => <div key={row.id} className="row"><Link to={`/runs/${encodeURIComponent(row.id)}`}>{row.id}</Link><span className="soft">{row.workflow}</span><span className="soft tabular" style={{ marginLeft: "auto" }}>{(took(row) / 1000).toFixed(2)} s</span></div>)}
-      </div>
-    </section>
-  );
+function rate(found: number): string {
+  if (found >= 3600) return `${Math.round(found / 3600).toLocaleString()} a second`;
+  if (found >= 60) return `${Math.round(found / 60).toLocaleString()} a minute`;
+  return `${found.toFixed(found < 10 ? 1 : 0)} an hour`;
 }
+
+function workflowColumns(since: string): Column<OfWorkflow>[] {
+  return [
+    { name: "Workflow", size: "minmax(110px, 1fr)", cell: (row) => <Link to={runsOf({ workflow: row.workflow, since })}>{row.workflow}</Link> },
+    { name: "Runs", size: "72px", cell: (row) => <span className="tabular">{row.runs.toLocaleString()}</span> },
+    {
+      name: "Failed", size: "92px", cell: (row) => (row.failed === 0 ? <span className="soft">—</span>
+        : <Link className="s-failed tabular" to={runsOf({ workflow: row.workflow, since, status: "failed,stalled" })}>{row.failed.toLocaleString()} <span className="soft">({Math.round((row.failed / row.runs) * 100)} %)</span></Link>),
+    },
+    { name: "Took", size: "84px", wide: true, cell: (row) => <span className="tabular soft">{row.meanMs === null ? "—" : span(row.meanMs)}</span> },
+    { name: "Over time", size: "minmax(120px, 2fr)", wide: true, cell: (row) => <Histogram found={row.stretches} label={row.workflow} height={22} /> },
+  ];
+}
+
+const FAILURES: Column<FailureCause>[] = [
+  { name: "Cause", size: "minmax(120px, 2.4fr)", cell: (row) => <Link to={runAt(row.run)} title={row.cause}>{row.cause}</Link> },
+  { name: "Workflow", size: "minmax(70px, 1fr)", wide: true, cell: (row) => <span className="soft">{row.workflow}</span> },
+  { name: "Runs", size: "56px", cell: (row) => <Link className="tabular" to={runsOf({ workflow: row.workflow, status: "failed,stalled" })}>{row.count.toLocaleString()}</Link> },
+];
+
+const WAITS: Column<WaitReason>[] = [
+  { name: "For", size: "minmax(110px, 1.6fr)", cell: (row) => <span title={row.name}>{row.kind} {row.name}</span> },
+  { name: "Workflow", size: "minmax(70px, 1fr)", wide: true, cell: (row) => <span className="soft">{row.workflow}</span> },
+  { name: "Runs", size: "48px", cell: (row) => <Link className="tabular" to={runsOf({ workflow: row.workflow, status: "waiting" })}>{row.count.toLocaleString()}</Link> },
+  { name: "Oldest", size: "108px", cell: (row) => <Link to={runAt(row.run)} title={row.run}>{ago(row.since, Date.now())}</Link> },
+];
+
+const STEPS: Column<SlowStep>[] = [
+  { name: "Step", size: "minmax(90px, 1.2fr)", cell: (row) => <Link to={`${runAt(row.run)}?step=${encodeURIComponent(row.step)}`}>{row.step}</Link> },
+  { name: "Workflow", size: "minmax(70px, 1fr)", wide: true, cell: (row) => <span className="soft">{row.workflow}</span> },
+  { name: "Times", size: "52px", wide: true, cell: (row) => <span className="tabular soft">{row.count.toLocaleString()}</span> },
+  { name: "Mean", size: "76px", cell: (row) => <span className="tabular">{span(row.mean_ms)}</span> },
+  { name: "Longest", size: "76px", cell: (row) => <span className="tabular soft">{span(row.max_ms)}</span> },
+];
+
+const COSTS: Column<Cost>[] = [
+  { name: "Workflow", size: "minmax(90px, 1.4fr)", cell: (row) => <Link to={runsOf({ workflow: row.workflow })}>{row.workflow}</Link> },
+  { name: "Runs", size: "48px", wide: true, cell: (row) => <span className="tabular soft">{row.runs.toLocaleString()}</span> },
+  { name: "Tokens", size: "minmax(90px, 1fr)", cell: (row) => <span className="tabular">{(row.input_tokens + row.output_tokens).toLocaleString()}</span> },
+  { name: "Cost", size: "84px", cell: (row) => <span className="tabular">{money(row.usd)}</span> },
+];

@@ -1,37 +1,74 @@
-import { keepPreviousData, useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useCallback, useMemo, useRef, useState } from "react";
-import { useNavigate } from "react-router";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useNavigate, useSearchParams } from "react-router";
 
-import { Ago, Dialog, Empty, Failure, Loading } from "../components/bits";
+import { Ago, Empty, Failure, Loading } from "../components/bits";
+import { Histogram } from "../components/Histogram";
 import { StatusText } from "../components/Status";
 import { api, type RunRow, type Status } from "../lib/api";
+import { type Changes, type Listed, repainted, unseen } from "../lib/changes";
 import { cause, duration, sentence } from "../lib/describe";
-import { useKeys, useMay, useNow, useParam } from "../lib/hooks";
+import { fitting, stretches } from "../lib/history";
+import { useChanges, useKeys, useMay, useNow, useParam, usePhone, useSettled } from "../lib/hooks";
+import { ago, clock, mark } from "../lib/time";
 import { text } from "../strings";
+import { BulkBar } from "./Bulk";
 import { StartDialog } from "./Start";
+import { Views } from "./Views";
 
 const STATUSES: Status[] = ["running", "waiting", "stalled", "failed", "completed", "cancelled", "partial", "queued"];
-const PHONE = 760;
+
+/** The list as it is asked for: page by page, and how far it is behind what happens. */
+function useListed(query: Record<string, string | number>) {
+  const client = useQueryClient();
+  const [fresh, setFresh] = useState(0);
+  const atTop = useRef(true);
+  const key = useMemo(() => ["runs", "list", query], [query]);
+  const found = useInfiniteQuery({
+    queryKey: key,
+    queryFn: ({ pageParam }) => api.runs({ ...query, cursor: pageParam }),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    placeholderData: keepPreviousData,
+    // Whoever reads on must not have a long list read again behind their back.
+    refetchOnWindowFocus: false,
+  });
+  const renew = useCallback(() => {
+    setFresh(0);
+    client.setQueryData<Listed>(key, (old) => old && { pages: old.pages.slice(0, 1), pageParams: old.pageParams.slice(0, 1) });
+    void client.invalidateQueries({ queryKey: key });
+  }, [client, key]);
+  useEffect(() => setFresh(0), [key]);
+  useChanges(useCallback((changed: Changes) => {
+    client.setQueryData<Listed>(key, (old) => old && repainted(old, changed));
+    const pages = client.getQueryData<Listed>(key);
+    if (atTop.current) renew();
+    else if (pages !== undefined) setFresh((n) => n + unseen(pages, changed));
+  }, [client, key, renew]));
+  const onTop = useCallback((top: boolean) => {
+    // One who comes back to the top sees what is new.
+    if (top && !atTop.current) renew();
+    atTop.current = top;
+  }, [renew]);
+  return { found, fresh, renew, onTop };
+}
 
 export function Runs() {
   const [status, setStatus] = useParam("status");
   const [workflow, setWorkflow] = useParam("workflow");
   const [since, setSince] = useParam("since");
+  const [until, setUntil] = useParam("until");
+  const [, setParams] = useSearchParams();
   const [search, setSearch] = useParam("search");
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const [cursor, setCursor] = useState(0);
   const [starting, setStarting] = useState(false);
   const navigate = useNavigate();
   const mayAct = useMay("operator");
-  const query = { status, workflow, since, search, limit: 200 };
-  const found = useInfiniteQuery({
-    queryKey: ["runs", query],
-    queryFn: ({ pageParam }) => api.runs({ ...query, cursor: pageParam }),
-    initialPageParam: undefined as string | undefined,
-    getNextPageParam: (page) => page.next ?? undefined,
-    placeholderData: keepPreviousData,
-  });
+  const typed = useSettled(search, 200);
+  const query = useMemo(() => ({ status, workflow, since, until, search: typed, limit: 200 }), [status, workflow, since, until, typed]);
+  const { found, fresh, renew, onTop } = useListed(query);
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.items) ?? [], [found.data]);
   const names = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
 
@@ -49,18 +86,26 @@ export function Runs() {
     },
   }), [rows, cursor, open]));
 
+  const range = (from: number, to: number): void => setParams((old) => {
+    const next = new URLSearchParams(old);
+    next.set("since", new Date(from).toISOString());
+    next.set("until", new Date(to).toISOString());
+    return next;
+  });
   const picked = status === "" ? [] : status.split(",");
   const toggle = (name: Status): void => {
     const next = picked.includes(name) ? picked.filter((one) => one !== name) : [...picked, name];
     setStatus(next.join(","));
   };
-  const filtered = status !== "" || workflow !== "" || since !== "" || search !== "";
+  const filtered = status !== "" || workflow !== "" || since !== "" || until !== "" || search !== "";
   return (
     <div className="page">
       <div className="row">
-        <h1 className="grow">{text.runs}</h1>
+        <h1>{text.runs}</h1>
+        <Views />
         {mayAct && <button className="primary" onClick={() => setStarting(true)}>Start a run</button>}
       </div>
+      <OverTime workflow={workflow} since={since} onRange={range} />
       <div className="row" role="search">
         <input id="search" style={{ maxWidth: 300 }} type="search" placeholder={text.search} aria-label={text.search} value={search} onChange={(e) => setSearch(e.target.value)} />
         <select style={{ width: "auto" }} aria-label="Workflow" value={workflow} onChange={(e) => setWorkflow(e.target.value)}>
@@ -72,10 +117,14 @@ export function Runs() {
           <option value="1h">last hour</option>
           <option value="24h">last day</option>
           <option value="7d">last week</option>
+          {!["", "1h", "24h", "7d"].includes(since) && <option value={since}>since {clock(since)}</option>}
         </select>
-        {STATUSES.map((name) => (
-          <button key={name} className="chip" aria-pressed={picked.includes(name)} onClick={() => toggle(name)}>{name}</button>
-        ))}
+        {until !== "" && <button className="chip" aria-label="Any end" aria-pressed="true" onClick={() => setUntil(null)}>until {clock(until)} ×</button>}
+        <div className="chips" role="group" aria-label="Status">
+          {STATUSES.map((name) => (
+            <button key={name} className="chip" aria-pressed={picked.includes(name)} onClick={() => toggle(name)}>{name}</button>
+          ))}
+        </div>
         {filtered && <button className="plain" onClick={() => void navigate("/runs")}>Clear</button>}
       </div>
       {found.error && <Failure error={found.error} />}
@@ -93,6 +142,9 @@ export function Runs() {
             return next;
           })}
           onOpen={open}
+          onTop={onTop}
+          fresh={fresh}
+          onFresh={renew}
           onEnd={() => { if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage(); }}
         />
       )}
@@ -102,23 +154,48 @@ export function Runs() {
   );
 }
 
-function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd }: {
+/** When they began, to choose a time by dragging; only for who looks at all of them. */
+function OverTime({ workflow, since, onRange }: { workflow: string; since: string; onRange: (from: number, to: number) => void }) {
+  const day = useQuery({ queryKey: ["history", "24h", workflow], queryFn: () => api.history({ since: "24h", workflow }), enabled: since === "" });
+  const shown = since || fitting(day.data);
+  const history = useQuery({ queryKey: ["history", shown, workflow], queryFn: () => api.history({ since: shown, workflow }), refetchInterval: 10_000, placeholderData: keepPreviousData });
+  const found = history.data && stretches(history.data);
+  if (found === undefined || found.every((one) => one.total === 0)) return null;
+  return (
+    <div className="over-time">
+      <Histogram found={found} label={text.begun} height={48} onRange={onRange} />
+      <div className="row soft tabular"><span className="grow">{mark(history.data?.since ?? "")}</span><span>{mark(history.data?.until ?? "")}</span></div>
+    </div>
+  );
+}
+
+function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd, onTop, fresh, onFresh }: {
   rows: RunRow[]; cursor: number; chosen: ReadonlySet<string>; choosing: boolean; onChoose: (id: string) => void; onOpen: (id: string) => void; onEnd: () => void;
+  onTop: (top: boolean) => void; fresh: number; onFresh: () => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
-  const high = window.innerWidth <= PHONE ? 52 : 32;
+  const high = usePhone() ? 52 : 32;
   const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => box.current, estimateSize: () => high, overscan: 12 });
+  useEffect(() => virtual.measure(), [virtual, high]);
+  useEffect(() => virtual.scrollToIndex(cursor), [virtual, cursor]);
   const shown = virtual.getVirtualItems();
   const last = shown.at(-1)?.index ?? 0;
   if (last >= rows.length - 20) queueMicrotask(onEnd);
+  const show = (): void => {
+    box.current?.scrollTo({ top: 0 });
+    onFresh();
+  };
   return (
-    <div className="table" ref={box} role="table" aria-label={text.runs} aria-rowcount={rows.length} tabIndex={0}>
+    <div className="table-place">
+    {fresh > 0 && <button className="chip fresh" onClick={show}>{fresh.toLocaleString()} new ↑</button>}
+    <div className="table" ref={box} onScroll={(event) => onTop(event.currentTarget.scrollTop < high)} role="table" aria-label={text.runs} aria-rowcount={rows.length} tabIndex={0}>
       <div role="row" className="head runs-grid">
         <span role="columnheader"><span className="hidden">Choose</span></span>
         <span role="columnheader">Run</span>
         <span role="columnheader" className="wide">Workflow</span>
         <span role="columnheader">Status</span>
         <span role="columnheader" className="wide">Why</span>
+        <span role="columnheader" className="wide">Reference</span>
         <span role="columnheader" className="wide">Started</span>
         <span role="columnheader" className="wide">Took</span>
       </div>
@@ -140,6 +217,7 @@ function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd }: {
         })}
       </div>
     </div>
+    </div>
   );
 }
 
@@ -147,6 +225,7 @@ function Row({ row, top, focused, chosen, choosing, onChoose, onOpen }: {
   row: RunRow; top: number; focused: boolean; chosen: boolean; choosing: boolean; onChoose: () => void; onOpen: () => void;
 }) {
   const now = useNow();
+  const phone = usePhone();
   return (
     <div role="row" className="runs-grid" aria-selected={focused} style={{ position: "absolute", top, left: 0, right: 0 }}>
       <span role="cell">
@@ -157,58 +236,18 @@ function Row({ row, top, focused, chosen, choosing, onChoose, onOpen }: {
       </span>
       <span role="cell" className="wide soft">{row.workflow}{row.version && `@${row.version}`}</span>
       <span role="cell"><StatusText status={row.status} /></span>
-      <span role="cell" className="why soft"><Why row={row} now={now} /></span>
+      <span role="cell" className="why soft"><Why row={row} now={now} phone={phone} /></span>
+      <span role="cell" className="wide soft" title={row.reference ?? ""}>{row.reference ?? ""}</span>
       <span role="cell" className="wide soft"><Ago at={row.started_at} /></span>
       <span role="cell" className="wide soft tabular">{duration(row, now)}</span>
     </div>
   );
 }
 
-function Why({ row, now }: { row: RunRow; now: number }) {
+/** Why a run is where it is; where there is nothing to say, a phone has room for which it is. */
+function Why({ row, now, phone }: { row: RunRow; now: number; phone: boolean }) {
   const waits = row.status === "waiting" || row.status === "running" || row.status === "queued";
   const found = useQuery({ queryKey: ["run", row.id], queryFn: () => api.run(row.id), enabled: waits });
   const said = waits ? (found.data ? sentence(found.data, now) : "") : cause(row.error);
-  return <span title={said}>{said}</span>;
-}
-
-function BulkBar({ rows, onDone }: { rows: RunRow[]; onDone: () => void }) {
-  const [action, setAction] = useState<"cancel" | "retry" | null>(null);
-  const client = useQueryClient();
-  const [done, setDone] = useState(0);
-  const [failed, setFailed] = useState<string[]>([]);
-  const act = useMutation({
-    mutationFn: async (what: "cancel" | "retry") => {
-      const waiting = [...rows];
-      const work = async (): Promise<void> => {
-        for (let row = waiting.pop(); row !== undefined; row = waiting.pop()) {
-          const id = row.id;
-          await api.act(id, what).catch((error: Error) => setFailed((old) => [...old, `${id}: ${error.message}`]));
-          setDone((n) => n + 1);
-        }
-      };
-      await Promise.all(Array.from({ length: 8 }, work));
-    },
-    onSettled: () => void client.invalidateQueries({ queryKey: ["runs"] }),
-  });
-  return (
-    <div className="bar" role="region" aria-label="Chosen runs">
-      <span className="grow">{rows.length} chosen</span>
-      <button onClick={() => setAction("retry")}>Retry…</button>
-      <button className="danger" onClick={() => setAction("cancel")}>Cancel…</button>
-      <button className="plain" onClick={onDone}>Clear</button>
-      {action !== null && (
-        <Dialog
-          title={`${action === "cancel" ? "Cancel" : "Retry"} ${rows.length} runs?`}
-          onClose={() => { setAction(null); if (act.isSuccess) onDone(); }}
-          footer={<button className={action === "cancel" ? "danger" : "primary"} disabled={!act.isIdle} onClick={() => act.mutate(action)}>{action === "cancel" ? "Cancel them" : "Retry them"}</button>}
-        >
-          <ul>{rows.slice(0, 8).map((row) => <li key={row.id}>{row.id} <span className="soft">{row.status}</span></li>)}</ul>
-          {rows.length > 8 && <p className="soft">and {rows.length - 8} more</p>}
-          <pre>treadle {action} {rows.slice(0, 3).map((row) => row.id).join(" ")}{rows.length > 3 ? " …" : ""}</pre>
-          {!act.isIdle && <p role="status">{done} of {rows.length} done</p>}
-          {failed.map((line) => <div key={line} className="s-failed">{line}</div>)}
-        </Dialog>
-      )}
-    </div>
-  );
+  return <span title={said}>{said || (phone ? `${row.workflow} · ${ago(row.started_at, now)}` : "")}</span>;
 }

@@ -4,7 +4,8 @@ import { Link, useNavigate } from "react-router";
 
 import { Copy, Dialog, Empty, Failure, Loading } from "../components/bits";
 import { StatusText } from "../components/Status";
-import { api, type Json, type Schedule, type ScheduleFields } from "../lib/api";
+import { api, type Schedule, type ScheduleFields } from "../lib/api";
+import { parsedJson } from "../lib/bulk";
 import { whenText } from "../lib/describe";
 import { useMay, useNow } from "../lib/hooks";
 import { clock, exact, until, zone } from "../lib/time";
@@ -119,7 +120,7 @@ function NewDialog({ onClose }: { onClose: () => void }) {
   const [input, setInput] = useState("");
   const chosen = workflow || names.data?.items[0]?.name || "";
   const ticks: ScheduleFields = { [when]: said.trim(), ...(when === "cron" && timezone !== "" ? { timezone } : {}) };
-  const given = parsed(input);
+  const given = parsedJson(input);
   const preview = useQuery({
     queryKey: ["schedule-preview", ticks],
     queryFn: () => api.schedulePreview(ticks),
@@ -186,13 +187,4 @@ function Ticks({ next }: { next: string[] }) {
       {next.map((tick) => <li key={tick} className="tabular" title={exact(tick)}>{new Date(tick).toLocaleString()} <span className="soft">{until(tick, now)}</span></li>)}
     </ol>
   );
-}
-
-function parsed(written: string): { ok: boolean; value: Json } {
-  if (written.trim() === "") return { ok: true, value: null };
-  try {
-    return { ok: true, value: JSON.parse(written) as Json };
-  } catch {
-    return { ok: false, value: null };
-  }
 }
