@@ -155,6 +155,11 @@ class Dialect(ABC):
         """Its description, and its inputs as this dialect writes them."""
         return body.get("description"), body.get("inputs")
 
+    def input_schema(self, body: Any) -> dict[str, Any] | None:
+        """What a run of it is started with, as a JSON Schema to make a form of; None if it does not say. It is an
+        offer to whoever starts one: `check_input` judges."""
+        return None
+
     def standing(self, body: Any) -> Said:
         """What it asks of the house that runs it, with the places where that stands."""
         said = body if isinstance(body, dict) else {}

@@ -6,12 +6,15 @@ import type { Json } from "../lib/api";
 
 type Schema = { [key: string]: Json };
 
-export interface Field { name: string; kind: "text" | "long" | "number" | "boolean" | "choice" | "json"; required: boolean; schema: Schema }
+export interface Field { name: string; kind: "text" | "long" | "number" | "boolean" | "choice" | "json" | "any"; required: boolean; schema: Schema }
 
 export function fields(schema: Json): Field[] {
-  if (!isMap(schema) || !isMap(schema["properties"] ?? null)) return [];
-  const required = Array.isArray(schema["required"]) ? schema["required"] : [];
-  return Object.entries(schema["properties"] as Schema).flatMap(([name, part]) =>
+  if (!isMap(schema)) return [];
+  const properties = isMap(schema["properties"] ?? null) ? (schema["properties"] as Schema) : {};
+  const required = (Array.isArray(schema["required"]) ? schema["required"] : []).filter((name) => typeof name === "string");
+  // What is needed and not described gets a field as well.
+  const undescribed = required.filter((name) => !(name in properties)).map((name): [string, Json] => [name, {}]);
+  return [...Object.entries(properties), ...undescribed].flatMap(([name, part]) =>
     isMap(part) ? [{ name, kind: kindOf(part), required: required.includes(name), schema: part }] : []);
 }
 
@@ -22,8 +25,17 @@ function kindOf(schema: Schema): Field["kind"] {
     case "integer":
     case "number": return "number";
     case "string": return typeof schema["maxLength"] === "number" && schema["maxLength"] > 200 ? "long" : "text";
-    default: return "json";
+    case "array":
+    case "object": return "json";
+    default: return "any";
   }
+}
+
+/** What stands in an empty field: what is taken where nothing is given. */
+function fallback(field: Field): string {
+  const value = field.schema["default"];
+  if (value === undefined || value === null || value === "") return "";
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 function isMap(value: Json): value is Schema {
@@ -59,6 +71,13 @@ export function valueOf(found: Field[], draft: Draft): { value: { [key: string]:
         value[field.name] = JSON.parse(written) as Json;
       } catch {
         wrong[field.name] = "is JSON";
+      }
+    } else if (field.kind === "any") {
+      // JSON if it parses, else text: as on the command line.
+      try {
+        value[field.name] = JSON.parse(written) as Json;
+      } catch {
+        value[field.name] = written;
       }
     } else value[field.name] = written;
   }
@@ -119,7 +138,7 @@ function FieldInput({ field, value, wrong, onChange }: {
   const control = (() => {
     switch (field.kind) {
       case "boolean":
-        return <input type="checkbox" style={{ width: 18, minHeight: 18 }} checked={value === true} onChange={(e) => onChange(e.target.checked)} {...shared} />;
+        return <input type="checkbox" style={{ width: 18, minHeight: 18 }} checked={value === undefined ? field.schema["default"] === true : value === true} onChange={(e) => onChange(e.target.checked)} {...shared} />;
       case "choice":
         return (
           <select value={written} onChange={(e) => onChange(e.target.value)} {...shared}>
@@ -129,9 +148,9 @@ function FieldInput({ field, value, wrong, onChange }: {
         );
       case "long":
       case "json":
-        return <textarea rows={3} value={written} onChange={(e) => onChange(e.target.value)} {...shared} />;
+        return <textarea rows={3} value={written} placeholder={fallback(field)} onChange={(e) => onChange(e.target.value)} {...shared} />;
       default:
-        return <input type="text" inputMode={field.kind === "number" ? "decimal" : "text"} value={written} onChange={(e) => onChange(e.target.value)} {...shared} />;
+        return <input type="text" inputMode={field.kind === "number" ? "decimal" : "text"} placeholder={fallback(field)} value={written} onChange={(e) => onChange(e.target.value)} {...shared} />;
     }
   })();
   return (

@@ -85,7 +85,7 @@ export const api = {
     call<RunDocument>("POST", `/runs/${segment(id)}/${action}`, body),
   definitions: () => call<Page<DefinitionRow>>("GET", "/definitions?limit=1000"),
   definition: (name: string) =>
-    call<DefinitionRow & { body: Json; input_schema?: Json }>("GET", `/definitions/${segment(name)}`),
+    call<DefinitionRow & { body: Json; description: string | null; input_schema: Json }>("GET", `/definitions/${segment(name)}`),
   definitionGraph: (name: string) => call<Graph>("GET", `/definitions/${segment(name)}/graph`),
   source: async (name: string): Promise<string> => {
     const shown = session.token();

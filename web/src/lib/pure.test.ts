@@ -86,6 +86,13 @@ test("a form has a field for each simple property and refuses what is missing", 
   expect(valueOf(found, { ok: true, name: "ann", age: "7", tags: "[1]" }).value).toEqual({ ok: true, name: "ann", age: 7, tags: [1] });
 });
 
+test("what is needed and not described has a field; what is no JSON is text", () => {
+  const found = fields({ type: "object", required: ["id", "lines"], properties: { lines: { type: "array" } } });
+  expect(found.map((field) => [field.name, field.kind, field.required])).toEqual([["lines", "json", true], ["id", "any", true]]);
+  expect(valueOf(found, { lines: "[1]", id: "o-7" }).value).toEqual({ lines: [1], id: "o-7" });
+  expect(valueOf(found, { lines: "[1]", id: "7" }).value).toEqual({ lines: [1], id: 7 });
+});
+
 test("a line turns its corners softly", () => {
   expect(path([{ x: 0, y: 0 }, { x: 20, y: 0 }, { x: 20, y: 20 }])).toBe("M0 0L14 0Q20 0 20 6L20 20");
 });

@@ -68,6 +68,7 @@ export function DefinitionPage() {
         <span>{row.data.dialect}</span><code>{row.data.digest.slice(0, 19)}…</code>
         <Versions row={row.data} than={than} onThan={setThan} />
       </div>
+      {row.data.description && <p style={{ margin: 0 }}>{row.data.description}</p>}
       {row.data.reasons.map((reason) => <div key={reason} className="error-box" role="status">{reason}</div>)}
       <section className="box" aria-label="Picture">
         {graph.error ? <Failure error={graph.error} /> : graph.data && <Suspense fallback={<Loading />}><GraphView graph={graph.data} /></Suspense>}

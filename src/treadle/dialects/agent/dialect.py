@@ -58,6 +58,18 @@ class AgentDialect(Dialect):
         )
         return definition, problems
 
+    def input_schema(self, body: Any) -> dict[str, Any] | None:
+        inputs = body.get("inputs")
+        if not isinstance(inputs, dict):
+            return None
+        said = {name: spec if isinstance(spec, dict) else {} for name, spec in inputs.items()}
+        shown = ("type", "title", "description", "default", "enum")
+        properties = {name: {key: spec[key] for key in shown if key in spec} for name, spec in said.items()}
+        needed = [
+            name for name, spec in said.items() if spec.get("required") is True and "default" not in spec
+        ]
+        return {"type": "object", "properties": properties, "required": needed}
+
     def names(self, body: Any) -> Iterator[str]:
         for node in body["nodes"].values():
             if isinstance(run := node.get("run"), dict) and isinstance(run.get("workflow"), str):

@@ -69,6 +69,13 @@ class PlaybookDialect(Dialect):
     def about(self, body: Any) -> tuple[str | None, Value]:
         return (body.get("metadata") or {}).get("description"), body.get("workload")
 
+    def input_schema(self, body: Any) -> dict[str, Any] | None:
+        """A workload says by its values what may be given in their place."""
+        workload = body.get("workload")
+        if not isinstance(workload, dict):
+            return None
+        return {"type": "object", "properties": {name: _like(value) for name, value in workload.items()}}
+
     def standing(self, body: Any) -> Said:
         metadata = body.get("metadata") or {}
         return {field: (("metadata", field), metadata[field]) for field in STANDING if field in metadata}
@@ -84,6 +91,20 @@ class PlaybookDialect(Dialect):
 
     def graph(self, definition: Any, view: dict[str, Value] | None = None) -> Graph:
         return picture(definition, view)
+
+
+# bool before int: True is both.
+_TYPES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"),
+)  # fmt: skip
+
+
+def _like(value: Value) -> dict[str, Any]:
+    """The schema of what stands in the place of a value."""
+    type_ = next((name for kind, name in _TYPES if isinstance(value, kind)), None)
+    # A template is text that may become anything.
+    open_ = type_ is None or (isinstance(value, str) and "{{" in value)
+    return {"default": value} if open_ else {"type": type_, "default": value}
 
 
 DIALECT = PlaybookDialect()

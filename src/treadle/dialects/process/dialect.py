@@ -97,6 +97,10 @@ class ProcessDialect(Dialect):
     def about(self, body: Any) -> tuple[str | None, Value]:
         return body.get("description"), (body.get("start") or {}).get("schema")
 
+    def input_schema(self, body: Any) -> dict[str, Any] | None:
+        schema = (body.get("start") or {}).get("schema")
+        return schema if isinstance(schema, dict) else None
+
     def children(self, body: Any) -> list[str]:
         """The workflows it starts."""
         children: list[str] = body["requires"]["children"]

@@ -67,12 +67,20 @@ async def shown(request: Request, name: str) -> Any:
         return Response(
             encode(msgspec.to_builtins(row, builtin_types=(bytes,))), media_type="application/cbor"
         )
+    engine = engine_of(request)
+    dialect = engine.dialects[row.dialect]
+    versions = await engine.read(lambda reads: reads.versions(row.name))
+    claimed = next((one for one in versions if one.digest == row.digest), None)
     return {
         "name": row.name,
         "version": row.version,
         "dialect": row.dialect,
         "digest": row.digest,
         "path": row.path,
+        "status": "available" if claimed is None else claimed.status,
+        "reasons": [] if claimed is None else claimed.reasons,
+        "description": dialect.about(row.body)[0],
+        "input_schema": dialect.input_schema(row.body),
         "body": row.body,
     }
 
