@@ -77,6 +77,10 @@ class DefinitionBody(TypedDict):
     dialect: str
     digest: str
     path: str | None
+    status: Literal["available", "unavailable"]
+    reasons: list[Any]
+    description: Any
+    input_schema: dict[str, Any] | None
     body: Any
 
 
@@ -200,6 +204,35 @@ class Stats(TypedDict):
     streams: int
     queue: Any
     unavailable: int
+
+
+class Begun(TypedDict):
+    """Runs that began in one stretch of time."""
+
+    at: str
+    workflow: str
+    status: str
+    count: int
+    mean_ms: float | None
+
+
+class History(TypedDict):
+    since: str
+    until: str
+    width_s: int
+    items: list[Begun]
+
+
+class Insights(TypedDict):
+    failures: list[dict[str, Any]]
+    waits: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    costs: list[dict[str, Any]]
+    sampled: dict[str, int]
+
+
+class Steps(TypedDict):
+    items: list[dict[str, Any]]
 
 
 class Ready(TypedDict):

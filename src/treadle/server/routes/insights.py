@@ -12,7 +12,7 @@ from fastapi import Query, Request
 
 from treadle.lang.duration import instant_text
 from treadle.runtime import document
-from treadle.server import scope
+from treadle.server import scope, shapes
 from treadle.server.access import VIEWER
 from treadle.server.routing import Routes, actor_of
 from treadle.server.times import instant_ns
@@ -50,7 +50,7 @@ _RECORDS_MAX: Final = 200
 Since = Annotated[str, Query(description="an instant, or a duration ago")]
 
 
-@routes.answers("GET", "/stats/history", VIEWER, within=scope.by_itself)
+@routes.answers("GET", "/stats/history", VIEWER, within=scope.by_itself, gives=shapes.History)
 async def history(request: Request, since: Since = "24h", workflow: str | None = None) -> Any:
     """How many runs began in each stretch of time, by workflow and by what became of them."""
     engine = engine_of(request)
@@ -84,7 +84,7 @@ async def history(request: Request, since: Since = "24h", workflow: str | None =
     }
 
 
-@routes.answers("GET", "/stats/insights", VIEWER, within=scope.by_itself)
+@routes.answers("GET", "/stats/insights", VIEWER, within=scope.by_itself, gives=shapes.Insights)
 async def common(request: Request, since: Since = "24h") -> Any:
     """Why runs failed, what they wait for, which steps are slow and what models cost, among the newest of them."""
     engine = engine_of(request)
@@ -118,7 +118,7 @@ async def common(request: Request, since: Since = "24h") -> Any:
     }
 
 
-@routes.answers("GET", "/runs/{id}/steps", VIEWER, within=scope.run)
+@routes.answers("GET", "/runs/{id}/steps", VIEWER, within=scope.run, gives=shapes.Steps)
 async def steps(request: Request, id: str) -> Any:
     """What a run asked of the outside, whatever its dialect: when, and how that ended."""
     return {"items": intents(await (await engine_of(request).run(id)).journal())}
