@@ -22,9 +22,10 @@ export function Overview() {
   const [asked, setSince] = useParam("since");
   const day = useQuery({ queryKey: ["history", "24h"], queryFn: () => api.history({ since: "24h" }), enabled: asked === "" });
   const since = asked || fitting(day.data);
+  const known = asked !== "" || !day.isPending;
   const stats = useQuery({ queryKey: ["runs", "stats"], queryFn: api.stats });
-  const history = useQuery({ queryKey: ["history", since], queryFn: () => api.history({ since }), refetchInterval: 10_000, placeholderData: (old) => old });
-  const common = useQuery({ queryKey: ["insights", since], queryFn: () => api.insights({ since }), refetchInterval: 30_000, placeholderData: (old) => old });
+  const history = useQuery({ queryKey: ["history", since], queryFn: () => api.history({ since }), enabled: known, refetchInterval: 10_000, placeholderData: (old) => old });
+  const common = useQuery({ queryKey: ["insights", since], queryFn: () => api.insights({ since }), enabled: known, refetchInterval: 30_000, placeholderData: (old) => old });
   const failure = stats.error ?? history.error ?? common.error;
   const counts = stats.data?.runs ?? {};
   return (

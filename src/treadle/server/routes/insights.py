@@ -45,7 +45,7 @@ _WIDTHS_S: Final = (
 )
 STRETCHES_MAX: Final = 60
 FAILED_MAX: Final = 1000
-SAMPLE_MAX: Final = 100
+SAMPLE_MAX: Final = 50
 _RECORDS_MAX: Final = 200
 Since = Annotated[str, Query(description="an instant, or a duration ago")]
 
