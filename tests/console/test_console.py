@@ -169,6 +169,17 @@ def test_every_page_is_within_reach_of_everybody(site: Site, browser: Browser, n
             expect(page.locator(".react-flow__node").first).to_be_visible()
 
 
+def test_an_error_leads_to_what_it_means_and_what_to_do(site: Site, page: Page) -> None:
+    page.goto(f"{site.url}/runs/nobody")
+    link = page.get_by_role("alert").get_by_role("link", name="RUN_NOT_FOUND")
+    with page.context.expect_page() as opened:
+        link.click()
+    told = opened.value
+    expect(told.get_by_role("heading", name="Remedy")).to_be_visible()
+    told.goto(f"{site.url}/docs/errors/BAD_CURSOR")  # a row of a table
+    expect(told.get_by_text("begin without a cursor")).to_be_visible()
+
+
 def test_the_page_obeys_a_strict_policy(site: Site, page: Page) -> None:
     """Nothing from elsewhere, no inline script."""
     asked: list[str] = []

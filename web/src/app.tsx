@@ -13,6 +13,7 @@ import { Audit } from "./pages/Audit";
 import { Compare } from "./pages/Compare";
 import { DeadLetters } from "./pages/DeadLetters";
 import { DefinitionPage, Definitions } from "./pages/Definitions";
+import { ErrorPage } from "./pages/ErrorPage";
 import { Overview } from "./pages/Overview";
 import { RunPage } from "./pages/Run";
 import { Runs } from "./pages/Runs";
@@ -108,6 +109,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
         <Boundary>
         <Routes>
           {pages.map((page) => <Route key={page.path} path={page.path} element={<page.shows />} />)}
+          <Route path="/docs/errors/:code" element={<ErrorPage />} />
           <Route path="*" element={<Navigate to={home} replace />} />
         </Routes>
         </Boundary>

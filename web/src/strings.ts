@@ -33,6 +33,7 @@ export const text = {
   bulkSignal: "Each takes it when it awaits it; until then it is kept.",
   leftOut: "left out: this changes nothing for them.",
   theyAwait: "They await:",
+  noErrorPage: "Nobody wrote about this code yet. The message says what happened.",
   members: "Servers",
   workers: "Workers",
   pools: "Pools",

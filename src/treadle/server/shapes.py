@@ -216,7 +216,7 @@ class Begun(TypedDict):
     mean_ms: float | None
 
 
-class History(TypedDict):
+class RunHistory(TypedDict):
     since: str
     until: str
     width_s: int

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "react";
 
 import { type Json, Refusal } from "../lib/api";
+import { hasPage } from "../lib/errors";
 import { useNow } from "../lib/hooks";
 import { ago, exact } from "../lib/time";
 
@@ -47,12 +48,17 @@ export function Copy({ text }: { text: string }) {
   );
 }
 
+/** A code of ours leads to what it means and what to do; what a program raised by itself is only named. */
+export function CodeLink({ code }: { code: string }) {
+  return hasPage(code) ? <a href={`/docs/errors/${code}`} target="_blank" rel="noreferrer">{code}</a> : <span className="soft">{code}</span>;
+}
+
 export function Failure({ error }: { error: unknown }) {
   const refusal = error instanceof Refusal ? error : new Refusal(0, "INTERNAL", String(error));
   return (
     <div className="error-box" role="alert">
       <strong>{refusal.message}</strong>{" "}
-      <a href={`/docs/errors/${refusal.code}`} target="_blank" rel="noreferrer">{refusal.code}</a>
+      <CodeLink code={refusal.code} />
       {refusal.problems.map((problem, n) => (
         <div key={n}>
           <code>{problem.file}:{problem.line}</code> {problem.message} {problem.hint && <em>{problem.hint}</em>}

@@ -6,6 +6,8 @@ import { applies, bulkCommand } from "./bulk";
 import { type Listed, repainted, unseen } from "./changes";
 import { changes, duration, sentence } from "./describe";
 import { folded, lines } from "./diff";
+import { explained, hasPage, marked } from "./errors";
+import { PAGES } from "./errorPages";
 import { byWorkflow, fitting, perHour, stretches } from "./history";
 import { better, path } from "./layout";
 import { pools } from "./pools";
@@ -207,4 +209,17 @@ test("what did not change is folded away but for a few lines around", () => {
   const long = Array.from({ length: 20 }, (_, n) => String(n));
   const found = folded(lines(long.join("\n"), [...long.slice(0, 10), "new", ...long.slice(10)].join("\n")), 1);
   expect(found.map((line) => line?.text ?? null)).toEqual([null, "9", "new", "10", null]);
+});
+
+test("a code is explained by its own page, or by its row in a table", () => {
+  expect(explained(PAGES, "STORE_FULL")?.parts.map((part) => part.heading)).toEqual(["Cause", "Remedy"]);
+  const pages = { "x/server.md": "| code | cause | remedy |\n|---|---|---|\n| `A_B` | it `broke` | mend a \\| b |" };
+  expect(explained(pages, "A_B")?.parts).toEqual([{ heading: "cause", text: "it `broke`" }, { heading: "remedy", text: "mend a | b" }]);
+  expect(explained(pages, "NOBODY")).toBeNull();
+  expect([hasPage("A_B"), hasPage("ValueError")]).toEqual([true, false]);
+  expect(marked("it `broke` twice")).toEqual([{ code: false, text: "it " }, { code: true, text: "broke" }, { code: false, text: " twice" }]);
+});
+
+test("the codes that the server refuses with have pages", () => {
+  for (const code of ["INPUT_INVALID", "RUN_NOT_FOUND", "DEFINITION_NOT_FOUND", "FORBIDDEN", "DRAINING"]) expect(explained(PAGES, code), code).not.toBeNull();
 });

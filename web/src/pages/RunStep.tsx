@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
 
-import { Code, Failure, Fold, Loading } from "../components/bits";
+import { Code, CodeLink, Failure, Fold, Loading } from "../components/bits";
 import { StatusMark } from "../components/Status";
 import { api, type ApiError, type Json, type JournalRecord, type RunDocument, type RunEvent, type TraceFrame, type TraceStep } from "../lib/api";
 import { cause, waitText } from "../lib/describe";
@@ -15,7 +15,7 @@ export function ErrorBox({ error }: { error: ApiError }) {
   const trace = error.details?.traceback;
   return (
     <div className="error-box" role="alert">
-      <div><strong>{cause(error)}</strong> <a href={`/docs/errors/${error.code}`} target="_blank" rel="noreferrer">{error.code}</a>{error.where && <span className="soft"> at {error.where}</span>}</div>
+      <div><strong>{cause(error)}</strong> <CodeLink code={error.code} />{error.where && <span className="soft"> at {error.where}</span>}</div>
       {trace && <Fold title="Traceback" open><pre tabIndex={0}>{typeof trace === "string" ? trace : (trace as TraceFrame[]).map((frame) => `${frame.file}:${frame.line} in ${frame.function}\n    ${frame.text}`).join("\n")}</pre></Fold>}
     </div>
   );

@@ -50,7 +50,7 @@ _RECORDS_MAX: Final = 200
 Since = Annotated[str, Query(description="an instant, or a duration ago")]
 
 
-@routes.answers("GET", "/stats/history", VIEWER, within=scope.by_itself, gives=shapes.History)
+@routes.answers("GET", "/stats/history", VIEWER, within=scope.by_itself, gives=shapes.RunHistory)
 async def history(request: Request, since: Since = "24h", workflow: str | None = None) -> Any:
     """How many runs began in each stretch of time, by workflow and by what became of them."""
     engine = engine_of(request)
