@@ -116,6 +116,7 @@ async def test_what_cannot_be_used_is_a_dead_letter_and_fails_its_intent(http: h
     answer = await said(http, "settle", receipts=[bad])
     assert [one["intent"] for one in answer["refused"]] == [item["intent"]]
     (letter,) = (await http.get("/deadletters")).json()["items"]
+    assert "treadle_dead_letters 1.0" in (await http.get("http://localhost/metrics")).text
     assert (letter["intent"], letter["run"], letter["worker"]) == (item["intent"], id, "w")
     shown = (await http.post(f"/runs/{id}/wait")).json()
     assert shown["error"]["code"] == "RECEIPT_UNUSABLE"

@@ -26,6 +26,7 @@ from treadle.runtime import document
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
+from treadle.runtime.meter import CoreMeter
 from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
@@ -77,10 +78,9 @@ class Bridge:
         # What leases of work are sealed with; the store's.
         self.work_key = b""
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
-        self.watching = Watching(self)
+        self.watching, self._asking = Watching(self), Asking(self)
         self.wants_news = self.watching.wants
-        self._asking = Asking(self)
-        self._clock = clock
+        self._clock, self.meter = clock, CoreMeter()
         self._hot_runs = hot_runs
         self._registry_of = registry_of
         self._operations = operations
@@ -258,6 +258,7 @@ class Bridge:
             elsewhere=elsewhere,
             # Where several share a store, who decides a run may lose it at any moment.
             eager=self._worker if self._member is None else None,
+            meter=self.meter,
         )
 
     def _stopped(self, failure: BaseException | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from treadle.definitions.library import Library
 from treadle.runtime import deploys
+from treadle.runtime.meter import CoreMeter
 from treadle.store.protocol import DefinitionRow
 
 from .bridge import Bridge
@@ -36,6 +37,16 @@ class MemberMethods:
         if not self.decides(run) and row.digest in self.library.known:
             family = deploys.family_value(self.library.family(row.digest))
             await self._bridge.operate("learn", family)
+
+    @property
+    def meter(self) -> CoreMeter:
+        """What was counted here since this engine was made."""
+        return self._bridge.meter
+
+    @property
+    def runs_in_memory(self) -> int:
+        core = self._bridge.core
+        return 0 if core is None else len(core.hot)
 
     def homes(self) -> list[str]:
         """Names at which everybody is reached who decides something on this store, one for each."""

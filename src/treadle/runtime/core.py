@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import perf_counter
 
 from treadle.kernel.errors import (
     PASSING,
@@ -58,6 +59,7 @@ from .intake import Intake
 from .isolation import Isolation, known
 from .mail import Mail
 from .messages import unusable
+from .meter import CoreMeter
 from .numbers import Numbers
 from .ports import Clock, Item, Own, Port
 from .progress import ProgressQueue, stale
@@ -106,17 +108,17 @@ class Core:
         limits: Limits = LIMITS,
         elsewhere: Elsewhere | None = None,
         eager: Eager | None = None,
+        meter: CoreMeter | None = None,
     ) -> None:
         self.store, self.limits = store, limits
-        self._clock, self._port = clock, port
+        self._clock, self._port, self._meter = clock, port, meter or CoreMeter()
         self._elsewhere = Nowhere() if elsewhere is None else elsewhere
         self.held = held = Held.of(store)
         blobs = BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
         self._mail = mail = Mail(held)
-        numbers = Numbers(store)
-        answers = Answers(staging, mail, store, clock=clock)
+        numbers, answers = Numbers(store), Answers(staging, mail, store, clock=clock)
         self._timers = timers = Timers(store, mail, held, limits, self._is_late)
         board = Board(staging, store, numbers, clock=clock)
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
@@ -165,7 +167,7 @@ class Core:
         self._changes = Changes(self.desk)
         self._progress = ProgressQueue(hot, staging, answers, mail)
         inbox = Inbox(store, staging, answers, self.take, held, limits)
-        schedules = SchedulesDue(store, held, self._changes.add, clock=clock)
+        schedules = SchedulesDue(store, held, self._changes.add, self._meter, clock=clock)
         self._intake = Intake(recovery, inbox, timers, schedules)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
@@ -331,6 +333,7 @@ class Core:
 
     def _commit(self) -> None:
         self._publication.post_leftovers()
+        began = perf_counter()
         try:
             self.store.commit(self.staging.batch)
         except OwnershipLost as error:
@@ -354,6 +357,7 @@ class Core:
         self._trouble.failures = self._trouble.conflicts = 0
         if self._isolation.apart:
             self._isolation.committed()
+        self._meter.committed(self.staging.staged, perf_counter() - began)
         self._publication.publish()
 
     def _lose(self, error: OwnershipLost) -> None:
@@ -415,6 +419,7 @@ class Core:
         """The store did not take the commit. Callers from outside are told; what has happened outside
         is kept and tried again."""
         self._publication.withdraw(error)
+        self._meter.refused(error.code)
         self._trouble.retry_at_ns = self._clock.now_ns() + RETRY_AFTER_NS
         self._trouble.failures += 1
         if (self._mail.ready or self._progress.waiting) and (

@@ -16,8 +16,9 @@ from .board import Board
 from .children import Children, by_of
 from .hot import Hot
 from .mail import Mail
+from .meter import settled_as
 from .ports import Item, NewRun, Work
-from .staging import Staging
+from .staging import Closed, Staging
 from .timers import Timers
 
 
@@ -46,6 +47,7 @@ class Effects:
             else:
                 staged.firm = True
             self._close(hot, settled)
+            staged.closed.append(Closed(settled, settled_as(item.event), step.at_ns))
             timed_out = type(item.event) is Receipt and item.event.status == "timeout"
             if settled.kind == "task":
                 self._settle_task(settled, item)
@@ -53,6 +55,7 @@ class Effects:
                 staged.revoked.append(settled.id)
         for intent in step.cancelled:
             self._cancel(hot, intent)
+            staged.closed.append(Closed(intent, "cancelled", step.at_ns))
         for intent in step.opened:
             if intent.due_ns is not None and intent.id in state.open:
                 self._arm(hot, intent, intent.due_ns)

@@ -13,7 +13,7 @@ from .mail import Mail
 from .narrative import events_of
 from .ports import Item
 from .registry import Registry
-from .staging import Staging
+from .staging import RunTurn, Staging
 from .undecided import is_undecided
 
 
@@ -54,6 +54,8 @@ class Records:
         self._write_row(hot, step)
         if step.status_changed and (step.seq == 1 or step.ended or step.status == "stalled"):
             self._bell.heed(hot, step)
+            rests = step.status if step.ended or step.status == "stalled" else None
+            self._staging.staged.turns.append(RunTurn(state.id, state.workflow, step.seq == 1, rests))
         if forked or step.wants_snapshot:
             self._staging.snapshot(hot)
         elif step.ended and not hot.machine.traits.final:

@@ -31,6 +31,7 @@ from treadle.store.protocol import DefinitionRow, Reads
 
 from .commands import Change, Write
 from .desk import Desk
+from .meter import CoreMeter
 from .ports import Clock, Item, NewRun
 from .shards import Held
 from .staging import Staged
@@ -79,8 +80,11 @@ class ScheduleRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 class SchedulesDue:
     """Which schedules are due, for the core that owns them."""
 
-    def __init__(self, reads: Reads, held: Held, add: Callable[[Change], None], *, clock: Clock) -> None:
+    def __init__(
+        self, reads: Reads, held: Held, add: Callable[[Change], None], meter: CoreMeter, *, clock: Clock
+    ) -> None:
         self._reads = reads
+        self._meter = meter
         self._clock = clock
         self._held = held
         self._add = add
@@ -168,6 +172,8 @@ class SchedulesDue:
         now_ns = self._clock.now_ns()
         changed = [(id, body) for kind, id, _, body in staged.batch.documents if kind == KIND]
         for id, body in changed:
+            if id in self._asked and (due := self._due.get(id)):
+                self._meter.schedule_lag.observe(max(0, now_ns - due) / 1e9)
             self._learn(id, None if body is None else ScheduleRow.of(decode_trusted(body)), now_ns)
         ended = False
         if self._awaited:

@@ -14,6 +14,7 @@ import msgspec
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import Limits
+from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Batch
 
@@ -25,6 +26,24 @@ from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
 REST_BYTES_MAX = 4096
+
+
+class RunTurn(msgspec.Struct):
+    """A run began, ended or stalled."""
+
+    run: str
+    workflow: str
+    first: bool
+    # How it ended, or that it stalled; None if it goes on.
+    status: str | None
+
+
+class Closed(msgspec.Struct):
+    """An intent is not open any more."""
+
+    intent: OpenIntent
+    status: str
+    at_ns: int
 
 
 class Staged(msgspec.Struct):
@@ -48,6 +67,9 @@ class Staged(msgspec.Struct):
     firm: bool = False
     revoked: list[str] = []
     news: dict[str, News] = {}
+    # What is counted (`meter.py`).
+    turns: list[RunTurn] = []
+    closed: list[Closed] = []
     # Submissions answered in this commit: (scope, id) -> answer.
     submitted: dict[tuple[str, str], Value] = {}
 

@@ -24,6 +24,7 @@ from . import console, openapi, problems
 from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
+from .metrics import HttpMeter, Metrics
 from .routes import audit, definitions, hooks, house, insights, runs, schedules, tasks, tokens, work
 from .routes import secrets as secret_routes
 from .routing import BODY_MAX, RawPaths, Route, Routes
@@ -110,13 +111,14 @@ def create_app(
     app.state.streams = 0
     app.state.member = member or Member()
     app.state.workers = workers or Workers(engine)
+    app.state.metrics = Metrics(engine, app.state.workers)
     app.state.blob_max = blob_max
     for prefix, routes in PARTS:
         app.include_router(routes, prefix=prefix)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it
     problems.install(app, _methods_at)
     console.install(app, _methods_at)
-    app.add_middleware(SafeHeaders)
+    app.add_middleware(SafeHeaders, meter=app.state.metrics.http)
     if access is not None and access.origins:
         # Told by a bearer token, never by a cookie: so no credentials, and nobody but who was named.
         app.add_middleware(
@@ -152,8 +154,9 @@ class SafeHeaders:
     """What a browser must be told with every answer, the id of the request, and one line in the log: never a body, a
     token or the value of a query."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, meter: HttpMeter) -> None:
         self._app = app
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -170,11 +173,18 @@ class SafeHeaders:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._meter.answered(
+                    state.get("route", ""), scope["method"], status, time.monotonic() - began
+                )
                 message["headers"] = [*message["headers"], *_HEADERS, (b"x-request-id", id)]
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
+        except Exception:
+            if status == 0:  # whoever stands around us answers it
+                self._meter.answered(state.get("route", ""), scope["method"], 500, time.monotonic() - began)
+            raise
         finally:
             ms = round((time.monotonic() - began) * 1000)
             about = (

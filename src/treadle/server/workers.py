@@ -28,12 +28,12 @@ from treadle.lang.json_text import to_json
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
+from treadle.store.figures import DEAD_LETTER
 from treadle.store.protocol import Reads
 
 from .carrying import MEMORY, Carrying
 from .problems import Refused
 
-DEAD_LETTER: Final = "deadletter"
 SAMPLE_CHARS_MAX: Final = 2048
 LOST_NS: Final = (LEASE_DURATION_MS + 1_000) * 1_000_000
 GONE_NS: Final = 3_600 * 1_000_000_000
@@ -150,6 +150,8 @@ class Workers:
         self._far: dict[str, dict[str, Any]] = {}
         self._now_ns = now_ns or engine.clock.now_ns
         self._rows: dict[str, Row] = {}
+        # Leases that ran out.
+        self.expired = 0
         # Work that nobody can do, by intent: since when, and whether its run was told.
         self._undone: dict[str, tuple[float, bool]] = {}
 
@@ -233,7 +235,7 @@ class Workers:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
-            self._engine.bus.expire()
+            self.expired += self._engine.bus.expire()
             self._far = await self.carrying.members()
             found = self.undone()
             self._engine.bus.tell_undone(found)

@@ -255,6 +255,15 @@ class PostgresDialect:
     def checkpoint(self, connection: Connection) -> None:
         """The server keeps its own log in order."""
 
+    def size(self, connection: Connection) -> int:
+        with self.errors():
+            found = connection.execute(
+                """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+               JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE c.relkind = 'r' AND n.nspname = current_schema()"""
+            ).fetchall()
+        return int(found[0][0])
+
     def integrity(self, connection: Connection) -> list[str]:
         found = connection.execute(
             "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"

@@ -17,6 +17,8 @@ from treadle.kernel.history import Stored
 from treadle.kernel.limits import INT_MIN
 from treadle.kernel.values import Value
 
+from .figures import StoreNumbers
+
 
 def bounded(number: int) -> int:
     """A bound of a query: beyond what a column can hold, its last number means the same."""
@@ -244,6 +246,10 @@ class Reads(Protocol):
         self, since_ns: int, width_ns: int, *, workflow: str | None = None, prefix: str | None = None
     ) -> list[RunsBegun]:
         """How many runs began in each stretch of time since an instant, by workflow and what became of them."""
+        ...
+
+    def numbers(self, now_ns: int) -> StoreNumbers:
+        """What an operator watches. It may look at every run: not for the core's thread."""
         ...
 
     def last_run_no(self) -> int: ...

@@ -15,6 +15,7 @@ from treadle.kernel.values import digest as digest_of
 from .blobs import known
 from .counts import RunCounts
 from .dialect import on_shards
+from .figures import StoreNumbers, numbers_of
 from .packing import unpack
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
@@ -24,6 +25,7 @@ RUN_COLUMNS = (
 )
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500
+AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
     "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
@@ -74,9 +76,6 @@ def _task(row: Sequence[Any]) -> TaskRow:
         due_ns=row[14],
         history=decode_trusted(row[15]),
     )
-
-
-AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 
 
 class SqlReads(RunCounts):
@@ -143,6 +142,9 @@ class SqlReads(RunCounts):
         here = "" if shard is None else f"shard = {int(shard)} AND"
         query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {here} working = 1 AND no > ? ORDER BY no LIMIT ?"
         return [_run(row) for row in self._all(query, after_no, limit)]
+
+    def numbers(self, now_ns: int) -> StoreNumbers:
+        return numbers_of(self._one, self.run_count(), self._dialect.size(self._connection), now_ns)
 
     def last_run_no(self) -> int:
         return int(self._one("SELECT coalesce(max(no), 0) FROM runs")[0])

@@ -230,6 +230,17 @@ class SqliteDialect:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
+    def size(self, connection: sqlite3.Connection) -> int:
+        with self.errors():
+            (pages,), (bytes_,) = (
+                connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+            )
+        log = 0
+        if self.path is not None:
+            with contextlib.suppress(OSError):  # there is none while nobody has written
+                log = os.stat(f"{self.path}-wal").st_size
+        return int(pages) * int(bytes_) + log
+
     def integrity(self, connection: sqlite3.Connection) -> list[str]:
         rows = connection.execute("PRAGMA quick_check").fetchall()
         return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -25,6 +25,7 @@ from treadle.kernel.errors import (
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
+from treadle.store.figures import DEAD_LETTER
 from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
 from . import ownership
@@ -228,6 +229,24 @@ def check_a_changed_run_says_so(make: MakePlace) -> None:
         store.commit(Batch(runs_changed={1: row}))
         assert store.run("run-1") == row
         assert store.working(after_no=0, limit=10) == []
+
+
+def check_what_piles_up_is_counted(make: MakePlace) -> None:
+    with owned(make) as (_, store):
+        empty = store.numbers(1_000)
+        timers = {f"{no:032x}": TimerRow(f"{no:032x}", 1, no * 500, True, "run-1") for no in (1, 2, 3)}
+        tasks = {
+            "task-1": task_row(1, 1, roles=["clerk"]),
+            "task-2": task_row(2, 1, roles=["clerk"], status="claimed", assignee="ann"),
+            "task-3": task_row(3, 1, roles=["clerk"], status="completed"),
+        }
+        letter = (DEAD_LETTER, "x", 1, encode({"id": "x"}))
+        batch = Batch(runs_new={1: run_row(1)}, timers=timers, tasks_new=tasks, documents=[letter])
+        store.commit(batch)
+        found = store.numbers(1_000)
+        assert (found.runs, found.tasks, found.timers, found.timers_due) == ({"running": 1}, 2, 3, 2)
+        assert (found.dead_letters, found.inbox) == (1, 0)
+        assert found.bytes >= empty.bytes > 0
 
 
 def check_tasks_are_found_by_whose_they_are(make: MakePlace) -> None:

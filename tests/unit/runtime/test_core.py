@@ -30,6 +30,7 @@ from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
 from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
@@ -82,6 +83,7 @@ class Bench:
         self.answers: dict[str, Any] = {}
         self.works: list[Work] = []
         self.revoked: list[str] = []
+        self.meter = CoreMeter()
         self.real.own()
         if fresh:
             version = VersionRow(name="drill", version="1.0.0", digest=DRILL.digest)
@@ -97,6 +99,7 @@ class Bench:
             operations=TaskOperations(),
             limits=limits,
             eager=eager,
+            meter=self.meter,
         )
 
     def reborn(self, **more: Any) -> Bench:
@@ -224,6 +227,19 @@ def test_hot_runs_are_bounded() -> None:
 
 
 # --- failed commits --------------------------------------------------------------------------------------
+
+
+def test_what_the_store_did_not_take_is_not_counted_until_it_does() -> None:
+    bench = Bench()
+    bench.store.failing = [StoreFull()]
+    bench.start("run", [awaits()])
+    bench.settle()
+    assert (bench.meter.records, sum(bench.meter.runs.values())) == (0, 0)
+    assert bench.meter.commits_failed == {"STORE_FULL": 1}
+    bench.start("run", [awaits()], ack="again")
+    bench.settle()
+    assert bench.meter.records == 1
+    assert bench.meter.runs == {("drill", "started"): 1}
 
 
 def test_a_failed_commit_publishes_nothing_and_tells_the_caller() -> None:

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from treadle.kernel.errors import TreadleError
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
+from treadle.server.metrics import MEDIA
 from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.routing import Described, Document, Routes, actor_of
 
 from .runs import engine_of
 
@@ -44,6 +45,13 @@ async def ready(request: Request) -> Response:
     if state.draining.is_set():
         found |= {"ready": False, "draining": True}
     return Document(found, 200 if found["ready"] else 503)
+
+
+@health.answers("GET", "/metrics", VIEWER, told=Described(media=("text/plain",), json=False))
+async def metrics(request: Request) -> Response:
+    """The numbers of this server, in the text format of Prometheus."""
+    state = request.app.state
+    return Response(await state.metrics.text(state.streams), media_type=MEDIA)
 
 
 @routes.answers("GET", "/stats", VIEWER, gives=shapes.Stats)

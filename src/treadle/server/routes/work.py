@@ -17,7 +17,8 @@ from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of, read_bytes, told
-from treadle.server.workers import DEAD_LETTER, Workers, dead_letters
+from treadle.server.workers import Workers, dead_letters
+from treadle.store.figures import DEAD_LETTER
 
 from .runs import engine_of
 
