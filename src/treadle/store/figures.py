@@ -9,6 +9,10 @@ import msgspec
 
 # The kind of documents that hold what workers sent back and nobody could use.
 DEAD_LETTER: Final = "deadletter"
+# What our tables have on disk; the database may be others' too.
+POSTGRES_BYTES: Final = """
+    SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = current_schema()"""
 
 
 class StoreNumbers(msgspec.Struct, frozen=True):

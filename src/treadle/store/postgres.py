@@ -43,6 +43,7 @@ from treadle.kernel.errors import (
 
 from .blobs import BlobPlace
 from .dialect import Position
+from .figures import POSTGRES_BYTES
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
 from .sql import SqlStore
@@ -257,12 +258,7 @@ class PostgresDialect:
 
     def size(self, connection: Connection) -> int:
         with self.errors():
-            found = connection.execute(
-                """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
-               JOIN pg_namespace n ON n.oid = c.relnamespace
-               WHERE c.relkind = 'r' AND n.nspname = current_schema()"""
-            ).fetchall()
-        return int(found[0][0])
+            return int(connection.execute(POSTGRES_BYTES).fetchall()[0][0])
 
     def integrity(self, connection: Connection) -> list[str]:
         found = connection.execute(
