@@ -20,6 +20,8 @@ _SIMPLE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _ISO = re.compile(
     r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?\Z"
 )
+# Longer than any that is meant, shorter than a number that cannot be read.
+TEXT_MAX: Final = 100
 DURATION_NS_MAX: Final = 1000 * 365 * 86400 * 10**9
 
 
@@ -31,7 +33,7 @@ def parse_duration(value: object) -> int:
     if isinstance(value, int | float):
         total = value * 10**9
     else:
-        text = value.strip()
+        text = value.strip() if len(value) <= TEXT_MAX else ""
         parts = _SIMPLE.findall(text)
         iso = _ISO.match(text)
         if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
@@ -40,7 +42,7 @@ def parse_duration(value: object) -> int:
             total = sum(_scaled(number, unit) for unit, number in iso.groupdict().items() if number)
         else:
             raise DefinitionError(
-                f"{value!r} is not a duration; write 500ms, 30s, 2h, 3d or ISO 8601 (PT2S, P3D)",
+                f"{value[:TEXT_MAX]!r} is not a duration; write 500ms, 30s, 2h, 3d or ISO 8601 (PT2S, P3D)",
                 code="BAD_DURATION",
             )
     if not 0 <= total <= DURATION_NS_MAX:

@@ -16,7 +16,7 @@ from treadle.dialects.function.steps import STEPS, Step
 from treadle.dialects.function.workflow import Workflow
 from treadle.kernel.errors import NotWaiting, TreadleError
 from treadle.kernel.history import restore, snapshot_of
-from treadle.kernel.model import OpenIntent
+from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration
 
@@ -174,9 +174,10 @@ class Play(Generic[R]):
         return bool(self._script.get(intent.name)) or (intent.kind == "step" and intent.name in STEPS)
 
     def _perform(self, intent: OpenIntent) -> None:
-        arguments = intent.params.get("args") or {
-            key: value for key, value in intent.params.items() if key not in ("name", "workflow")
-        }
+        arguments = self._at_hand(
+            intent.params.get("args")
+            or {key: value for key, value in intent.params.items() if key not in ("name", "workflow")}
+        )
         self._calls.append((intent.name, plain(arguments)))
         try:
             value = self._value(intent)
@@ -189,12 +190,18 @@ class Play(Generic[R]):
                 value = {"run": f"{self.driver.id}.{intent.id[:12]}", "result": value}
             self.driver.ok(intent, plain(value))
 
+    def _at_hand(self, value: Value) -> Any:
+        """What was too large for the journal comes from where it is kept."""
+        if is_reference(value):
+            return addressed(value, self.driver.blobs[value["checksum"]])
+        return {key: self._at_hand(part) for key, part in value.items()} if isinstance(value, dict) else value
+
     def _value(self, intent: OpenIntent) -> Any:
         script = self._script.get(intent.name)
         if script:
             value = script.pop(0) if len(script) > 1 else script[0]
         else:
-            value = _called(STEPS[intent.name], intent.params["args"])
+            value = _called(STEPS[intent.name], self._at_hand(intent.params["args"]))
         if isinstance(value, BaseException) or (isinstance(value, type) and issubclass(value, BaseException)):
             raise value
         return value

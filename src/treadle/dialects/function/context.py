@@ -99,6 +99,7 @@ class Context:
 
     def event(self, type: str, **data: Any) -> None:
         """Tells an event of the run: shown to people and observers."""
+        self._life.check_here()
         told = {**plain(data), "type": str(type)}
         size = len(encode(told))
         if size > PAYLOAD_INLINE_BYTES_MAX:
@@ -117,6 +118,7 @@ class Context:
 
     def compensate(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Calls a step, in reverse order, if the function fails or is cancelled."""
+        self._life.check_here()
         if not isinstance(step, Step):
             raise TypeError("ctx.compensate takes a step: @flow.step")
         step.signature.bind(*args, **kwargs)
@@ -222,6 +224,8 @@ class Context:
         default: Any = None,
     ) -> Any:
         """Opens a task for people and gives their answer; `default` at the timeout."""
+        if isinstance(roles, str):
+            raise TypeError(f"ctx.ask takes a list of roles: roles=[{roles!r}]")
         params: dict[str, Any] = {"roles": list(roles), "payload": plain(payload)}
         if schema is None and type is not EMPTY:
             schema = schema_of(type)
@@ -310,8 +314,10 @@ def _child(
 ) -> tuple[str, dict[str, Any]]:
     if isinstance(workflow, Workflow):
         named, given = f"{workflow.name}@{workflow.version}", workflow.input(input)
+    elif isinstance(workflow, str) and workflow:
+        named, given = workflow, plain(input)
     else:
-        named, given = str(workflow), plain(input)
+        raise TypeError(f"a child is a durable function or the name of a workflow, not {workflow!r}")
     params: dict[str, Any] = {"workflow": named, "input": given}
     if reference is not None:
         params["reference"] = reference

@@ -34,8 +34,6 @@ async def main(life: Life) -> None:
             )
         else:
             outcome = "completed", await code.function(context)
-    except ContinueAs as again:
-        outcome = "again", again.input
     except Dropped:
         raise
     except BaseException as error:
@@ -43,12 +41,23 @@ async def main(life: Life) -> None:
             raise
         asked = life.cancelled and isinstance(error, asyncio.CancelledError)
         outcome = ("cancelled" if asked else "failed"), error
+        if (again := _again(error)) is not None:
+            outcome = "again", again.input
     life.ending = True
     me = asyncio.current_task()
     await settle([task for task in life.loop.tasks if task is not me])
+    if outcome[0] == "again" and life.cancelled:  # who is cancelled does not begin anew
+        outcome = "cancelled", asyncio.CancelledError()
     if outcome[0] in ("failed", "cancelled") or life.expired is not None:
         await _undo(life)
     life.outcome = outcome
+
+
+def _again(error: BaseException) -> ContinueAs | None:
+    """That the function continues as itself; a TaskGroup wraps it up."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ContinueAs) else None
 
 
 async def settle(tasks: Sequence[asyncio.Future[Any]]) -> None:

@@ -102,6 +102,11 @@ class Await:
     opened: bool = False
     bytes: int = 0
 
+    @property
+    def is_expiry(self) -> bool:
+        """Whether it is the run's own time limit: others may have that name."""
+        return self.kind == "timer" and self.name == EXPIRED
+
 
 @dataclass(slots=True)
 class Settled:
@@ -274,7 +279,7 @@ class Life:
         self.queue = deque(self.open.values())
         for wait in self.queue:
             wait.opened = False
-            if wait.name == EXPIRED and self.code.timeout_ns is not None:  # it has its time anew
+            if wait.is_expiry and self.code.timeout_ns is not None:  # it has its time anew
                 wait.due_ns = self.now_ns + self.code.timeout_ns
 
     def _settle(self, entry: Entry) -> None:
@@ -285,7 +290,7 @@ class Life:
         if not wait.opened:
             self.queue.remove(wait)
         self._tell(wait, entry[WHAT], entry[PAYLOAD])
-        if wait.name == EXPIRED:
+        if wait.is_expiry:
             self.expired = entry[RECORD]
             self._cancel()
         elif wait.handle is not None:
@@ -343,6 +348,12 @@ class Life:
         if self._dropped:
             raise Dropped
 
+    def check_here(self) -> None:
+        """Raises unless this run is being decided: a context that was handed on must not change another run."""
+        self.check()
+        if asyncio._get_running_loop() is not self.loop:
+            raise RuntimeError(f"this is the context of {self.run}, which is not being decided here")
+
     def loaded(self, value: Value) -> Value:
         """A result at hand: what was too large for the journal comes from where it is kept."""
         return addressed(value, self.ctx.blob(value)) if is_reference(value) else value
@@ -354,6 +365,9 @@ class Life:
         return self.ctx.store(value, schema_hint="payload")
 
     async def settled(self, kind: str, name: str, params: dict[str, Any], **more: Any) -> Settled:
+        self.check_here()
+        if not isinstance(name, str):
+            raise TypeError(f"a {kind} has a text for its name, not {name!r}")
         made = self.wait(kind, name, params, **more)
         assert made.future is not None
         result: Settled = await made.future
@@ -412,6 +426,9 @@ class Life:
         )
 
     def patched(self, name: str) -> bool:
+        self.check_here()
+        if not isinstance(name, str):
+            raise TypeError(f"ctx.patched takes a text, not {name!r}")
         if name in self.patches:
             return self.patches[name]
         answer = not self.repeating if self.answered is None else name in self.answered

@@ -14,6 +14,7 @@ import contextvars
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from treadle.kernel.errors import Undecidable
@@ -23,6 +24,7 @@ from .errors import Dropped, NotDeterministic
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+_TASKS: Final = asyncio.tasks.__file__
 TASKS_LOOKED_AT: Final = 32
 # How often a function may catch its own end before it is left as it is.
 THROWS_MAX: Final = 100
@@ -196,6 +198,11 @@ class Loop(asyncio.AbstractEventLoop):
         if self._ended:
             coro.close()
             raise Dropped
+        if _is_as_completed(sys._getframe(1)):
+            coro.close()
+            raise self.run.refuse(
+                "asyncio.as_completed(coroutines)", "make tasks of them first: asyncio.create_task"
+            )
         task: FlowTask[Any] = FlowTask(coro, self.number(), self, name, context)
         self.tasks.append(task)
         return task
@@ -220,6 +227,15 @@ class Loop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing is left to the end of the loop: generators end with their run."""
+
+
+def _is_as_completed(frame: FrameType | None) -> bool:
+    """Whether coroutines are begun out of a set of them, whose order is that of their addresses."""
+    while frame is not None and frame.f_code.co_filename == _TASKS:
+        if frame.f_code.co_name in ("<setcomp>", "as_completed", "__init__"):  # of Python 3.11, 3.12, 3.13
+            return True
+        frame = frame.f_back
+    return False
 
 
 _INSTEAD: Final = "do that in a step: @flow.step"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from treadle.kernel.errors import NotWaiting, Unsupported, ValueRefused
+from treadle.kernel.errors import InputInvalid, NotWaiting, TreadleError, Unsupported, ValueRefused
 from treadle.kernel.model import (
     UNSET,
     Cancel,
@@ -271,7 +271,7 @@ def told(state: dict[str, Any], ctx: Context) -> Decision:
 def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> None:
     assert life.outcome is not None
     how, value = life.outcome
-    if how == "again" and not life.cancelled:
+    if how == "again":
         decided.status, decided.more = "running", {"again": life.lightened(value)}
         decided.intents = []
         decided.cancel = [intent.ref for intent in ctx.open.values()]
@@ -287,9 +287,11 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         error = {"class": "timeout", "code": "TIMEOUT", "message": message, "where": None, "details": {}}
     elif how == "completed":
         try:
-            decided.result = life.lightened(plain(value))
-        except ValueRefused as refused:
-            how, error = "failed", refused.to_value()
+            result = plain(value)
+            life.code.result(result)
+            decided.result = life.lightened(result)
+        except (ValueRefused, InputInvalid) as refused:
+            how, error = "failed", _unfit(life, refused)
             log["failed_at"] = life.record
     elif how == "cancelled":
         reason = life.state["cancelled"] or "cancelled"
@@ -307,6 +309,11 @@ def _end(life: Life, decided: Decision, log: dict[str, Any], ctx: Context) -> No
         log["undone"] = True
     decided.status, decided.error = cast("Any", how), error
     decided.events.append({"type": "workflow.finished", "status": how})
+
+
+def _unfit(life: Life, refused: TreadleError) -> dict[str, Any]:
+    """What was returned cannot be stored, or is not what the annotation promises to whoever waits for it."""
+    return ValueRefused(f"what {life.code.name} returned: {refused.message}").to_value()
 
 
 def _raised(error: BaseException, ctx: Context) -> dict[str, Any]:
