@@ -55,11 +55,11 @@ export function Audit() {
 const OUTCOME: Record<AuditRow["status"], string> = { ok: "soft", stale: "s-stalled", refused: "s-failed" };
 
 const COLUMNS: Column<AuditRow>[] = [
-  { name: "When", size: "100px", cell: (row) => <Ago at={row.at} /> },
-  { name: "Who", size: "minmax(80px, 0.8fr)", cell: (row) => <strong>{row.user}</strong> },
-  { name: "Did", size: "minmax(110px, 1fr)", cell: (row) => row.action },
+  { name: "When", size: "76px", cell: (row) => <Ago at={row.at} /> },
+  { name: "Who", size: "minmax(52px, 0.8fr)", cell: (row) => <strong>{row.user}</strong> },
+  { name: "Did", size: "minmax(84px, 1fr)", cell: (row) => <span title={row.action}>{row.action}</span> },
   { name: "To", size: "minmax(120px, 2fr)", wide: true, cell: (row) => <span title={row.target}>{row.target || "—"}</span> },
-  { name: "Outcome", size: "minmax(80px, 1fr)", cell: (row) => <span className={OUTCOME[row.status]} title={row.code ?? row.status}>{row.status}{row.code && `: ${row.code}`}</span> },
+  { name: "Outcome", size: "minmax(64px, 1fr)", cell: (row) => <span className={OUTCOME[row.status]} title={row.code ?? row.status}>{row.status}{row.code && `: ${row.code}`}</span> },
   { name: "Server", size: "minmax(80px, 0.8fr)", wide: true, cell: (row) => row.server ?? "—" },
   { name: "Request", size: "minmax(80px, 0.8fr)", wide: true, cell: (row) => <code>{row.request ?? "—"}</code> },
 ];

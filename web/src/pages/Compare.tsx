@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 
 import { Empty, Failure } from "../components/bits";
-import { api } from "../lib/api";
+import { api, type Json } from "../lib/api";
 import { useParam } from "../lib/hooks";
 import { text } from "../strings";
 
@@ -23,11 +23,20 @@ export function Compare() {
           <strong>where</strong><strong>{a}</strong><strong>{b}</strong>
           {found.data.differences.slice(0, 1000).map((one) => [
             <code key={`${one.path}p`}>{one.path}</code>,
-            <code key={`${one.path}l`} className="was">{JSON.stringify(one.left)}</code>,
-            <code key={`${one.path}r`} className="is">{JSON.stringify(one.right)}</code>,
+            <Side key={`${one.path}l`} value={one.left} />,
+            <Side key={`${one.path}r`} value={one.right} />,
           ])}
         </div>
       )}
     </div>
   );
+}
+
+const ABSENT = "(absent)";
+
+/** Neither side is the right one: no colours. */
+function Side({ value }: { value: Json }) {
+  if (value === ABSENT) return <span className="soft">absent</span>;
+  const simple = typeof value !== "object" || value === null;
+  return simple ? <code>{JSON.stringify(value)}</code> : <pre tabIndex={0}>{JSON.stringify(value, null, 2)}</pre>;
 }
