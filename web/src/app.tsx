@@ -87,6 +87,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
     };
   }, [navigate, watching]));
   const count = tasks.data?.items.length ?? 0;
+  const counted = tasks.data?.next ? `${count}+` : String(count);
   return (
     <div className="shell">
       <div>
@@ -94,7 +95,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
           <NavLink to="/" className="brand">Treadle</NavLink>
           <nav aria-label="Pages">
             {pages.filter((page) => page.label !== undefined).map((page) => (
-              <NavLink key={page.path} to={page.path}>{page.label}{page.path === "/tasks" && count > 0 && ` ${count}`}</NavLink>
+              <NavLink key={page.path} to={page.path}>{page.label}{page.path === "/tasks" && count > 0 && ` ${counted}`}</NavLink>
             ))}
           </nav>
           <span className="grow" />

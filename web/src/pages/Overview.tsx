@@ -63,8 +63,8 @@ export function Overview() {
           )}
           {common.data !== undefined && (
             <div className="two">
-              <Part title={text.whyFailed} none={text.noneFailed} columns={FAILURES} rows={common.data.failures} keyOf={(row) => `${row.workflow} ${row.cause}`} />
-              <Part title={text.waitsFor} none={text.noneWaits} columns={WAITS} rows={common.data.waits} keyOf={(row) => `${row.workflow} ${row.kind} ${row.name}`} />
+              <Part title={text.whyFailed} none={text.noneFailed} columns={FAILURES} rows={common.data.failures} keyOf={(row) => `${row.workflow} ${row.cause}`} about={`${text.amongNewest} ${common.data.sampled.failed.toLocaleString()}`} />
+              <Part title={text.waitsFor} none={text.noneWaits} columns={WAITS} rows={common.data.waits} keyOf={(row) => `${row.workflow} ${row.kind} ${row.name}`} about={`${text.amongNewest} ${common.data.sampled.waiting.toLocaleString()}`} />
               <Part title={text.slowSteps} none={text.noSteps} columns={STEPS} rows={common.data.steps.slice(0, 8)} keyOf={(row) => `${row.workflow} ${row.step}`} about={`${text.amongNewest} ${common.data.sampled.runs}`} />
               <Part title={text.cost} none={text.noCost} columns={COSTS} rows={common.data.costs} keyOf={(row) => row.workflow} about={`${text.amongNewest} ${common.data.sampled.runs}`} />
             </div>

@@ -98,7 +98,7 @@ function Facts({ run, now }: { run: RunDocument; now: number }) {
       <span>{run.dialect}</span>
       <span title={exact(run.started_at)}>started <Ago at={run.started_at} /></span>
       <span className="tabular">{run.ended_at === null ? "for" : "took"} {duration(run, now)}</span>
-      <span className="tabular">{run.stats.steps} steps{run.stats.retries > 0 && `, ${run.stats.retries} retries`}</span>
+      <span className="tabular">{run.stats.steps.toLocaleString()} {run.stats.steps === 1 ? "step" : "steps"}{run.stats.retries > 0 && `, ${run.stats.retries} ${run.stats.retries === 1 ? "retry" : "retries"}`}</span>
       {run.stats.usage && <span className="tabular">{usageText(run.stats.usage)}</span>}
       {run.reference && <span>reference {run.reference}</span>}
       {run.parent && <span>called by <Link to={`/runs/${encodeURIComponent(run.parent)}`}>{run.parent}</Link></span>}
