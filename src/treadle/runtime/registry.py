@@ -35,8 +35,9 @@ class LoadedCache:
         self._lock = threading.Lock()
 
     def get(self, digest: str) -> Loaded | None:
-        """Asked at every step, so without the lock: each of the two calls is one step for other threads."""
-        if (found := self._found.get(digest)) is not None:
+        """Asked at every step, so without the lock: each of the two calls is one step for other threads. Which was
+        used last matters only where room is short."""
+        if (found := self._found.get(digest)) is not None and len(self._found) > LOADED_MAX // 2:
             try:
                 self._found.move_to_end(digest)
             except KeyError:

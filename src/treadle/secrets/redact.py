@@ -72,6 +72,8 @@ class Redactor:
 
     def value(self, value: Value) -> Value:
         """The value with every text in it cleaned; the same object if nothing was found."""
+        if self._matcher is None and not self._stale:
+            return value
         matcher = self._current()
         return value if matcher is None else matcher.value(value)
 

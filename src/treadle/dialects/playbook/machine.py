@@ -280,7 +280,7 @@ class PlaybookMachine(KeepingMachine):
             del state["tokens"][name]
             return
         try:
-            if joins.absorb(turn, name, step, token):
+            if step.join is not None and joins.absorb(turn, name, step, token):
                 return
             allow = admitted(turn, step, token)
         except ExpressionError as problem:
@@ -298,6 +298,9 @@ class PlaybookMachine(KeepingMachine):
 
 def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
+
+
+_REPORTS: Final = ("", "args", "lease")
 
 
 class _Surroundings:
@@ -319,7 +322,8 @@ class _Surroundings:
 
 def _is_report(ref: Ref, receipt: Receipt) -> bool:
     """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
-    return is_reference(receipt.value) and ref.mark in ("", "args", "lease")
+    value = receipt.value
+    return type(value) is dict and "checksum" in value and is_reference(value) and ref.mark in _REPORTS
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Value]:

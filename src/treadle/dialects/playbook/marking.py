@@ -70,6 +70,7 @@ class Turn:
         self.stored = 0
         self.ctx_changed = False
         self.again = False
+        self.first = is_first()
         self.status: Status | None = None
         self.result: Value = None
         self.error: dict[str, Value] | None = None
@@ -132,7 +133,7 @@ class Turn:
 
     def light(self, value: Value, limit: int | None = None) -> Value:
         """The value itself while it is small, else a reference to it."""
-        if is_first():
+        if self.first:
             return value
         if is_reference(value):
             # What people sent in was put away where it came in, and has no address yet.
@@ -146,7 +147,7 @@ class Turn:
     def light_args(self, args: dict[str, Value]) -> dict[str, Value]:
         """Arguments, small as a whole: the largest go by reference first."""
         limit = self.playbook.inline_bytes_max
-        if not args or is_first() or len(encode(args)) <= limit:
+        if not args or self.first or len(encode(args)) <= limit:
             return args
         out = dict(args)
         sizes = {name: len(encode(value)) for name, value in args.items()}
@@ -169,7 +170,7 @@ class Turn:
     def light_params(self, params: dict[str, Value]) -> tuple[dict[str, Value], int | None]:
         """What a worker is told, small enough for a record, however many names a step's templates have; and its
         size, where it is known."""
-        if is_first():
+        if self.first:
             return params, None
         if "ctx" in params:
             params["ctx"] = {key: self.light(value) for key, value in params["ctx"].items()}
@@ -201,7 +202,7 @@ class Turn:
         looked at again."""
         if not writes:
             return
-        if shown is None and not is_first():
+        if shown is None and not self.first:
             writes = [[path, self._recorded(value)] for path, value in writes]
         ctx = self.state["ctx"]
         for path, value in writes:

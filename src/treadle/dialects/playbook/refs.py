@@ -32,6 +32,8 @@ class Ref(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Ref:
+        if text.isdigit():  # the step-run of a token, as most are
+            return cls(text)
         head, _, tail = text.partition("!")
         token, _, index = head.partition(".")
         iteration = int(index) if index else None

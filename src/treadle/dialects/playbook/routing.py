@@ -11,7 +11,6 @@ from typing import Any, Final
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
-from .edition import is_first
 from .errands import KIND
 from .handles import Scope, StepResults
 from .marking import Turn, canonical
@@ -91,7 +90,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
     args = arc.args.arguments(boundary.scope)
-    if not is_first():
+    if not turn.first:
         turn.place(arc.step, turn.canonical_args(args), boundary.event, step.name, light=True)
         return
     if not args or arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:

@@ -42,7 +42,8 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
             token["args"] = turn.light_args(canonical(merge(defaults, _mergeable(defaults, token["args"]))))
         except ExpressionError as problem:
             error = template_failure(problem)
-    if error is None and not _arm(turn, name, step, token):
+    is_timed = step.timeout_ns is not None or step.deadline_ns is not None
+    if error is None and is_timed and not _arm(turn, name, step, token):
         error = failure("timeout", f"step {step.name!r}: its deadline has passed", code="DEADLINE")
     if error is not None:
         turn.emit("step.started", step=step.name)
@@ -64,7 +65,7 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
             turn.emit("step.started", step=step.name, data={"resumed": True})
             size = None
         # The label is that of `Ref(name)`.
-        turn.open(Intent(kind=KIND, params=params, ref=name, pool=pool_of(step)), size)
+        turn.open(Intent(kind=KIND, params=params, ref=name, pool="" if turn.first else step.pool), size)
 
 
 def _mergeable(defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
@@ -84,8 +85,6 @@ def _per_item(turn: Turn, step: Step) -> bool:
 
 def _arm(turn: Turn, name: str, step: Step, token: TokenState) -> bool:
     """Opens the timer of a step-run with a lifecycle; False where its time is up already."""
-    if step.timeout_ns is None and step.deadline_ns is None:
-        return True
     now = turn.ctx.now_ns
     limits = [now + step.timeout_ns] if step.timeout_ns is not None else []
     if step.deadline_ns is not None:
@@ -228,7 +227,8 @@ def _pipeline_ended(
     turn: Turn, name: str, step: Step, token: TokenState, ref: Ref, report: dict[str, Value]
 ) -> None:
     if ref.iteration is None:
-        turn.patch(report.get("ctx") or [], step=step.name)
+        if writes := report.get("ctx"):
+            turn.patch(writes, step=step.name)
         if "again" in report and not is_first():
             token["again"] = report["again"]
         end(

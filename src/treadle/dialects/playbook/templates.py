@@ -264,7 +264,7 @@ class Field:
         except Exception as error:  # whatever a user's expression raises is an expression error
             raise self.failed(error) from error
 
-    def value(self, scope: Scope, *, load: bool = False) -> Value:
+    def value(self, scope: Scope, load: bool = False) -> Value:
         if (asking := wanted.get()) is not None:
             asking.chains = self.expression.chains
         try:
@@ -370,7 +370,7 @@ def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, 
     if is_template(value):
         field = Field(value, where)
         uses.update(dict.fromkeys(field.uses))
-        return lambda scope, load: field.value(scope, load=load)
+        return field.value
     if isinstance(value, dict):
         parts = {key: _build(item, f"{where}.{key}", uses) for key, item in value.items()}
         if not any(parts.values()):
