@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, Protocol
 
 import msgspec
@@ -30,10 +31,54 @@ class Resident(Protocol):
     def revoked(self, intents: Sequence[str]) -> None: ...
 
 
+class WorkLine:
+    """Work in line, fair between runs: one piece of each run in turn, a run's own in its order."""
+
+    __slots__ = ("_runs", "_size")
+
+    def __init__(self, entries: Iterable[WorkEntry] = ()) -> None:
+        # In the order of their turns.
+        self._runs: OrderedDict[str, deque[WorkEntry]] = OrderedDict()
+        self._size = 0
+        for entry in entries:
+            self.append(entry)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[WorkEntry]:
+        return chain.from_iterable(self._runs.values())
+
+    @property
+    def first(self) -> WorkEntry:
+        return next(iter(self._runs.values()))[0]
+
+    def append(self, entry: WorkEntry) -> None:
+        self._size += 1
+        if (line := self._runs.get(entry.work.run)) is None:
+            self._runs[entry.work.run] = deque((entry,))
+        else:
+            line.append(entry)
+
+    def appendleft(self, entry: WorkEntry) -> None:
+        """Next of all."""
+        self._size += 1
+        self._runs.setdefault(entry.work.run, deque()).appendleft(entry)
+        self._runs.move_to_end(entry.work.run, last=False)
+
+    def popleft(self) -> WorkEntry:
+        self._size -= 1
+        run, line = self._runs.popitem(last=False)
+        entry = line.popleft()
+        if line:
+            self._runs[run] = line
+        return entry
+
+
 class WorkQueue(msgspec.Struct, eq=False):
     pool: str
     lane: str
-    entries: deque[WorkEntry] = msgspec.field(default_factory=deque)
+    entries: WorkLine = msgspec.field(default_factory=WorkLine)
     # How many of the entries wait; the others are gone and will be skipped.
     waiting: int = 0
     # How many the resident has in hand.

@@ -23,7 +23,7 @@ from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
-from .entries import NEVER_NS, OTHERS, RESIDENT, Resident
+from .entries import NEVER_NS, OTHERS, RESIDENT, Resident, WorkLine
 from .entries import WorkEntry as _Entry
 from .entries import WorkQueue as _Queue
 from .protocol import DEFAULT_POOL, Can, Handed
@@ -284,7 +284,7 @@ class LocalBus:
             queue.waiting -= 1
             entry.waits = False
             if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
-                queue.entries = deque(left for left in queue.entries if left.waits)
+                queue.entries = WorkLine(left for left in queue.entries if left.waits)
         elif entry.worker == RESIDENT:
             queue.held -= 1
         else:
@@ -372,12 +372,12 @@ class LocalBus:
         found = 0
         while found < limit and len(passed) < LOOK_MAX:
             for queue in queues:
-                while queue.entries and not queue.entries[0].waits:
+                while queue.entries and not queue.entries.first.waits:
                     queue.entries.popleft()
             filled = [queue for queue in queues if queue.entries]
             if not filled:
                 break
-            entry = min(filled, key=lambda queue: queue.entries[0].number).entries.popleft()
+            entry = min(filled, key=lambda queue: queue.entries.first.number).entries.popleft()
             if worker in entry.declined or not can(entry.work):
                 passed.append(entry)
                 continue

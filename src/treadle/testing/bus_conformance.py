@@ -82,7 +82,7 @@ Check = Callable[[MakePost], Awaitable[None]]
 PARAMS: dict[str, Any] = {"bytes": b"\x00\xff", "float": 1.0, "large": 2**64 - 1, "deep": [{"a": None}, True]}
 
 
-def work(name: str, *, pool: str = "") -> Work:
+def work(name: str, *, pool: str = "", run: str | None = None) -> Work:
     intent = OpenIntent(
         id=name,
         kind="call",
@@ -94,7 +94,7 @@ def work(name: str, *, pool: str = "") -> Work:
         idempotency_key="key",
         pool=pool,
     )
-    return Work(f"run-{name}", "flow", "toy", "sha256:0", {"base": "/x"}, intent)
+    return Work(run or f"run-{name}", "flow", "toy", "sha256:0", {"base": "/x"}, intent)
 
 
 def works(*names: str) -> list[Work]:

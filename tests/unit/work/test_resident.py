@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,56 @@ async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
         assert shown["status"] == "completed"
         assert shown["stats"]["intents"] >= 40
         await assert_replays(run)
+
+
+def test_runs_take_turns_whoever_came_first_with_how_much() -> None:
+    bus, _ = make()
+    bus.offer([work(f"big-{n}", run="big") for n in range(1_000)])
+    bus.offer([work("small-0", run="small"), work("small-1", run="small"), work("other-0", run="other")])
+    expected = ["big-0", "small-0", "other-0", "big-1", "small-1", "big-2"]
+    assert names(bus.take_here("lane", 3)) == expected[:3]
+    assert names(bus.take_here("lane", 3)) == expected[3:], "a run's own work stays in its order"
+
+
+def test_what_comes_back_is_next_and_what_is_gone_is_skipped() -> None:
+    bus, _ = make()
+    bus.offer(
+        [work("a-0", run="a", pool="far"), work("a-1", run="a", pool="far"), work("b-0", run="b", pool="far")]
+    )
+    assert [handed.work.intent.id for handed in bus.take("w", ("far",), 1)] == ["a-0"]
+    bus.decline("a-0", "w", "not here")
+    bus.revoke(["b-0"])
+    assert [handed.work.intent.id for handed in bus.take("w", ("far",), 9)] == ["a-1"]
+    assert [handed.work.intent.id for handed in bus.take("other", ("far",), 9)] == ["a-0"]
+
+
+async def test_a_run_with_much_to_do_does_not_hold_up_another(tmp_path: Path) -> None:
+    """With two places for coroutines, a run that opened hundreds of them, and one that comes later."""
+    engine = Engine(f"sqlite:///{tmp_path}/fair.db", concurrency=2)
+    done: list[str] = []
+    go = asyncio.Event()
+
+    @engine.tool("note", idempotent=True)
+    async def note(who: str) -> str:
+        await go.wait()
+        done.append(who)
+        return who
+
+    loop = {"in": "{{ range(workload.items) }}", "iterator": "n"}
+    step = {
+        "step": "each",
+        "loop": {**loop, "spec": {"mode": "parallel", "max_in_flight": 500}},
+        "tool": {"kind": "note", "who": "{{ workload.who }}"},
+    }
+    file = tmp_path / "each.json"
+    file.write_text(json.dumps({"metadata": {"name": "each"}, "workload": {"items": 1}, "workflow": [step]}))
+    (definition,) = engine.deploy(str(file))
+    async with engine:
+        big = await engine.start(definition.name, {"items": 400, "who": "big"})
+        small = await engine.start(definition.name, {"items": 5, "who": "small"})
+        go.set()  # the work of both is offered by now, and two of the first run's are in hand
+        await small.result(60)
+        await big.result(60)
+        assert len(done) == 405
+        assert "small" not in done[20:], "its work was done in turn with the other's"
+        await assert_replays(engine)
