@@ -182,7 +182,7 @@ class LocalBus:
         room: list[str] = []
         with self._lock:
             for queue in self._lanes.get(lane, ()):
-                while queue.entries and len(taken) < limit:
+                while queue.waiting and len(taken) < limit:
                     entry = queue.entries.popleft()
                     if not entry.waits:
                         continue
