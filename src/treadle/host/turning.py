@@ -69,7 +69,7 @@ class Turning:
             core.accept(item)
             turned = core.turn()
             # A commit that is held open is left to this thread, once the core's own knows how long that may take.
-            if (held := core.held_open) and held == self._watched:
+            if core.staging.staged.held and (held := core.held_open) and held == self._watched:
                 return True
             if not turned or core.wait_ns() is not None:
                 self._hand_over()

@@ -53,8 +53,7 @@ class Ahead:
         self.is_pure = eager.is_pure
         # Intents of any commit that were begun ahead of it, and are open.
         self.begun: set[str] = set()
-        # The commit that is held open, and until when.
-        self._number = 0
+        # Until when the commit that is held open may be.
         self._until_ns = 0
 
     # --- as steps are staged ---
@@ -88,18 +87,13 @@ class Ahead:
         staged.eager.append(work)
         staged.ahead.add(work.intent.id)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the commit at hand is being held open."""
-        return self._number == self._staging.staged.number
-
     def holds(self, now: int) -> bool:
         """Whether the commit at hand waits for what was begun ahead of it."""
         staged = self._staging.staged
         if not staged.ahead or staged.is_awaited or staged.full(self._limits):
             return False
-        if not self.is_open:
-            self._number, self._until_ns = staged.number, now + self._limits.ahead_ns
+        if not staged.held:
+            staged.held, self._until_ns = True, now + self._limits.ahead_ns
         return self.left_ns(now) > 0
 
     def left_ns(self, now: int) -> int:

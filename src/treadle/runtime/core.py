@@ -213,11 +213,11 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
-        if self._has_work or self._intake.busy:
+        if self._mail.ready or self._changes.waiting or self._progress.waiting or self._intake.busy:
             return self._held_back_ns(now)
         due = self._intake.next_due_ns()
         wait = None if due is None else max(due - now, self._held_back_ns(now))
-        if self._ahead.is_open:
+        if self.staging.staged.held:
             left = self._ahead.left_ns(now)
             return left if wait is None else min(left, wait)
         return wait
@@ -229,8 +229,8 @@ class Core:
     @property
     def held_open(self) -> int:
         """The number of the commit that waits for what was begun ahead of it, where there is nothing else to do; or 0."""
-        is_all = self._ahead.is_open and not (self._has_work or self._intake.busy)
-        return self.staging.staged.number if is_all else 0
+        staged = self.staging.staged
+        return staged.number if staged.held and not (self._has_work or self._intake.busy) else 0
 
     def _held_back_ns(self, now: int) -> int:
         """How long a failed commit still holds us back; a clock that was set back does not."""
@@ -252,7 +252,8 @@ class Core:
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         due = intake and self._intake.due(now)
-        if not (due or self._has_work or self._ahead.is_open):
+        is_held = self.staging.staged.held
+        if not (due or self._mail.ready or self._changes.waiting or self._progress.waiting or is_held):
             return False
         try:
             if due:
@@ -264,15 +265,20 @@ class Core:
         except Exception as error:
             self._single_out(error)
             return True
-        if not self.staging.batch.records and self.staging.staged.empty:
+        staged = self.staging.staged
+        if not staged.batch.records and staged.empty:
             self.staging.begin()
             return False
-        if self.staging.staged.eager:
+        if staged.eager:
             self._ahead.begin()
-        if intake and not (self._has_work or self._isolation.apart) and self._ahead.holds(now):
+        if staged.ahead and intake and self._may_wait(now):
             return False
         self._commit()
         return True
+
+    def _may_wait(self, now: int) -> bool:
+        """Whether the commit at hand waits for work that was begun ahead of it."""
+        return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
 
     def accept(self, command: Command | None) -> None:
         """Takes a command in; on the thread that turns the core."""

@@ -63,6 +63,8 @@ class Staged(msgspec.Struct):
     # Work that may be begun before the commit: what is to be handed out, and the intents of it that are open.
     eager: list[Work] = []
     ahead: set[str] = set()
+    # Whether this commit waits for some of it.
+    held: bool = False
     # Whether something has happened outside of which this commit tells.
     firm: bool = False
     revoked: list[str] = []
