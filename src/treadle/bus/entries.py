@@ -32,12 +32,13 @@ class Resident(Protocol):
 
 
 class WorkLine:
-    """Work in line, fair between runs: one piece of each run in turn, a run's own in its order."""
+    """Work in line. Where it is `fair`, one piece of each run in turn, a run's own in its order; else as it came."""
 
-    __slots__ = ("_runs", "_size")
+    __slots__ = ("_runs", "_size", "fair")
 
-    def __init__(self, entries: Iterable[WorkEntry] = ()) -> None:
-        # In the order of their turns.
+    def __init__(self, entries: Iterable[WorkEntry] = (), *, fair: bool) -> None:
+        self.fair = fair
+        # In the order of their turns; all under one name where there are none.
         self._runs: OrderedDict[str, deque[WorkEntry]] = OrderedDict()
         self._size = 0
         for entry in entries:
@@ -49,22 +50,28 @@ class WorkLine:
     def __iter__(self) -> Iterator[WorkEntry]:
         return chain.from_iterable(self._runs.values())
 
+    def waiting(self) -> WorkLine:
+        """Without what is gone."""
+        return WorkLine((entry for entry in self if entry.waits), fair=self.fair)
+
     @property
     def first(self) -> WorkEntry:
         return next(iter(self._runs.values()))[0]
 
     def append(self, entry: WorkEntry) -> None:
         self._size += 1
-        if (line := self._runs.get(entry.work.run)) is None:
-            self._runs[entry.work.run] = deque((entry,))
+        whose = entry.work.run if self.fair else ""
+        if (line := self._runs.get(whose)) is None:
+            self._runs[whose] = deque((entry,))
         else:
             line.append(entry)
 
     def appendleft(self, entry: WorkEntry) -> None:
         """Next of all."""
         self._size += 1
-        self._runs.setdefault(entry.work.run, deque()).appendleft(entry)
-        self._runs.move_to_end(entry.work.run, last=False)
+        whose = entry.work.run if self.fair else ""
+        self._runs.setdefault(whose, deque()).appendleft(entry)
+        self._runs.move_to_end(whose, last=False)
 
     def popleft(self) -> WorkEntry:
         self._size -= 1
@@ -78,7 +85,7 @@ class WorkLine:
 class WorkQueue(msgspec.Struct, eq=False):
     pool: str
     lane: str
-    entries: WorkLine = msgspec.field(default_factory=WorkLine)
+    entries: WorkLine
     # How many of the entries wait; the others are gone and will be skipped.
     waiting: int = 0
     # How many the resident has in hand.

@@ -138,7 +138,7 @@ class LocalBus:
     def _queue(self, pool: str, lane: str) -> _Queue:
         found = self._queues.get((pool, lane))
         if found is None:
-            found = self._queues[pool, lane] = _Queue(pool, lane)
+            found = self._queues[pool, lane] = _Queue(pool, lane, WorkLine(fair=lane != OTHERS))
             self._lanes[lane] = [*self._lanes.get(lane, ()), found]
         return found
 
@@ -284,7 +284,7 @@ class LocalBus:
             queue.waiting -= 1
             entry.waits = False
             if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
-                queue.entries = WorkLine(left for left in queue.entries if left.waits)
+                queue.entries = queue.entries.waiting()
         elif entry.worker == RESIDENT:
             queue.held -= 1
         else:
