@@ -40,6 +40,7 @@ from .apps.methods import AppMethods
 from .definitions.dialects import Dialects
 from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
+from .host.house_methods import HouseMethods
 from .host.member_methods import MemberMethods
 from .host.news import Watch
 from .host.operations import EngineOperations
@@ -71,7 +72,9 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, ScheduleMethods):
+class Engine(
+    TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, ScheduleMethods, HouseMethods
+):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -419,6 +422,15 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         from .performers.agent.transcript import transcript
 
         return await self.read(lambda reads: transcript(reads, self.library.registry(reads), id, node=node))
+
+    async def record(self, id: str) -> dict[str, Any]:
+        """A run as a test: `script` is a scripted model for an agent, else what the outside answered; `remarks` say
+        what it cannot repeat."""
+        from .performers.agent.recording import script_of
+
+        shown = await (await self.run(id)).show()
+        asks_models = self.dialects[shown["dialect"]].asks_models
+        return await self.read(lambda reads: script_of(reads, shown, asks_models=asks_models))
 
     # --- watching, house-keeping, plug-ins ---
 

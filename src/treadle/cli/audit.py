@@ -9,6 +9,7 @@ import typer
 from .command import HOUSE, Commands, Session
 from .moments import instant_ns
 from .plain_help import NUMBER_MAX
+from .reach import EITHER
 
 commands = Commands(HOUSE)
 
@@ -19,7 +20,8 @@ commands = Commands(HOUSE)
         "treadle audit --by ann --since 2h",
         "treadle audit --action run.cancel --json",
         "treadle audit --target etl-1",
-    ]
+    ],
+    reach=EITHER,
 )
 async def audit(
     cli: Session,
@@ -45,11 +47,8 @@ async def audit(
     limit: Annotated[int, typer.Option("--limit", min=1, max=NUMBER_MAX, help="As many rows.")] = 100,
 ) -> None:
     """Show who changed what, newest first; refusals too."""
-    from treadle.access import trail
-
-    async with cli.look() as engine:
-        rows = await trail.listed(
-            engine,
+    async with cli.asks() as engine:
+        rows = await engine.audit(
             user=by,
             action=action,
             target=target,

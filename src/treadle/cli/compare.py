@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from .finding import ids_of
 from .loading import one
 from .output import EXIT_FAILED, EXIT_OK, Usage
 from .reach import EITHER
-
-if TYPE_CHECKING:
-    from treadle.store.protocol import Reads
 
 commands = Commands(PROVE)
 
@@ -105,7 +102,8 @@ async def diff(
     examples=[
         "treadle record triage-1 -o script.json",
         "treadle run triage.yaml --model scripted:script.json",
-    ]
+    ],
+    reach=EITHER,
 )
 async def record(
     cli: Session,
@@ -124,14 +122,11 @@ async def record(
     """Turn a run into a test script: a scripted model for an agent, the outside's answers otherwise."""
     from rich.markup import escape
 
-    remarks: list[str] = []
-    async with cli.look(code=True) as engine:
-        shown = await (await engine.run(id)).show()
-        asks_models = engine.dialects[shown["dialect"]].asks_models
-        script = await engine.read(lambda reads: _script(reads, shown, remarks, asks_models=asks_models))
-    for remark in remarks:
+    async with cli.asks(code=True) as engine:
+        found = await engine.record(id)
+    for remark in found["remarks"]:
         cli.out.note(f"[yellow]note:[/] {escape(remark)}")
-    text = to_json(script, indent=2) + "\n"
+    text = to_json(found["script"], indent=2) + "\n"
     if output is None:
         cli.out.raw(text)
         return
@@ -140,17 +135,3 @@ async def record(
     except OSError as error:
         raise Usage(f"cannot write {output}: {error.strerror}") from error
     cli.out.note(f"wrote {output}")
-
-
-def _script(reads: Reads, shown: dict[str, Any], remarks: list[str], *, asks_models: bool) -> dict[str, Any]:
-    from treadle.kernel.values import decode_trusted
-    from treadle.runtime import document
-
-    from .recording import answer_list
-    from .recording_agent import model_script
-
-    row = document.row_of(reads, shown["id"])
-    if asks_models:
-        return model_script(reads, row, remarks)
-    journal = document.journal(reads, row)
-    return answer_list(shown, journal, lambda digest: decode_trusted(reads.blob(digest)))

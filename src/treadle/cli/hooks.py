@@ -8,6 +8,7 @@ import typer
 
 from .command import HOUSE, Commands, Session
 from .output import Usage
+from .reach import EITHER
 
 hook = Commands(HOUSE, group="hook", help="Webhooks: signed requests from outside, at /api/v1/hooks/NAME.")
 
@@ -21,6 +22,7 @@ HookName = Annotated[str, typer.Argument(metavar="NAME", help="The hook's name."
         "treadle hook set paid --signal paid --run '{{ body.order }}' --secret shop",
         "treadle hook set prices --event shop/price@1 --secret shop",
     ],
+    reach=EITHER,
 )
 async def set_(
     cli: Session,
@@ -52,8 +54,6 @@ async def set_(
     ] = None,
 ) -> None:
     """Make a hook, or change it. Texts may hold {{ body.… }}, {{ headers.… }}, {{ query.… }}."""
-    from treadle.access import hooks
-
     if (signal is None) != (run is None):
         raise Usage("--signal and --run go together")
     asked: dict[str, Any] = {
@@ -65,21 +65,19 @@ async def set_(
         "reference": reference,
     }
     given = {key: value for key, value in asked.items() if value is not None}
-    async with cli.engine(work=False, lingers=False) as engine:
-        row = await hooks.put(engine, name, given)
+    async with cli.acts(work=False, lingers=False) as engine:
+        row = await engine.hook_set(name, given)
     if cli.out.as_json:
         cli.out.document(row)
     else:
         cli.out.note(f"requests to /api/v1/hooks/{name} are taken, signed with {secret}")
 
 
-@hook("list", examples=["treadle hook list", "treadle hook list --json"])
+@hook("list", examples=["treadle hook list", "treadle hook list --json"], reach=EITHER)
 async def list_(cli: Session) -> None:
     """List the hooks."""
-    from treadle.access import hooks
-
-    async with cli.look() as engine:
-        rows = await hooks.listed(engine)
+    async with cli.asks() as engine:
+        rows = await engine.hook_list()
     columns = {
         "name": "NAME",
         "workflow": "WORKFLOW",
@@ -90,13 +88,11 @@ async def list_(cli: Session) -> None:
     cli.out.rows(rows, columns, empty="no hook; make one with: treadle hook set")
 
 
-@hook(examples=["treadle hook remove orders"])
+@hook(examples=["treadle hook remove orders"], reach=EITHER)
 async def remove(cli: Session, name: HookName) -> None:
     """Remove a hook."""
-    from treadle.access import hooks
-
-    async with cli.engine(work=False, creates=False, lingers=False) as engine:
-        await hooks.remove(engine, name)
+    async with cli.acts(work=False, creates=False, lingers=False) as engine:
+        await engine.hook_remove(name)
     if cli.out.as_json:
         cli.out.document({"name": name, "status": "removed"})
     else:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from treadle.kernel.errors import TreadleError
 
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
 from .reach import EITHER, NEITHER
 from .report import report
+
+if TYPE_CHECKING:
+    from treadle.client.protocol import TreadleClient
 
 commands = Commands(HOUSE)
 secret = Commands(
@@ -27,7 +34,9 @@ async def gc(cli: Session, user: Actor = None) -> None:
     report(cli, done)
 
 
-@commands(examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"])
+@commands(
+    examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"], reach=EITHER
+)
 async def doctor(
     cli: Session,
     deep: Annotated[
@@ -37,14 +46,18 @@ async def doctor(
     """Look whether the store is sound: file, definitions, journals, payloads, owner, overdue work. Exit 1 if it is not."""
     from rich.markup import escape
 
-    from .checkup import examine
+    from treadle.host.checkup import examine
 
     with cli.out.waiting("looking") as told:
 
         def tell(checked: dict[str, int]) -> None:
             told(", ".join(f"{count:,} {what}" for what, count in checked.items()))
 
-        found = await asyncio.to_thread(examine, cli.store, deep=deep, tell=tell)
+        if cli.server is None:
+            found = await asyncio.to_thread(examine, cli.store, deep=deep, tell=tell)
+        else:
+            async with cli.asks() as server:
+                found = await server.doctor(deep=deep)
     if cli.out.as_json:
         cli.out.document(found)
     else:
@@ -129,6 +142,7 @@ def _secrets(cli: Session) -> Any:
         "treadle secret set github_token < token.txt",
         "treadle secret set pg_main --field db_host=db1 --field db_password=…",
     ],
+    reach=EITHER,
 )
 async def set_(
     cli: Session,
@@ -165,35 +179,47 @@ async def set_(
         content = sys.stdin.read().rstrip("\n")
     if not content:
         raise Usage("the value is empty; type it, pipe it, or give --value")
-    await _note(cli, "set", name)
-    _secrets(cli).set(name, content)
+    async with _keeper(cli) as engine:
+        await engine.secret_set(name, content)
     _said(cli, name, "set")
 
 
-@secret("list", examples=["treadle secret list", "treadle secret list --json"])
+@secret("list", examples=["treadle secret list", "treadle secret list --json"], reach=EITHER)
 async def list_(cli: Session) -> None:
     """List the names of the stored secrets."""
-    rows = [{"name": name} for name in _secrets(cli).names()]
+    if cli.server is None:
+        names = _secrets(cli).names()
+    else:
+        async with cli.asks() as server:
+            names = await server.secret_list()
+    rows = [{"name": name} for name in names]
     cli.out.rows(rows, {"name": "NAME"}, empty="no secrets; store one with: treadle secret set NAME")
 
 
-@secret(examples=["treadle secret remove github_token"])
+@secret(examples=["treadle secret remove github_token"], reach=EITHER)
 async def remove(cli: Session, name: Name) -> None:
     """Remove a secret."""
-    await _note(cli, "remove", name)
-    if not _secrets(cli).remove(name):
+    try:
+        async with _keeper(cli) as engine:
+            await engine.secret_remove(name)
+    except TreadleError as error:
+        if error.code != "SECRET_NOT_FOUND":
+            raise
         raise Usage(
             f"there is no secret {name!r}; list them with: treadle secret list", code="SECRET_MISSING"
-        )
+        ) from error
     _said(cli, name, "removed")
 
 
 @secret(
-    examples=["treadle secret rotate", "TREADLE_SECRET_KEY=… TREADLE_SECRET_KEY_OLD=… treadle secret rotate"]
+    examples=["treadle secret rotate", "TREADLE_SECRET_KEY=… TREADLE_SECRET_KEY_OLD=… treadle secret rotate"],
+    why="the key is where the store is",
 )
 async def rotate(cli: Session) -> None:
     """Seal all secrets with a new key. Cut in between, nothing is lost: give it again."""
-    await _note(cli, "rotate", "")
+    if cli.has_store():
+        async with cli.engine(work=False, lingers=False) as engine:
+            await engine.operate("secret", {"op": "rotate", "name": ""})
     count = _secrets(cli).rotate()
     if cli.out.as_json:
         cli.out.document({"secrets": count, "status": "rotated"})
@@ -201,11 +227,13 @@ async def rotate(cli: Session) -> None:
         cli.out.note(f"{count} secrets are sealed with a new key")
 
 
-async def _note(cli: Session, what: str, name: str) -> None:
-    """Who changes a secret, in the audit log of the store, where there is one."""
-    if cli.has_store():
-        async with cli.engine(work=False, lingers=False) as engine:
-            await engine.operate("secret", {"op": what, "name": name})
+@asynccontextmanager
+async def _keeper(cli: Session) -> AsyncIterator[TreadleClient]:
+    """Whoever keeps the secrets, and writes down who changed them."""
+    if cli.server is None:
+        _secrets(cli)  # a store that keeps none is said before it is opened
+    async with cli.acts(work=False, lingers=False) as keeper:
+        yield keeper
 
 
 def _said(cli: Session, name: str, what: str) -> None:

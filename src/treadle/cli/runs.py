@@ -174,7 +174,7 @@ def _rehearses(dialect: Dialect) -> None:
 
 @commands(
     examples=["treadle resume", "treadle resume etl-2026-11-15", "treadle resume --app shop.py:app --json"],
-    why="a server drives its runs on by itself",
+    reach=EITHER,
 )
 async def resume(
     cli: Session,
@@ -194,7 +194,9 @@ async def resume(
 ) -> int:
     """Drive unfinished runs on. With ids only those, and the runs that they called."""
     helps = help_others or not ids
-    async with cli.engine(app, creates=False, skills=skills or (), help_others=helps) as engine:
+    if cli.server is not None and skills:
+        raise Usage("--skills: a server has its own; give them to `treadle serve`")
+    async with cli.acts(app, creates=False, skills=skills or (), help_others=helps) as engine:
         if ids and len(ids) == 1:
             return outcome(
                 cli.out, await drive(cli, engine, await finding.run_of(engine, ids[0]), until_wait=until_wait)

@@ -10,7 +10,7 @@ from . import inputs
 from .command import STEER, Commands, Session
 from .moments import instant_ns, moment
 from .output import EXIT_OK, Usage
-from .reach import NEITHER
+from .reach import EITHER, NEITHER
 from .view import outcome
 
 schedule = Commands(STEER, group="schedule", help="Starts by cron, by an interval, or once at an instant.")
@@ -63,7 +63,8 @@ Input = Annotated[
         "treadle schedule add nightly etl --cron '30 2 * * *' --timezone Europe/Zurich",
         "treadle schedule add poll import --every 15m --jitter 1m --overlap queue -i source=crm",
         "treadle schedule add launch announce --at 2026-12-01T09:00:00Z",
-    ]
+    ],
+    reach=EITHER,
 )
 async def add(
     cli: Session,
@@ -81,20 +82,22 @@ async def add(
     paused: Annotated[bool, typer.Option("--paused", help="Not yet: `resume` sets it going.")] = False,
 ) -> None:
     """Start a workflow again and again. It ticks while `treadle serve` (or any engine) owns the store."""
+    from treadle.engine import Engine
+
     fields = _said(cron, every, at, timezone, jitter, catch_up, overlap)
     given = inputs.merged(inputs.value(input, "--input"), pairs or (), "--input")
-    async with cli.engine(work=False) as engine:
+    async with cli.acts(work=False) as engine:
         row = await engine.schedule_add(name, workflow, given, **fields, paused=paused)
-        row.pop("new")
+        row.pop("new", None)
         _show(cli, row)
-        if engine.owns:
+        if isinstance(engine, Engine) and engine.owns:
             cli.out.note("[dim]nobody serves this store now: it ticks while `treadle serve` runs[/]")
 
 
-@schedule("list", examples=["treadle schedule list", "treadle schedule list --json"])
+@schedule("list", examples=["treadle schedule list", "treadle schedule list --json"], reach=EITHER)
 async def list_(cli: Session) -> None:
     """Every schedule: when it ticks next, and what became of its last tick."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         rows = await engine.schedules()
     if cli.out.as_json:
         cli.out.document(rows)
@@ -105,14 +108,14 @@ async def list_(cli: Session) -> None:
     )
 
 
-@schedule(examples=["treadle schedule show nightly"])
+@schedule(examples=["treadle schedule show nightly"], reach=EITHER)
 async def show(cli: Session, name: Name) -> None:
     """One schedule with its next five ticks."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         _show(cli, await engine.schedule(name))
 
 
-@schedule(examples=["treadle schedule change nightly --cron '0 3 * * *'"])
+@schedule(examples=["treadle schedule change nightly --cron '0 3 * * *'"], reach=EITHER)
 async def change(
     cli: Session,
     name: Name,
@@ -134,35 +137,36 @@ async def change(
         raise Usage(
             "say what to change: --cron, --every, --at, --timezone, --jitter, --catch-up, --overlap, --input"
         )
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _show(cli, await engine.schedule_change(name, **fields))
 
 
-@schedule(examples=["treadle schedule pause nightly"])
+@schedule(examples=["treadle schedule pause nightly"], reach=EITHER)
 async def pause(cli: Session, name: Name) -> None:
     """Let no tick start anything."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _show(cli, await engine.schedule_pause(name))
 
 
-@schedule(examples=["treadle schedule resume nightly"])
+@schedule(examples=["treadle schedule resume nightly"], reach=EITHER)
 async def resume(cli: Session, name: Name) -> None:
     """Go on. What was missed in between is caught up with as the schedule says."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _show(cli, await engine.schedule_resume(name))
 
 
-@schedule(examples=["treadle schedule trigger nightly"])
+@schedule(examples=["treadle schedule trigger nightly"], reach=EITHER)
 async def trigger(cli: Session, name: Name) -> int:
     """Start a run now, whatever goes on; it is driven on by whoever serves the store (else: treadle resume ID)."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         run = await engine.run(await engine.schedule_trigger(name))
         outcome(cli.out, await run.show())
     return EXIT_OK
 
 
 @schedule(
-    examples=["treadle schedule backfill nightly --since 2026-11-01T00:00:00Z --until 2026-11-08T00:00:00Z"]
+    examples=["treadle schedule backfill nightly --since 2026-11-01T00:00:00Z --until 2026-11-08T00:00:00Z"],
+    reach=EITHER,
 )
 async def backfill(
     cli: Session,
@@ -178,10 +182,8 @@ async def backfill(
     """Start the runs of past ticks. A tick that has its run keeps it: given again, it starts nothing new."""
     begins, ends = instant_ns(since, "--since"), instant_ns(until, "--until")
     assert begins is not None
-    async with cli.engine(work=False, creates=False) as engine:
-        runs = await engine.schedule_backfill(
-            name, since_ns=begins, until_ns=engine.clock.now_ns() if ends is None else ends
-        )
+    async with cli.acts(work=False, creates=False) as engine:
+        runs = await engine.schedule_backfill(name, since_ns=begins, until_ns=ends)
     if cli.out.as_json:
         cli.out.document({"runs": runs})
     else:
@@ -215,10 +217,10 @@ async def preview(
         cli.out.rows([{"next": moment(tick)} for tick in found], {"next": "next"}, empty="never again")
 
 
-@schedule(examples=["treadle schedule remove nightly"])
+@schedule(examples=["treadle schedule remove nightly"], reach=EITHER)
 async def remove(cli: Session, name: Name) -> None:
     """Remove a schedule; its runs go on."""
-    async with cli.engine(work=False, creates=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         removed = await engine.schedule_remove(name)
     if cli.out.as_json:
         cli.out.document(removed)

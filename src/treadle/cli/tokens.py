@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .command import HOUSE, Commands, Session
+from .reach import EITHER
 
 token = Commands(HOUSE, group="token", help="Tokens for servers of this store. A token is shown once.")
 
@@ -16,7 +17,8 @@ token = Commands(HOUSE, group="token", help="Tokens for servers of this store. A
         "treadle token create --user ann --role admin",
         "treadle token create --user ci --role operator --workflow shop/ --expires 30d --json",
         "treadle token create --user w1 --role worker --expires never",
-    ]
+    ],
+    reach=EITHER,
 )
 async def create(
     cli: Session,
@@ -45,10 +47,8 @@ async def create(
     ] = "90d",
 ) -> None:
     """Make a token. The first one closes every server of the store to whoever has none."""
-    from treadle.access import tokens
-
-    async with cli.engine(work=False, lingers=False) as engine:
-        made = await tokens.create(engine, owner, role, workflow=workflow, expires=expires)
+    async with cli.acts(work=False, lingers=False) as engine:
+        made = await engine.token_create(owner, role, workflow=workflow, expires=expires)
     if cli.out.as_json:
         cli.out.document(made)
         return
@@ -57,13 +57,11 @@ async def create(
     cli.out.note(f"token {made['id']} of {made['user']}, good until {until}. It is not shown again.")
 
 
-@token("list", examples=["treadle token list", "treadle token list --json"])
+@token("list", examples=["treadle token list", "treadle token list --json"], reach=EITHER)
 async def list_(cli: Session) -> None:
     """List the tokens of this store, revoked and expired ones too."""
-    from treadle.access import tokens
-
-    async with cli.look() as engine:
-        rows = await tokens.listed(engine)
+    async with cli.asks() as engine:
+        rows = await engine.token_list()
     columns = {
         "id": "ID",
         "user": "USER",
@@ -76,16 +74,14 @@ async def list_(cli: Session) -> None:
     cli.out.rows(rows, columns, empty="no token was made; make one with: treadle token create")
 
 
-@token(examples=["treadle token revoke 3f0c9a1e5b7d2468"])
+@token(examples=["treadle token revoke 3f0c9a1e5b7d2468"], reach=EITHER)
 async def revoke(
     cli: Session,
     id: Annotated[str, typer.Argument(metavar="ID", help="See: treadle token list.", show_default=False)],
 ) -> None:
     """End a token, at every server within a second."""
-    from treadle.access import tokens
-
-    async with cli.engine(work=False, creates=False, lingers=False) as engine:
-        row = await tokens.revoke(engine, id)
+    async with cli.acts(work=False, creates=False, lingers=False) as engine:
+        row = await engine.token_revoke(id)
     if cli.out.as_json:
         cli.out.document(row)
     else:

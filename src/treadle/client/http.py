@@ -23,6 +23,7 @@ from treadle.lang.json_text import to_json
 from treadle.store.protocol import DefinitionRow
 
 from .bundle import bundled
+from .house import RemoteHouse
 from .protocol import Row, Rows
 from .runs import RemoteRun, path_of
 from .tasks import RemoteTasks
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _MICRO_NS: Final = 1_000
 
 
-class HttpClient(RemoteTasks):
+class HttpClient(RemoteTasks, RemoteHouse):
     """One server. `user` is who acts: believed by an open server, and by one with tokens if the token is an admin's."""
 
     def __init__(
@@ -215,25 +216,20 @@ class HttpClient(RemoteTasks):
     ) -> RemoteRun:
         body: dict[str, Any] = {"at": at, "id": new_id}
         if definition is not None:
-            body["definition"] = self._named(definition)
+            body |= {"definition": definition} if isinstance(definition, str) else self._bundle(definition)
         made = await self._wire.post(path_of("runs", id, "fork"), body)
         return RemoteRun(self._wire, made["id"])
 
     async def replay(self, id: str, *, against: Any = None) -> Row:
-        body = {} if against is None else {"against": self._named(against)}
+        body: dict[str, Any] = {}
+        if against is not None:
+            body = {"against": against} if isinstance(against, str) else self._bundle(against)
         found: Row = await self._wire.post(path_of("runs", id, "replay"), body, again=True)
         return found
 
     async def transcript(self, id: str, *, node: str | None = None) -> Rows:
         found: Rows = await self._wire.get(path_of("runs", id, "transcript"), node=node)
         return found
-
-    def _named(self, definition: Any) -> str:
-        if isinstance(definition, str):
-            return definition
-        raise Unsupported(
-            "a server takes the name of a deployed definition here: deploy the file, then name it"
-        )
 
     async def _steer(self, id: str, what: str, body: Row, *, again: bool = False) -> Row:
         found: Row = await self._wire.post(path_of("runs", id, what), body, again=again)

@@ -77,7 +77,7 @@ class Wire:
         await self._http.aclose()
 
     async def get(self, path: str, **params: Any) -> Any:
-        return _value(await self.ask("GET", path, params=params, again=True))
+        return value_of(await self.ask("GET", path, params=params, again=True))
 
     async def pages(self, path: str, asked: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Every item of a list, read page by page."""
@@ -99,7 +99,7 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         **params: Any,
     ) -> Any:
-        return _value(await self.ask("POST", path, body=body, params=params, again=again, headers=headers))
+        return value_of(await self.ask("POST", path, body=body, params=params, again=again, headers=headers))
 
     async def ask(
         self,
@@ -217,7 +217,7 @@ def _query(params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _value(answer: httpx.Response) -> Any:
+def value_of(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:

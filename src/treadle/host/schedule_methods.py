@@ -67,10 +67,11 @@ class ScheduleMethods:
         """The next ticks of a schedule that need not be there."""
         return schedules.preview(Schedule.read(value), self.clock.now_ns(), count)
 
-    async def schedule_backfill(self, name: str, *, since_ns: int, until_ns: int) -> list[str]:
-        """Starts the runs of past ticks, from one instant to before another; their ids. A tick that has its run keeps
+    async def schedule_backfill(self, name: str, *, since_ns: int, until_ns: int | None = None) -> list[str]:
+        """Starts the runs of past ticks, from one instant to before another (default now); their ids. A tick that has its run keeps
         it, so a call that was cut is simply made again."""
         now = self.clock.now_ns()
+        until_ns = now if until_ns is None else until_ns
         if since_ns >= until_ns or until_ns > now:
             raise ValueRefused("a range to fill in begins before it ends, and ends by now")
         row = await self._bridge.read(lambda reads: schedules.there(reads, name))

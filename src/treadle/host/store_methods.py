@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar, get_args
@@ -10,9 +11,10 @@ from treadle.arguments import checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.model import Status
-from treadle.runtime import doctor, document, keeping
+from treadle.runtime import document, keeping
 from treadle.store.protocol import Reads, RunRow
 
+from . import checkup
 from .bridge import Bridge
 
 T = TypeVar("T")
@@ -119,12 +121,13 @@ class StoreMethods:
 
     async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
-
-        def ask(reads: Reads) -> dict[str, Any]:
-            found = doctor.examine(reads, self.library.registry(reads), deep=deep)
-            return {**found, "runs": reads.run_count(), "inbox": len(reads.inbox(10_000))}
-
-        return {"store": self.store_url, **await self._bridge.read(ask, long=True)}
+        owner = os.getpid() if self._bridge.shards[0] else None
+        return await self._bridge.read(
+            lambda reads: checkup.report(
+                reads, self.library.registry(reads), self.store_url, owner, deep=deep
+            ),
+            long=True,
+        )
 
     async def diagnostics(self, run: str | None = None) -> Rows:
         """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""

@@ -81,10 +81,16 @@ class Fork(Body):
     at: int | None = Field(default=None, ge=1, le=NUMBER_MAX)
     id: str | None = Field(default=None, min_length=1, max_length=200)
     definition: str | None = None
+    # The definition itself, which is not deployed.
+    files: list[File] | None = None
+    main: str | None = None
 
 
 class Replay(Body):
     against: str | None = None
+    # The definition itself, which is not deployed.
+    files: list[File] | None = None
+    main: str | None = None
 
 
 class Assign(Body):

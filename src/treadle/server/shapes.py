@@ -139,6 +139,11 @@ class Replayed(TypedDict):
     equal: bool | None
 
 
+class Recorded(TypedDict):
+    script: dict[str, Any]
+    remarks: list[str]
+
+
 class GraphShown(TypedDict):
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from treadle.cli.checkup import examine
+from treadle.host.checkup import examine
 from treadle.engine import Engine
 
 DEADLINE_S = 30.0

@@ -98,9 +98,9 @@ async def cell(request: Request, workflow: str, key: str) -> Any:
 
 
 @routes.answers("GET", "/doctor", VIEWER, gives=dict[str, Any])
-async def doctor(request: Request) -> Any:
-    """The health of the store and of the engine on it."""
-    return await engine_of(request).doctor()
+async def doctor(request: Request, deep: bool = False) -> Any:
+    """The health of the store; `deep` looks at everything."""
+    return await engine_of(request).doctor(deep=deep)
 
 
 @routes.answers("POST", "/gc", ADMIN, gives=dict[str, Any])

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from treadle.draw.formats import render
 from treadle.engine import Engine
-from treadle.kernel.model import Status
+from treadle.kernel.model import TERMINAL, Status
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
 from treadle.runtime import document
@@ -161,6 +161,12 @@ async def graph(request: Request, id: str, format: str = "json", at: Seq = None)
     return picture(await engine.graph(id, at=at), format)
 
 
+@routes.answers("GET", "/runs/{id}/record", VIEWER, within=scope.run, gives=shapes.Recorded)
+async def record(request: Request, id: str) -> Any:
+    """The run as a test: a scripted model for an agent, else what the outside answered."""
+    return await engine_of(request).record(id)
+
+
 @routes.answers("GET", "/runs/{id}/transcript", VIEWER, within=scope.run, gives=list[dict[str, Any]])
 async def transcript(request: Request, id: str, node: str | None = None) -> Any:
     """What an agent run asked its models, tools and people, and what they answered."""
@@ -276,7 +282,7 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
     run = await engine_of(request).fork(
         id,
         at=asked.at,
-        definition=asked.definition,
+        definition=await _other(request, asked, asked.definition, "definition"),
         new_id=None if asked.id is None else checked_id(asked.id),
         by=actor_of(request).user,
     )
@@ -286,7 +292,30 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
 @routes.answers("POST", "/runs/{id}/replay", VIEWER, within=scope.run, gives=shapes.Replayed)
 async def replay(request: Request, id: str, body: bodies.Replay | None = None) -> Any:
     """Decides the whole journal again; equal, or the first difference."""
-    return await engine_of(request).replay(id, against=body.against if body else None)
+    asked = body or bodies.Replay()
+    other = await _other(request, asked, asked.against, "against")
+    return await engine_of(request).replay(id, against=other)
+
+
+async def _other(request: Request, asked: bodies.Fork | bodies.Replay, named: str | None, field: str) -> Any:
+    """Another definition: a deployed one by name, or posted files, which are not deployed."""
+    if asked.files is None:
+        return named
+    if named is not None:
+        raise Refused("INPUT_INVALID", f"give either {field} or files", where=field)
+    return await request.app.state.bundles.main(asked.files, asked.main, actor_of(request))
+
+
+@routes.answers("POST", "/resume", OPERATOR, gives=shapes.RunsReached)
+async def resume(request: Request, body: bodies.Nothing | None = None) -> Any:
+    """Has unfinished runs driven on, and says which; a server does that by itself."""
+    engine = engine_of(request)
+    found = [
+        row["id"]
+        async for row in engine.rows(status=[status for status in get_args(Status) if status not in TERMINAL])
+    ]
+    await engine.want(*found)
+    return {"runs": found}
 
 
 @routes.answers("POST", "/signals", OPERATOR, gives=shapes.RunsReached)

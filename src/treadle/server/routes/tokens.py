@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from treadle.access import tokens
 from treadle.lang.duration import instant_text
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
@@ -37,14 +36,14 @@ async def me(request: Request) -> Any:
 @routes.answers("GET", "/tokens", ADMIN, gives=shapes.Page[shapes.TokenShown])
 async def listed(request: Request) -> Any:
     """All tokens, without what proves them."""
-    return {"items": await tokens.listed(engine_of(request)), "next": None}
+    return {"items": await engine_of(request).token_list(), "next": None}
 
 
 @routes.answers("POST", "/tokens", ADMIN, status=201, gives=shapes.TokenMade)
 async def create(request: Request, body: bodies.NewToken) -> Any:
     """Makes a token; this is the last time it is seen."""
-    made = await tokens.create(
-        engine_of(request), body.user, body.roles, workflow=body.workflow, expires=body.expires
+    made = await engine_of(request).token_create(
+        body.user, body.roles, workflow=body.workflow, expires=body.expires
     )
     return Document(made, 201, {"Cache-Control": "no-store"})
 
@@ -52,4 +51,4 @@ async def create(request: Request, body: bodies.NewToken) -> Any:
 @routes.answers("DELETE", "/tokens/{id}", ADMIN, gives=shapes.TokenShown)
 async def revoke(request: Request, id: str) -> Response:
     """Ends a token, at every server within a second."""
-    return Document(await tokens.revoke(engine_of(request), id))
+    return Document(await engine_of(request).token_revoke(id))

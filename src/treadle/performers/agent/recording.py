@@ -17,8 +17,7 @@ from treadle.kernel.ids import child_id
 from treadle.kernel.values import decode_trusted
 from treadle.runtime import document
 from treadle.store.protocol import Reads, RunRow
-
-from .recording import Answer, answers_of, unanswered_of
+from treadle.views.recording import Answer, answer_list, answers_of, unanswered_of
 
 # Stands where the recorded run had asked, and ended before it was answered.
 UNANSWERED: Final = {"throw": "the recorded run had no answer to this"}
@@ -47,6 +46,17 @@ class Script:
 
     def is_empty(self) -> bool:
         return not (self.run or self.evaluate or self.asked)
+
+
+def script_of(reads: Reads, shown: Mapping[str, Any], *, asks_models: bool) -> dict[str, Any]:
+    """A run as a test, of whatever dialect, and remarks on what it cannot repeat."""
+    row = document.row_of(reads, shown["id"])
+    remarks: list[str] = []
+    if asks_models:
+        return {"script": model_script(reads, row, remarks), "remarks": remarks}
+    journal = document.journal(reads, row)
+    script = answer_list(shown, journal, lambda digest: decode_trusted(reads.blob(digest)))
+    return {"script": script, "remarks": remarks}
 
 
 def model_script(reads: Reads, row: RunRow, remarks: list[str]) -> dict[str, Any]:

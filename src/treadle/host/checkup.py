@@ -1,8 +1,10 @@
-"""The doctor at a store's address: it needs no ownership and no engine, and never brings a store up to date."""
+"""The doctor, at a store's address or inside an engine: at an address it needs no ownership, and never brings a store
+up to date."""
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
 from treadle.lang.duration import instant_text
 from treadle.runtime import doctor
+from treadle.runtime.registry import Registry
 from treadle.store.open import has_store, is_postgres, read_store, shown, store_path
 from treadle.store.owner import OwnerLock
+from treadle.store.protocol import Reads
 
 
 def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) -> dict[str, Any]:
@@ -25,16 +29,26 @@ def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) ->
             "exists": False,
             "remarks": ["there is no store yet"],
         }
-    reads = read_store(url)
-    try:
-        found = doctor.examine(reads, Library(Dialects()).registry(reads), deep=deep, tell=tell)
-        runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
-        schema = reads.schema_version
-        # An idle cell is `running` too; what counts is work that nobody does.
-        unattended = len(reads.working(after_no=0, limit=10_000))
-    finally:
-        reads.close()
     owner = _owner(path) if path is not None else None
+    with closing(read_store(url)) as reads:
+        return report(reads, Library(Dialects()).registry(reads), url, owner, deep=deep, tell=tell)
+
+
+def report(
+    reads: Reads,
+    registry: Registry,
+    url: str,
+    owner: int | None,
+    *,
+    deep: bool = False,
+    tell: doctor.Tell | None = None,
+) -> dict[str, Any]:
+    """What the doctor says of a store that `owner` drives, if anybody does."""
+    found = doctor.examine(reads, registry, deep=deep, tell=tell)
+    runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
+    # An idle cell is `running` too; what counts is work that nobody does.
+    unattended = len(reads.working(after_no=0, limit=10_000))
+    path = None if is_postgres(url) else store_path(url)
     remarks = _remarks(runs, unattended, inbox, due, owner)
     remarks += [_slow(work, owner) for work in found["open_long"]]
     if not found["checked"]["all"]:
@@ -43,7 +57,7 @@ def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) ->
         "store": shown(url),
         **found,
         "exists": True,
-        "schema": schema,
+        "schema": reads.schema_version,
         "bytes": _size(path),
         "owner": owner,
         "runs": runs,

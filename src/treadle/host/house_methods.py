@@ -1,0 +1,82 @@
+"""The house as an engine keeps it: who may ask its servers, what may call from outside, secrets, who did what."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from treadle.access import hooks, tokens, trail
+from treadle.kernel.errors import InputInvalid, Unsupported
+from treadle.runtime.ports import Clock
+from treadle.secrets.providers import Secret, Secrets, SecretStore
+from treadle.store.protocol import Reads
+
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+
+
+class HouseMethods(ABC):
+    """What an engine can do for those who look after it."""
+
+    clock: Clock
+    secrets: Secrets
+
+    @abstractmethod
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
+
+    @abstractmethod
+    def read(self, question: Callable[[Reads], T], *, long: bool = False) -> Awaitable[T]: ...
+
+    async def token_create(
+        self, user: str, roles: Sequence[str], *, workflow: str | None = None, expires: str | None = None
+    ) -> dict[str, Any]:
+        """Makes a token; its text is in the answer and nowhere else."""
+        return await tokens.create(self, user, roles, workflow=workflow, expires=expires)
+
+    async def token_list(self) -> Rows:
+        """All tokens that were ever made, without what proves them."""
+        return await tokens.listed(self)
+
+    async def token_revoke(self, id: str) -> dict[str, Any]:
+        """Ends a token, at every server within a second."""
+        return await tokens.revoke(self, id)
+
+    async def hook_set(self, name: str, hook: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes a webhook, or changes it."""
+        return await hooks.put(self, name, hook)
+
+    async def hook_list(self) -> Rows:
+        """The webhooks; their secrets by name."""
+        return await hooks.listed(self)
+
+    async def hook_remove(self, name: str) -> None:
+        """Removes a webhook."""
+        await hooks.remove(self, name)
+
+    async def secret_set(self, name: str, value: Secret) -> None:
+        """Stores a secret, or replaces it."""
+        store = self._secret_store()
+        await self.operate("secret", {"op": "set", "name": name})
+        await asyncio.to_thread(store.set, name, value)
+
+    async def secret_list(self) -> list[str]:
+        """The names of the stored secrets."""
+        return await asyncio.to_thread(self._secret_store().names)
+
+    async def secret_remove(self, name: str) -> None:
+        """Removes a secret."""
+        store = self._secret_store()
+        await self.operate("secret", {"op": "remove", "name": name})
+        if not await asyncio.to_thread(store.remove, name):
+            raise InputInvalid(f"there is no secret {name!r}", code="SECRET_NOT_FOUND")
+
+    def _secret_store(self) -> SecretStore:
+        if self.secrets.store is None:
+            raise Unsupported("this store keeps no secrets; give them to workers with --secrets")
+        return self.secrets.store
+
+    async def audit(self, /, *, limit: int = 100, **filters: Any) -> Rows:
+        """Who did what, newest first: `user`, `action`, `target`, `token`, `status`, `since_ns`, `until_ns`."""
+        return await trail.listed(self, **filters, limit=limit)
