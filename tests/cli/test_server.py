@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from treadle.cli.command import Command
+from treadle.cli.main import SUBJECTS
+from treadle.cli.reach import Reach
 from treadle.client.http import HttpClient
 from treadle.client.wire import AnswerUnknown, ServerAway
 
 from .conftest import Answer, Cli
-from .flows import BROKEN, ETL, FAILING, GATED, PARTIAL, RENEWAL, STALLING
+from .flows import BROKEN, ETL, FAILING, GATED, PARTIAL, RENEWAL, SHOP, STALLING
 
 PARENT = """
 metadata: {name: parent}
@@ -67,8 +70,13 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     for name, text in flows.items():
         (folder / f"{name}.yaml").write_text(text)
     (folder / "clash.yaml").write_text(RENEWAL.replace("documents", "papers"))
-    process, url = serving(folder)
-    yield Sides(folder, url, f"sqlite:///{folder}/alone.db", process)
+    (folder / "mended.yaml").write_text(ETL)
+    (folder / "shop.py").write_text(SHOP)
+    process, url = serving(folder, "--app", "shop.py:app")
+    store = f"sqlite:///{folder}/alone.db"
+    deploy = [sys.executable, "-m", "treadle.cli", "deploy", "shop.py:app", "--store", store]
+    subprocess.run(deploy, cwd=folder, check=True, capture_output=True, timeout=60)
+    yield Sides(folder, url, store, process)
     process.terminate()
     process.communicate(timeout=60)
 
@@ -102,9 +110,22 @@ def _tasks(cli: Cli, place: tuple[str, str]) -> dict[str, str]:
 
 # What is another each time, on a store as well: instants, random ids; and where a definition's file is.
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
-_ID = re.compile(r"\b[0-9a-f]{32}\b")
+_ID = re.compile(r"\b(?:sha256:[0-9a-f]{64}|[0-9a-f]{32})\b")
 _DROPPED = frozenset(
-    ["seed", "base", "ms", "entropy", "machine_ns", "lag_ms", "options", "digest", "took_ms", "duration_ms"]
+    [
+        "seed",
+        "base",
+        "ms",
+        "server",
+        "request",
+        "entropy",
+        "machine_ns",
+        "lag_ms",
+        "options",
+        "digest",
+        "took_ms",
+        "duration_ms",
+    ]
 )
 
 
@@ -176,6 +197,9 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
         (("task", "claim", "TASK:renewal", "--user", "bob", "--role", "guest"), 1),
         (("task", "claim", "TASK:renewal", *ANN), 0),
         (("task", "comment", "TASK:renewal", "--text", "asked", *ANN), 0),
+        (("task", "release", "TASK:renewal", *ANN), 0),
+        (("task", "claim", "TASK:renewal", *ANN), 0),
+        (("task", "assign", "TASK:renewal", "--to", "ann", *ANN), 0),
         (("task", "complete", "TASK:renewal", "--data", "{}", *ANN), 2),
         (("task", "complete", "TASK:renewal", "--data", '{"answer": "yes"}', *ANN), 3),
         (("task", "show", "f" * 32), 2),
@@ -193,6 +217,80 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
         (("retry", "--all-failed", "--workflow", "failing", "--dry-run"), 0),
         (("cancel", "stuck", "nobody-there"), 2),
     ],
+    "other definitions": [
+        (
+            ("fork", "looked", "--at", "1", "--definition", "mended.yaml", "--id", "mended", "--user", "ann"),
+            0,
+        ),
+        (("fork", "looked", "--at", "1", "--definition", "Nobody", "--id", "never"), 2),
+        (("replay", "looked", "--against", "mended.yaml"), 0),
+        (("replay", "looked", "--against", "failing.yaml"), 1),
+        (("record", "looked"), 0),
+        (("record", "nobody-there"), 2),
+        (("resume", "looked"), 0),
+    ],
+    "keeping house": [
+        (("secret", "set", "shop", "--value", "s", "--user", "ann"), 0),
+        (("secret", "list"), 0),
+        (("secret", "remove", "shop", "--user", "ann"), 0),
+        (("secret", "remove", "shop", "--user", "ann"), 2),
+        (("deploy", "renewal.yaml", "--user", "ann"), 0),
+        (("hook", "set", "orders", "--workflow", "PolicyRenewal", "--secret", "shop", "--user", "ann"), 0),
+        (("hook", "set", "orders", "--secret", "shop", "--user", "ann"), 2),
+        (("hook", "list"), 0),
+        (("hook", "remove", "orders", "--user", "ann"), 0),
+        (("hook", "remove", "orders", "--user", "ann"), 1),
+        (
+            (
+                "schedule",
+                "add",
+                "nightly",
+                "PolicyRenewal",
+                "--cron",
+                "30 2 * * *",
+                "-i",
+                "policy_id=P-9",
+                "--user",
+                "ann",
+            ),
+            0,
+        ),
+        (("schedule", "add", "nightly", "PolicyRenewal", "--every", "1h", "--user", "ann"), 2),
+        (("schedule", "add", "odd", "Nobody", "--every", "1h", "--user", "ann"), 2),
+        (("schedule", "list"), 0),
+        (("schedule", "show", "nightly"), 0),
+        (("schedule", "pause", "nightly", "--user", "ann"), 0),
+        (("schedule", "resume", "nightly", "--user", "ann"), 0),
+        (("schedule", "change", "nightly", "--jitter", "1m", "--user", "ann"), 0),
+        (("schedule", "preview", "--every", "1h"), 0),
+        (("schedule", "backfill", "nightly", "--since", "2030-01-01T00:00:00Z"), 2),
+        (("schedule", "remove", "nightly", "--user", "ann"), 0),
+        (("schedule", "remove", "nightly", "--user", "ann"), 2),
+        (("audit", "--by", "ann", "--action", "hook"), 0),
+        (("token", "revoke", "0123456789abcdef", "--user", "ann"), 1),
+        (("token", "list"), 0),
+        (("gc", "--user", "ann"), 0),
+    ],
+    "an application": [
+        (
+            (
+                "publish",
+                "com.acme/OrderCreated@1",
+                "--data",
+                '{"order_id": "o-1", "cents": 5}',
+                "--submission-id",
+                "s-1",
+            ),
+            0,
+        ),
+        (("cells", "com.acme/order@1"), 0),
+        (("cell", "com.acme/order@1", "o-1"), 0),
+        (("cell", "com.acme/order@1", "o-2"), 2),
+        (("snapshot", "--user", "ann"), 0),
+        (("shadow", "shop.py:app"), 0),
+        (("apply", "shop.py:app", "--user", "ann"), 0),
+        (("apply", "etl.yaml", "--user", "ann"), 2),
+    ],
     "what cannot be": [
         (("show", "nobody-there"), 2),
         (("events", "nobody-there"), 2),
@@ -209,13 +307,43 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
 def test_a_command_says_and_exits_the_same_on_a_store_and_through_a_server(
     story: str, both: Callable[..., Answer]
 ) -> None:
-    if story in ("going on", "what cannot be"):
+    if story in ("going on", "what cannot be", "other definitions"):
         both(*RUN, code=0)
     for arguments, code in STORIES[story]:
         both(*arguments, code=code)
 
 
-@pytest.mark.parametrize("name", ["resume", "serve", "migrate", "snapshot"])
+# What a story cannot compare, because it is another each time or closes the server: tests of their own have them.
+APART = frozenset({"token create", "doctor", "schedule trigger", "transcript"})
+
+
+def listed() -> dict[str, Command]:
+    return {
+        f"{group.group} {command.name}" if group.group else command.name: command
+        for group in SUBJECTS
+        for command in group.made
+    }
+
+
+def test_a_command_that_does_not_speak_to_a_server_says_why() -> None:
+    refusing = {name: command for name, command in listed().items() if command.reach is Reach.STORE}
+    del refusing["worker"]  # it names its servers itself
+    assert refusing.keys() <= {"serve", "mcp", "migrate", "backup", "restore", "secret rotate"}
+    assert [name for name, command in refusing.items() if not command.why] == []
+
+
+def test_every_command_that_speaks_to_a_server_is_compared_with_a_store() -> None:
+    """A new command gets a story: the same document and the same exit code on both."""
+    told = {
+        " ".join(words[:2]) if " ".join(words[:2]) in listed() else words[0]
+        for story in STORIES.values()
+        for words, _ in story
+    }
+    speaking = {name for name, command in listed().items() if command.reach is Reach.EITHER}
+    assert speaking <= told | APART
+
+
+@pytest.mark.parametrize("name", ["serve", "migrate"])
 def test_a_command_that_needs_a_store_says_so(cli: Cli, sides: Sides, name: str) -> None:
     refused = cli(name, "--server", sides.url, "--json", code=2).error
     assert refused["code"] == "NOT_ON_A_SERVER"

@@ -230,6 +230,13 @@ class Applications:
         await self._govern(name, {"op": "shadow", "proposal": what})
         return seen
 
+    def loaded(self, name: str, manifest: str) -> App:
+        """The code of an application that is loaded here, by the digest of its manifest."""
+        found = self._code(manifest)
+        if found.name != name:
+            raise InputInvalid(f"the manifest {manifest} is of {found.name}, not of {name}", where="manifest")
+        return found
+
     async def snapshot(self) -> dict[str, Any]:
         """The last snapshot of every application that is loaded here, after taking one."""
         for name in cells.names(self.machine):
@@ -280,7 +287,8 @@ class Applications:
         app = self.machine.app(manifest)
         if app is None:
             raise UnknownWorkflow(
-                f"the code of the proposed manifest {manifest} is not loaded here", code="CODE_MISSING"
+                f"the code of the manifest {manifest} is not loaded here; start it with --app FILE:ATTR",
+                code="CODE_MISSING",
             )
         return app
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -65,7 +65,8 @@ def _options(
     ctx.obj = Defaults(store, as_json, utc, server, token)
 
 
-for subject in (
+# Every command there is, by subject, in the order of the help.
+SUBJECTS: Final = (
     runs.commands,
     listing.commands,
     logs.commands,
@@ -86,7 +87,8 @@ for subject in (
     hooks.hook,
     serving.commands,
     working.commands,
-):
+)
+for subject in SUBJECTS:
     subject.install(app)
 
 

@@ -38,7 +38,8 @@ WAIT_S_MAX = 300.0
         "treadle mcp --http 127.0.0.1:8765",
         "TREADLE_TOKEN=… treadle mcp --http 0.0.0.0:8765",
         "claude mcp add treadle -- treadle mcp --store sqlite:////srv/treadle.db",
-    ]
+    ],
+    why="the tools of an assistant act on a store",
 )
 async def mcp(
     cli: Session,

@@ -131,7 +131,7 @@ async def manifest(cli: Session, app: Code) -> None:
         cli.out.value(document)
 
 
-@commands(examples=["treadle apply shop.py:app", "treadle apply shop.py:app --wait"])
+@commands(examples=["treadle apply shop.py:app", "treadle apply shop.py:app --wait"], reach=EITHER)
 async def apply(
     cli: Session,
     app: Code,
@@ -143,12 +143,12 @@ async def apply(
     from .loading import application
 
     application(app)  # what is no application is told before anything is opened
-    async with cli.engine() as engine:
+    async with cli.acts() as engine:
         answer = await engine.apply(app, wait=wait)
     _answer(cli, answer, f"applied {app}")
 
 
-@commands(examples=["treadle shadow shop.py:app --from com.acme/order@1/o-1 --json"])
+@commands(examples=["treadle shadow shop.py:app --from com.acme/order@1/o-1 --json"], reach=EITHER)
 async def shadow(
     cli: Session,
     app: Code,
@@ -162,15 +162,15 @@ async def shadow(
     """Run candidate code against a clone of the state, and report what was observed, nothing else."""
     from .loading import application
 
-    async with cli.engine() as engine:
+    async with cli.acts() as engine:
         report = await engine.shadow(application(app), run=from_)
     _answer(cli, report, "")
 
 
-@commands(examples=["treadle snapshot", "treadle snapshot --app shop.py:app --json"])
+@commands(examples=["treadle snapshot", "treadle snapshot --app shop.py:app --json"], reach=EITHER)
 async def snapshot(cli: Session, app: App = None) -> None:
     """Write the cells' states to the content store and print the roots."""
-    async with cli.engine(app) as engine:
+    async with cli.acts(app) as engine:
         roots = await engine.snapshot()
     _answer(cli, roots, "")
 

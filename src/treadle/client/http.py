@@ -247,6 +247,31 @@ class HttpClient(RemoteTasks, RemoteHouse):
         found: list[str] = (await self._wire.post("/events", body, again=True))["runs"]
         return found
 
+    async def apply(self, what: Any, *, app: str | None = None, wait: bool = False) -> Row:
+        name, asked = self._application(what, app)
+        body = {**asked, "wait": wait}
+        found: Row = await self._wire.post(path_of("apps", name, "apply"), body, again=True)
+        return found
+
+    async def shadow(self, what: Any, *, app: str | None = None, run: str | None = None) -> Row:
+        name, asked = self._application(what, app)
+        body = {**asked, "run": run}
+        found: Row = await self._wire.post(path_of("apps", name, "shadow"), body, again=True)
+        return found
+
+    async def snapshot(self) -> Row:
+        found: Row = await self._wire.post("/apps/snapshot", again=True)
+        return found
+
+    def _application(self, what: Any, app: str | None) -> tuple[str, Row]:
+        """An application by name, and which of its versions: an approved proposal, or code that the server has."""
+        if isinstance(what, int):
+            if app is None:
+                raise Unsupported("a server is told whose proposal it is")
+            return app, {"proposal": what}
+        (body, *_) = [definition.body for definition in self.load(what)]
+        return body["app"], {"manifest": body["manifest"]}
+
     async def cells(self, workflow: Any, *, limit: int | None = None) -> Rows:
         found: Rows = (await self._wire.get(path_of("cells", workflow)))["items"]
         return found[:limit]

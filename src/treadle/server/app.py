@@ -25,7 +25,7 @@ from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
-from .routes import audit, definitions, hooks, house, insights, runs, schedules, tasks, tokens, work
+from .routes import apps, audit, definitions, hooks, house, insights, runs, schedules, tasks, tokens, work
 from .routes import secrets as secret_routes
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
@@ -38,6 +38,7 @@ PARTS: Final[tuple[tuple[str, Routes], ...]] = (
     *(
         (PREFIX, part.routes)
         for part in (
+            apps,
             definitions,
             runs,
             tasks,

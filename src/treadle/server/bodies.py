@@ -222,6 +222,13 @@ class NewSecret(Body):
     value: str | dict[str, str]
 
 
+class Shadow(Body):
+    # The digest of the candidate's manifest, which the server has loaded.
+    manifest: str = Field(min_length=1, max_length=200)
+    run: str | None = Field(default=None, max_length=200)
+
+
 class Apply(Body):
+    manifest: str | None = Field(default=None, min_length=1, max_length=200)
     proposal: Version | None = None
     wait: bool = False

@@ -144,6 +144,18 @@ class Recorded(TypedDict):
     remarks: list[str]
 
 
+class ManifestShown(TypedDict):
+    name: str
+    digest: str
+    manifest: dict[str, Any]
+
+
+class Applied(TypedDict):
+    app: str
+    manifest: str
+    proposal: int | None
+
+
 class GraphShown(TypedDict):
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]

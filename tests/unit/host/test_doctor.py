@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from treadle.host.checkup import examine
 from treadle.engine import Engine
+from treadle.host.checkup import examine
 
 DEADLINE_S = 30.0
 FLOW = "dialect: process\nname: p\nversion: 1.0.0\nsteps: [{await: {signal: go, into: g}}, {complete: account-AAAA}]\n"
