@@ -13,7 +13,7 @@ from .runs import path_of
 from .wire import Wire, value_of
 
 
-class RemoteHouse:
+class HouseAtServer:
     _wire: Wire
 
     # --- schedules ---

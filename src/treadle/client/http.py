@@ -23,7 +23,7 @@ from treadle.lang.json_text import to_json
 from treadle.store.protocol import DefinitionRow
 
 from .bundle import bundled
-from .house import RemoteHouse
+from .house import HouseAtServer
 from .protocol import Row, Rows
 from .runs import RemoteRun, path_of
 from .tasks import RemoteTasks
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MICRO_NS: Final = 1_000
 
 
-class HttpClient(RemoteTasks, RemoteHouse):
+class HttpClient(RemoteTasks, HouseAtServer):
     """One server. `user` is who acts: believed by an open server, and by one with tokens if the token is an admin's."""
 
     def __init__(
