@@ -269,6 +269,10 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
         (("audit", "--by", "ann", "--action", "hook"), 0),
         (("token", "revoke", "0123456789abcdef", "--user", "ann"), 1),
         (("token", "list"), 0),
+        (("deadletter", "list"), 0),
+        (("deadletter", "show", "nobody"), 1),
+        (("deadletter", "replay", "nobody", "--user", "ann"), 1),
+        (("deadletter", "discard", "nobody", "--user", "ann"), 1),
         (("gc", "--user", "ann"), 0),
     ],
     "an application": [

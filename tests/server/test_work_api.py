@@ -10,6 +10,7 @@ import pytest
 
 from treadle import Engine
 from treadle.kernel.values import digest_bytes, encode
+from treadle.runtime import dead_letters
 from treadle.server.app import create_app
 from treadle.testing import assert_replays
 
@@ -120,8 +121,32 @@ async def test_what_cannot_be_used_is_a_dead_letter_and_fails_its_intent(http: h
     assert (letter["intent"], letter["run"], letter["worker"]) == (item["intent"], id, "w")
     shown = (await http.post(f"/runs/{id}/wait")).json()
     assert shown["error"]["code"] == "RECEIPT_UNUSABLE"
+    assert (await http.get(f"/deadletters/{letter['id']}")).json() == letter
+    again = await http.post(f"/deadletters/{letter['id']}/replay")
+    assert (again.status_code, again.json()["code"]) == (409, "INTENT_NOT_OPEN")
     assert (await http.post(f"/deadletters/{letter['id']}/discard")).status_code == 200
     assert (await http.get("/deadletters")).json()["items"] == []
+    assert (await http.get(f"/deadletters/{letter['id']}")).status_code == 404
+    done = (await http.get("/audit", params={"action": "deadletter"})).json()["items"]
+    assert [(row["action"], row["target"], row["status"]) for row in done] == [
+        ("deadletter.discard", letter["id"], "ok"),
+        ("deadletter.replay", letter["id"], "refused"),
+    ]
+
+
+async def test_a_dead_letter_whose_intent_is_open_is_offered_again(
+    http: httpx.AsyncClient, engine: Engine
+) -> None:
+    id, item = await started(http)
+    row = {"intent": item["intent"], "run": id, "worker": "w", "reason": "ODD", "size": 0, "sample": ""}
+    await engine.write(lambda desk: dead_letters.keep(desk, "l-1", row))
+    done = (await http.post("/deadletters/l-1/replay")).json()
+    assert (done["run"], done["intent"], done["replayed"]) == (id, item["intent"], True)
+    assert (await http.get("/deadletters")).json()["items"] == []
+    # Who has it in hand keeps it: it is done once.
+    receipt = {"intent": item["intent"], "lease": item["lease"], "status": "ok", "value": 1}
+    assert (await said(http, "settle", receipts=[receipt]))["settled"] == [item["intent"]]
+    await assert_replays(engine)
 
 
 async def test_versions_too_far_apart_are_told(http: httpx.AsyncClient) -> None:

@@ -85,6 +85,18 @@ class HouseAtServer:
     async def secret_remove(self, name: str) -> None:
         await self._row("DELETE", path_of("secrets", name))
 
+    async def dead_letters(self) -> Rows:
+        return await self._items("/deadletters")
+
+    async def dead_letter(self, id: str) -> Row:
+        return await self._row("GET", path_of("deadletters", id), again=True)
+
+    async def dead_letter_replay(self, id: str) -> Row:
+        return await self._row("POST", path_of("deadletters", id, "replay"))
+
+    async def dead_letter_discard(self, id: str) -> Row:
+        return await self._row("POST", path_of("deadletters", id, "discard"))
+
     async def audit(self, *, limit: int = 100, **filters: Any) -> Rows:
         asked = {name: value for name, value in filters.items() if not name.endswith("_ns")}
         for name in ("since", "until"):

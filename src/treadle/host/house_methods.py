@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from treadle.access import hooks, tokens, trail
 from treadle.kernel.errors import InputInvalid, Unsupported
+from treadle.runtime import dead_letters
 from treadle.runtime.ports import Clock
 from treadle.secrets.providers import Secret, Secrets, SecretStore
 from treadle.store.protocol import Reads
@@ -54,6 +55,23 @@ class HouseMethods(ABC):
     async def hook_remove(self, name: str) -> None:
         """Removes a webhook."""
         await hooks.remove(self, name)
+
+    async def dead_letters(self) -> Rows:
+        """What workers sent back and nobody could use, newest first."""
+        return await self.read(dead_letters.listed)
+
+    async def dead_letter(self, id: str) -> dict[str, Any]:
+        """One of them."""
+        return await self.read(lambda reads: dead_letters.shown(reads, id))
+
+    async def dead_letter_replay(self, id: str) -> dict[str, Any]:
+        """Offers its work again, if that is still open."""
+        home = str((await self.dead_letter(id))["run"])
+        return dict(await self.operate("deadletter", {"op": "replay", "id": id}, home=home))
+
+    async def dead_letter_discard(self, id: str) -> dict[str, Any]:
+        """Throws it away."""
+        return dict(await self.operate("deadletter", {"op": "discard", "id": id}))
 
     async def secret_set(self, name: str, value: Secret) -> None:
         """Stores a secret, or replaces it."""

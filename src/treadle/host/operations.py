@@ -9,7 +9,7 @@ from treadle.access import hooks, tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
-from treadle.runtime import deploys, keeping, schedules, tasks
+from treadle.runtime import dead_letters, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import version_key
@@ -60,6 +60,8 @@ class EngineOperations:
                 return tasks.perform(desk, asked)
             case "audit":
                 return trail.perform(desk, asked.body)
+            case "deadletter":
+                return dead_letters.perform(desk, asked.body)
             case "hook":
                 return hooks.perform(desk, asked.body)
             case "secret" | "store":

@@ -45,6 +45,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "IDEMPOTENCY_REUSED": 409,
     "APPLY_BLOCKED": 409,
     "CODE_MISSING": 409,
+    "INTENT_NOT_OPEN": 409,
     "TASK_CLAIMED": 409,
     "WORKER_EXISTS": 409,
     "BODY_TOO_SLOW": 408,

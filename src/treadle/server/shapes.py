@@ -330,6 +330,24 @@ class Cell(TypedDict):
     status: str
 
 
+class DeadLetterShown(TypedDict):
+    id: str
+    at: str
+    intent: str
+    run: str
+    worker: str
+    reason: str
+    error: Error
+    size: int
+    sample: str
+
+
+class DeadLetterDone(TypedDict):
+    id: str
+    run: str
+    intent: str
+
+
 class BlobKept(TypedDict):
     digest: str
     size: int

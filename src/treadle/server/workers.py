@@ -25,11 +25,10 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.json_text import to_json
+from treadle.runtime import dead_letters
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
-from treadle.store.figures import DEAD_LETTER
-from treadle.store.protocol import Reads
 
 from .carrying import MEMORY, Carrying
 from .problems import Refused
@@ -85,12 +84,7 @@ class EngineOwner:
         }
         id = secrets.token_hex(8)
 
-        def keep(desk: Desk) -> None:
-            now = desk.clock.now_ns()
-            body = {"id": id, "at": instant_text(now), **row}
-            desk.batch.documents.append((DEAD_LETTER, id, now, encode(body)))
-
-        await self._engine.write(keep)
+        await self._engine.write(lambda desk: dead_letters.keep(desk, id, row))
         failed = TreadleError(
             f"what the worker {worker} sent back cannot be used: {error.message}", code="RECEIPT_UNUSABLE"
         )
@@ -276,7 +270,3 @@ def _check_version(given: str) -> None:
             "VERSION_SKEW",
             f"this server is {version('treadle')}, the worker is {given[:40]}; bring them within one minor version",
         )
-
-
-def dead_letters(reads: Reads) -> list[Value]:
-    return [body for _, body in reads.documents(DEAD_LETTER)]

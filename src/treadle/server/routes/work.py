@@ -17,8 +17,7 @@ from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of, read_bytes, told
-from treadle.server.workers import Workers, dead_letters
-from treadle.store.figures import DEAD_LETTER
+from treadle.server.workers import Workers
 
 from .runs import engine_of
 
@@ -148,26 +147,28 @@ async def listed(request: Request) -> Any:
     return {"items": workers_of(request).rows(), "next": None}
 
 
-@routes.answers("GET", "/deadletters", VIEWER, gives=shapes.Page[dict[str, Any]])
+@routes.answers("GET", "/deadletters", VIEWER, gives=shapes.Page[shapes.DeadLetterShown])
 async def letters(request: Request) -> Any:
-    """What workers sent back and nobody could use."""
-    found = await engine_of(request).read(dead_letters)
-    return {"items": found[::-1], "next": None}
+    """What workers sent back and nobody could use, newest first."""
+    return {"items": await engine_of(request).dead_letters(), "next": None}
 
 
-@routes.answers("POST", "/deadletters/{id}/discard", OPERATOR, gives=dict[str, Any])
+@routes.answers("GET", "/deadletters/{id}", VIEWER, gives=shapes.DeadLetterShown)
+async def letter(request: Request, id: str) -> Any:
+    """One dead letter."""
+    return await engine_of(request).dead_letter(id)
+
+
+@routes.answers("POST", "/deadletters/{id}/replay", OPERATOR, gives=shapes.DeadLetterDone)
+async def replay(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
+    """Offers its work again; 409 if that is not open any more."""
+    return await engine_of(request).dead_letter_replay(id)
+
+
+@routes.answers("POST", "/deadletters/{id}/discard", OPERATOR, gives=shapes.DeadLetterDone)
 async def discard(request: Request, id: str, body: bodies.Nothing | None = None) -> Any:
     """Removes a dead letter."""
-
-    def remove(desk: Desk) -> bool:
-        there = desk.store.document(DEAD_LETTER, id) is not None
-        if there:
-            desk.batch.documents.append((DEAD_LETTER, id, 0, None))
-        return there
-
-    if not await engine_of(request).write(remove, action="deadletter.discard", target=id):
-        raise Refused("DEAD_LETTER_NOT_FOUND", f"there is no dead letter {id!r}")
-    return {"id": id, "discarded": True}
+    return await engine_of(request).dead_letter_discard(id)
 
 
 @routes.answers("GET", "/blobs/{digest}", BLOBS, told=Described(media=(CBOR,)))

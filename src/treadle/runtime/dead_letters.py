@@ -1,0 +1,54 @@
+"""What workers sent back and nobody could use: kept, looked at, offered again, or thrown away by people.
+
+A letter is a row beside the runs: its intent failed when it came. Where the intent is open all the same (it was kept
+by another release, or by hand) its work is offered once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.values import Value, encode
+from treadle.lang.duration import instant_text
+from treadle.store.figures import DEAD_LETTER
+from treadle.store.protocol import Reads
+
+from . import document
+from .desk import Desk
+
+
+def listed(reads: Reads) -> list[Value]:
+    """All of them, newest first."""
+    return [body for _, body in reads.documents(DEAD_LETTER)][::-1]
+
+
+def shown(reads: Reads, id: str) -> dict[str, Any]:
+    found = reads.document(DEAD_LETTER, id)
+    if found is None:
+        raise InputInvalid(f"there is no dead letter {id!r}", code="DEAD_LETTER_NOT_FOUND")
+    return dict(found)
+
+
+def keep(desk: Desk, id: str, row: dict[str, Any]) -> None:
+    now = desk.clock.now_ns()
+    desk.batch.documents.append((DEAD_LETTER, id, now, encode({"id": id, "at": instant_text(now), **row})))
+
+
+def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+    """`replay` offers the intent again, if it is open; either way the letter is done with."""
+    id = str(body["id"])
+    letter = shown(desk.store, id)
+    if body["op"] == "replay":
+        run = str(letter["run"])
+        state, _ = document.state_at(desk.store, desk.registry, run)
+        if letter["intent"] not in state.open:
+            raise TreadleError(
+                f"the intent of this letter is not open any more; see `treadle show {run}`",
+                code="INTENT_NOT_OPEN",
+                cls="consistency",
+            )
+        desk.offer_again([run])
+    desk.batch.documents.append((DEAD_LETTER, id, 0, None))
+    done = "replayed" if body["op"] == "replay" else "discarded"
+    return {"id": id, "run": letter["run"], "intent": letter["intent"], done: True}
