@@ -44,7 +44,6 @@ _BY_CODE: Final[dict[str, int]] = {
     "SCHEDULE_EXISTS": 409,
     "IDEMPOTENCY_REUSED": 409,
     "APPLY_BLOCKED": 409,
-    "CODE_MISSING": 409,
     "INTENT_NOT_OPEN": 409,
     "TASK_CLAIMED": 409,
     "WORKER_EXISTS": 409,

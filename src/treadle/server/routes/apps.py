@@ -22,7 +22,10 @@ routes = Routes()
 @routes.answers("GET", "/apps/{app}/manifest", VIEWER, gives=shapes.ManifestShown)
 async def manifest(request: Request, app: str) -> Any:
     """The manifest of the application that is active under a name."""
-    found = await engine_of(request).applications.active(app)
+    applications = engine_of(request).applications
+    if app not in {loaded.name for loaded in applications.machine.apps()}:
+        raise Refused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
+    found = await applications.active(app)
     return {"name": found.name, "digest": found.digest, "manifest": found.manifest}
 
 
