@@ -135,6 +135,7 @@ class Engine(
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),
             pools=frozenset(pools) or None,
+            only=None if work else self._is_at_home,
         )
         self._works = work
         if not help_others:
@@ -142,7 +143,7 @@ class Engine(
 
     async def __aenter__(self) -> Engine:
         self.library.stored.clear()
-        await self._bridge.start(self.worker if self._works else None)
+        await self._bridge.start(self.worker)
         try:
             for deploy in self._deploying:
                 await self._bridge.operate("deploy", deploy.to_value())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
@@ -33,6 +32,8 @@ from treadle.kernel.values import decode, encode
 
 from .carrier import Answering, Away, Shards, Ticket
 from .nats_client import connected
+from .nats_inbox import Inbox
+from .nats_parts import Parts
 from .waiting import heeding_cancel
 
 log = logging.getLogger("treadle.bus")
@@ -73,58 +74,6 @@ class _Held:
             await self._message.nak(delay=after_s or None)
 
 
-class _Inbox:
-    """Messages of pull requests, whatever consumer they come from. The library's own `fetch` waits on one consumer."""
-
-    def __init__(self, client: Client, javascript: str) -> None:
-        self._client = client
-        self._api = javascript
-        self._prefix = client.new_inbox()
-        self._got: asyncio.Queue[Msg] = asyncio.Queue()
-        self._asked = 0
-
-    async def open(self) -> None:
-        async def take(message: Msg) -> None:
-            self._got.put_nowait(message)
-
-        await self._client.subscribe(f"{self._prefix}.*", cb=take)
-
-    async def ask(self, stream: str, consumer: str, batch: int, wait_s: float) -> str:
-        """Asks for messages; the subject on which they come."""
-        self._asked += 1
-        reply = f"{self._prefix}.{self._asked}"
-        body: dict[str, Any] = {"batch": batch}
-        body |= {"expires": int(wait_s * 1e9)} if wait_s else {"no_wait": True}
-        await self._client.publish(
-            f"{self._api}.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(body).encode(), reply
-        )
-        return reply
-
-    async def gather(self, replies: Collection[str], limit: int, wait_s: float) -> list[Msg]:
-        """Waits for the first message, or until every request is answered; with it comes what is there already."""
-        found: list[Msg] = []
-        open_ = set(replies)
-        until = asyncio.get_running_loop().time() + wait_s
-        while len(found) < limit:
-            left = until - asyncio.get_running_loop().time()
-            try:
-                if found and self._got.empty() and not open_:
-                    break
-                async with asyncio.timeout(max(left, 0.001)):
-                    message = await self._got.get()
-            except TimeoutError:
-                break
-            status = (message.headers or {}).get("Status") if not message.data else None
-            if status is None:
-                found.append(message)
-                until = min(until, asyncio.get_running_loop().time() + LOOK_S)
-            elif status not in ("100",):
-                open_.discard(message.subject)
-                if not open_ and self._got.empty():
-                    break
-        return found
-
-
 class NatsCarrier:
     """`space` keeps stores apart that share a server."""
 
@@ -136,10 +85,11 @@ class NatsCarrier:
         self._queue_max = queue_max
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
-        self._inbox: _Inbox | None = None
+        self._inbox: Inbox | None = None
         self._opening = asyncio.Lock()
         self._consumers: set[str] = set()
         self._bucket: KeyValue | None = None
+        self._parts = Parts(self._name("PARTS"), self._subject)
         self._told: dict[str, Callable[[], None]] = {}
 
     # --- the connection ---
@@ -149,9 +99,8 @@ class NatsCarrier:
             if self._stream is None or self._client is None or self._client.is_closed:
                 self._client = await connected(self._url, lasting=True)
                 self._stream = self._client.jetstream(timeout=QUICK_S)
-                self._inbox = _Inbox(self._client, "$JS.API")
-                self._consumers.clear()
-                self._bucket = None
+                self._inbox = Inbox(self._client, "$JS.API")
+                self._forget()
                 await self._inbox.open()
                 for worker, told in self._told.items():
                     await self._subscribe(worker, told)
@@ -178,6 +127,7 @@ class NatsCarrier:
         """The server lost what we had made there: it is made again when it is next needed."""
         self._consumers.clear()
         self._bucket = None
+        self._parts.forget()
 
     def _subject(self, *words: object) -> str:
         return ".".join(("treadle", self._space, *map(str, words)))
@@ -268,10 +218,7 @@ class NatsCarrier:
                 try:
                     if lasting:
                         return await self._ask_lasting(stream, shard, body, left)
-                    assert self._client is not None
-                    subject = self._subject("shard", shard)
-                    limit = min(left, ATTEMPT_S)
-                    return _good((await self._client.request(subject, body, timeout=limit)).data)
+                    return await self._ask_now(shard, body, min(left, ATTEMPT_S))
                 except nats.errors.TimeoutError:
                     # Whoever owned the shard died with the question in hand. All of them may be asked again.
                     if lasting or asyncio.get_running_loop().time() >= until:
@@ -283,14 +230,29 @@ class NatsCarrier:
                         raise
                     await asyncio.sleep(SHORT_S)
 
+    async def _ask_now(self, shard: int, body: bytes, limit_s: float) -> bytes:
+        assert self._client is not None
+        sent, headers = await self._parts.cut(self._client, body)
+        answer: Msg | None = None
+        try:
+            subject = self._subject("shard", shard)
+            answer = await self._client.request(subject, sent, timeout=limit_s, headers=headers or None)
+            return _good(await self._parts.whole(self._client, answer))
+        finally:
+            await self._parts.drop(self._client, headers, answer.headers if answer else None)
+
     async def _ask_lasting(self, stream: JetStreamContext, shard: int, body: bytes, limit_s: float) -> bytes:
         assert self._client is not None
         await self._receipts(stream)
         reply = self._client.new_inbox()
         subscription = await self._client.subscribe(reply, max_msgs=1)
         try:
-            await stream.publish(self._subject("receipts", shard), body, headers={REPLY: reply})
-            return _good((await subscription.next_msg(timeout=limit_s)).data)
+            sent, parts = await self._parts.cut(self._client, body)
+            await stream.publish(self._subject("receipts", shard), sent, headers={REPLY: reply, **parts})
+            answer = await subscription.next_msg(timeout=limit_s)
+            found = _good(await self._parts.whole(self._client, answer))
+            await self._parts.drop(self._client, parts, answer.headers)
+            return found
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
@@ -320,7 +282,7 @@ class NatsCarrier:
 
         def listener(shard: int) -> Any:
             async def asked(message: Msg) -> None:
-                task = asyncio.ensure_future(_reply(message, shard, answering))
+                task = asyncio.ensure_future(self._reply(message, shard, answering))
                 at_work.add(task)
                 task.add_done_callback(at_work.discard)
 
@@ -339,6 +301,16 @@ class NatsCarrier:
                     for shard in listening.keys() - wanted:
                         await listening.pop(shard).unsubscribe()
             await asyncio.sleep(LOOK_S)
+
+    async def _reply(self, message: Msg, shard: int, answering: Answering) -> None:
+        assert self._client is not None
+        with contextlib.suppress(nats.errors.Error, OSError):
+            try:
+                answer = await answering(shard, await self._parts.whole(self._client, message))
+                sent, headers = await self._parts.cut(self._client, b"+" + answer)
+            except Away:
+                sent, headers = b"-", {}
+            await self._client.publish(message.reply, sent, headers=headers or None)
 
     async def _answer_receipts(self, shards: Shards, answering: Answering) -> None:
         """One consumer of ours, over the shards that are ours now."""
@@ -400,10 +372,11 @@ class NatsCarrier:
     ) -> None:
         shard = int(message.subject.rpartition(".")[2])
         try:
-            answer = await answering(shard, message.data)
             assert self._client is not None
+            answer = await answering(shard, await self._parts.whole(self._client, message))
             if reply := (message.headers or {}).get(REPLY):
-                await self._client.publish(reply, b"+" + answer)
+                sent, headers = await self._parts.cut(self._client, b"+" + answer)
+                await self._client.publish(reply, sent, headers=headers or None)
             await message.ack()
             await stream.delete_msg(stream_name, message.metadata.sequence.stream)
         except Away:
@@ -467,14 +440,6 @@ async def _held(message: Msg) -> _Held | None:
         log.warning("a message on %s is no ticket; it is dropped", message.subject)
         await message.term()
         return None
-
-
-async def _reply(message: Msg, shard: int, answering: Answering) -> None:
-    with contextlib.suppress(nats.errors.Error, OSError):
-        try:
-            await message.respond(b"+" + await answering(shard, message.data))
-        except Away:
-            await message.respond(b"-")
 
 
 def _good(answer: bytes) -> bytes:

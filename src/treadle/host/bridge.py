@@ -104,7 +104,7 @@ class Bridge:
     @property
     def worker(self) -> Worker | None:
         """What does the work here, if anything does."""
-        return self._worker
+        return None if self._worker is None or self._worker.is_clerk else self._worker
 
     @property
     def open(self) -> bool:
@@ -141,9 +141,9 @@ class Bridge:
 
     def help(self, runs: list[str] | None) -> None:
         """On the core thread: somebody wants these runs done, or all."""
-        if self._worker is None:
+        if self.worker is None:
             return
-        self._worker.help(runs)
+        self.worker.help(runs)
         if runs is None and self._lock is not None:
             self._lock.helps()
         if runs is None and self._member is not None:
@@ -197,8 +197,8 @@ class Bridge:
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
         self._lock, self._member = self.place.tenure(), self.place.membership()
         for tenure in (self._lock, self._member):
-            if tenure is not None and self._worker is not None:
-                tenure.alone = not self._worker.others.helps
+            if tenure is not None and self.worker is not None:
+                tenure.alone = not self.worker.others.helps
         thread = CoreThread(
             self.place.open,
             self._make_core,

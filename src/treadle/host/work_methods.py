@@ -11,6 +11,7 @@ from treadle.definitions.dialects import Dialects
 from treadle.kernel.ids import shard_of
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import Progress
+from treadle.runtime.ports import Work
 from treadle.work.worker import Worker
 
 from .bridge import Bridge
@@ -39,6 +40,9 @@ class WorkMethods:
     def shard_of(self, run: str) -> int:
         core = self._bridge.core
         return 0 if core is None else shard_of(run, core.store.shards)
+
+    def _is_at_home(self, work: Work) -> bool:
+        return work.dialect in self.dialects and work.intent.kind in self.dialects[work.dialect].at_home
 
     def hand_in(self, progress: Progress) -> None:
         """Progress of an intent; of one that is not open any more, nothing."""

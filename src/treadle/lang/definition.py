@@ -99,6 +99,8 @@ class Dialect(ABC):
     rehearses: ClassVar[bool] = False
     # Whether its runs ask models, so that one has to be at hand where they are worked on.
     asks_models: ClassVar[bool] = False
+    # Kinds of its work that reach other runs: an engine does them itself, also one that leaves work to others.
+    at_home: ClassVar[frozenset[str]] = frozenset()
     # Whether `check_input` is heard before it is known that an input can be stored at all.
     checks_input_first: ClassVar[bool] = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import FarSide, Goods
@@ -20,6 +20,7 @@ from treadle.runtime.ports import SystemClock
 from treadle.runtime.registry import Loaded
 from treadle.store.protocol import Reads
 from treadle.work.courier import Courier
+from treadle.work.job import StaysOpen
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from treadle.performers.agent.agents import Agents
 
 T = TypeVar("T")
+
+AT_HOME: Final = "what goes to other runs is done where the runs are"
 
 
 class RemoteHouse:
@@ -68,12 +71,12 @@ class RemoteHouse:
         raise _elsewhere()
 
     async def signal(self, id: str, name: str, data: Value = None, *, key: str | None = None) -> object:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
     async def publish(
         self, event: object, value: Value = None, *, submission_id: str | None = None
     ) -> object:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
     async def cancel(self, id: str, reason: str = "") -> dict[str, Any]:
         raise _elsewhere()

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from treadle.bus import messages
 from treadle.bus.protocol import DEFAULT_POOL, NOT_HANDED_OUT, Bus, Handed, Offers, Settling, Told
 from treadle.kernel.errors import InputInvalid, TreadleError
@@ -269,6 +271,27 @@ async def check_the_loss_of_everything_is_survived(make: MakePost) -> None:
         assert await worker.renew([a.lease]) == [], "what is in hand stays there"
         await post.lose()
         assert (await worker.settle([ok(a), ok(found[0])])).settled == ["a", "b"]
+
+
+async def check_work_of_megabytes_goes_through(make: MakePost) -> None:
+    async with make() as post:
+        large = [work(f"w{number}") for number in range(QUEUE_MAX)]
+        large = [
+            structs.replace(one, intent=structs.replace(one.intent, params={"text": "x" * 300_000}))
+            for one in large
+        ]
+        post.offers.offer(large)
+        worker = post.worker("one")
+        async with asyncio.timeout(30):
+            found = (await worker.take(POOLS, QUEUE_MAX, wait_s=20)).items
+            while len(found) < QUEUE_MAX:
+                found += (await worker.take(POOLS, QUEUE_MAX, wait_s=20)).items
+        assert [handed.work for handed in found] == large, "all of it, whole"
+        saved = b"x" * 3_000_000
+        told = Told(intent="w0", lease=found[0].lease, seq=1, kind="checkpoint", value=saved)
+        assert (await worker.progress([told])).durable == ["w0"]
+        assert post.owner.told == [told], "a checkpoint of any size reaches its owner"
+        assert (await worker.settle([ok(handed) for handed in found])).settled == ids(found)
 
 
 async def check_whoever_is_cancelled_ends(make: MakePost) -> None:

@@ -87,6 +87,7 @@ class Worker:
         concurrency: int = 1_000,
         threads: int = 8,
         pools: Collection[str] | None = None,
+        only: Callable[[Work], bool] | None = None,
     ) -> None:
         self.bus = bus
         self.core = core
@@ -95,6 +96,8 @@ class Worker:
         self.definitions = definitions
         # Which pools it serves; None for all.
         self.pools = pools
+        # Which work it does at all; None for whatever comes.
+        self._only = only
         self.others = Others()
         # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
@@ -114,6 +117,11 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._leaving = False
+
+    @property
+    def is_clerk(self) -> bool:
+        """Whether it does only what cannot be left to others."""
+        return self._only is not None
 
     # --- what can be performed ---
 
@@ -179,6 +187,8 @@ class Worker:
     # --- the resident of the bus: called on the core thread ---
 
     def lane_of(self, work: Work) -> str:
+        if self._only is not None and not self._only(work):
+            return OTHERS
         if self.pools is not None and (work.intent.pool or DEFAULT_POOL) not in self.pools:
             return OTHERS
         if not (self.others.helps or self.others.takes(work.run)):

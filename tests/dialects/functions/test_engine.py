@@ -290,6 +290,14 @@ async def test_a_function_signals_another_run(tmp_path: Path) -> None:
         await assert_replays(engine)
 
 
+async def test_what_goes_to_other_runs_is_done_by_an_engine_that_leaves_work_to_others() -> None:
+    async with Engine("memory:", work=False) as engine:
+        other = await engine.start(listener, id="other")
+        assert await (await engine.start(sender, "other")).result(30) == "RUN_NOT_FOUND"
+        assert await other.result(30) == [{"n": 1}, "once"]
+        await assert_replays(engine)
+
+
 @flow.workflow(name="engine.parent")
 async def parent(ctx: flow.Context) -> list[Any]:
     child = await ctx.start(staged, "apart", reference="c-1")

@@ -21,6 +21,7 @@ class FunctionDialect(Dialect):
     name = DIALECT_NAME
     machine: FunctionMachine
     has_code = True
+    at_home = frozenset({"send", "publish"})
 
     def __init__(self) -> None:
         self.machine = FunctionMachine()
