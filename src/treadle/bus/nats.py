@@ -32,8 +32,8 @@ from treadle.kernel.values import decode, encode
 
 from .carrier import Answering, Away, Shards, Ticket
 from .nats_client import connected
-from .nats_inbox import Inbox
 from .nats_parts import Parts
+from .nats_pulls import Pulls
 from .waiting import heeding_cancel
 
 log = logging.getLogger("treadle.bus")
@@ -85,7 +85,7 @@ class NatsCarrier:
         self._queue_max = queue_max
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
-        self._inbox: Inbox | None = None
+        self._pulls: Pulls | None = None
         self._opening = asyncio.Lock()
         self._consumers: set[str] = set()
         self._bucket: KeyValue | None = None
@@ -99,9 +99,9 @@ class NatsCarrier:
             if self._stream is None or self._client is None or self._client.is_closed:
                 self._client = await connected(self._url, lasting=True)
                 self._stream = self._client.jetstream(timeout=QUICK_S)
-                self._inbox = Inbox(self._client, "$JS.API")
+                self._pulls = Pulls(self._client, "$JS.API")
                 self._forget()
-                await self._inbox.open()
+                await self._pulls.open()
                 for worker, told in self._told.items():
                     await self._subscribe(worker, told)
             if not self._client.is_connected:
@@ -183,13 +183,13 @@ class NatsCarrier:
 
     async def pull(self, pools: Collection[str], limit: int, wait_s: float) -> Sequence[_Held]:
         async with self._reached() as stream:
-            assert self._inbox is not None
+            assert self._pulls is not None
             names = [await self._queue(stream, pool) for pool in pools]
-            asked = [await self._inbox.ask(name, "workers", limit, 0) for name in names]
-            found = await self._inbox.gather(asked, limit, QUICK_S)
+            asked = [await self._pulls.ask(name, "workers", limit, 0) for name in names]
+            found = await self._pulls.gather(asked, limit, QUICK_S)
             if not found and wait_s > 0:
-                asked = [await self._inbox.ask(name, "workers", 1, wait_s) for name in names]
-                found = await self._inbox.gather(asked, 1, wait_s + LOOK_S)
+                asked = [await self._pulls.ask(name, "workers", 1, wait_s) for name in names]
+                found = await self._pulls.gather(asked, 1, wait_s + LOOK_S)
                 if not found:
                     await self._check(stream, names)
         return [held for held in [await _held(message) for message in found] if held is not None]

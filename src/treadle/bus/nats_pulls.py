@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 MORE_S: Final = 0.25
 
 
-class Inbox:
+class Pulls:
     """Messages of pull requests, whatever consumer they come from. The library's own `fetch` waits on one consumer."""
 
     def __init__(self, client: Client, javascript: str) -> None:
