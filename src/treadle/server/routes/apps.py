@@ -19,13 +19,16 @@ from .runs import engine_of
 routes = Routes()
 
 
+def _check_loaded(request: Request, app: str) -> None:
+    if app not in {one.name for one in engine_of(request).applications.machine.apps()}:
+        raise Refused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
+
+
 @routes.answers("GET", "/apps/{app}/manifest", VIEWER, gives=shapes.ManifestShown)
 async def manifest(request: Request, app: str) -> Any:
     """The manifest of the application that is active under a name."""
-    applications = engine_of(request).applications
-    if app not in {loaded.name for loaded in applications.machine.apps()}:
-        raise Refused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
-    found = await applications.active(app)
+    _check_loaded(request, app)
+    found = await engine_of(request).applications.active(app)
     return {"name": found.name, "digest": found.digest, "manifest": found.manifest}
 
 
@@ -34,6 +37,7 @@ async def apply(request: Request, app: str, body: bodies.Apply) -> Any:
     """Moves an application to other code, or to an approved proposal; refused unless it is quiet."""
     if (body.manifest is None) == (body.proposal is None):
         raise Refused("INPUT_INVALID", "give either manifest or proposal", where="manifest")
+    _check_loaded(request, app)
     engine = engine_of(request)
     what: Any = body.proposal
     if body.manifest is not None:
@@ -44,6 +48,7 @@ async def apply(request: Request, app: str, body: bodies.Apply) -> Any:
 @routes.answers("POST", "/apps/{app}/shadow", ADMIN, gives=dict[str, Any])
 async def shadow(request: Request, app: str, body: bodies.Shadow) -> Any:
     """What a candidate does with what has happened so far; touches nothing."""
+    _check_loaded(request, app)
     engine = engine_of(request)
     return await engine.shadow(engine.applications.loaded(app, body.manifest), run=body.run)
 
