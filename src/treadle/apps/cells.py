@@ -346,7 +346,10 @@ def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]
 
 
 def proposed(reads: Reads, registry: Registry, app: str, number: int) -> dict[str, Any]:
-    return governance.find(_books(reads, registry, app), number)
+    books = _books(reads, registry, app)
+    if books is None:
+        raise InputInvalid(f"{app} has not run in this store, so nothing was proposed for it")
+    return governance.find(books, number)
 
 
 def report(reads: Reads, registry: Registry, app: App, *, run: str | None = None) -> dict[str, Any]:
