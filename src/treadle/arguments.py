@@ -30,6 +30,7 @@ class StartOptions(TypedDict, total=False):
     id: str | None
     key: Value
     reference: str | None
+    priority: int | None
     model: str | Provider | None
     config: Mapping[str, Any] | None
     secrets: str | None

@@ -27,6 +27,7 @@ from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problem
+from treadle.lang.quota import check_priority
 from treadle.runtime import deploys, document, keeping
 from treadle.runtime.commands import Command
 from treadle.runtime.desk import Desk
@@ -41,6 +42,7 @@ from .definitions.dialects import Dialects
 from .definitions.library import ByDigest, Library
 from .host.bridge import Bridge
 from .host.house_methods import HouseMethods
+from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
 from .host.news import Watch
 from .host.operations import EngineOperations
@@ -73,7 +75,14 @@ Rows = list[dict[str, Any]]
 
 
 class Engine(
-    TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, ScheduleMethods, HouseMethods
+    TaskMethods,
+    AppMethods,
+    MemberMethods,
+    WorkMethods,
+    StoreMethods,
+    ScheduleMethods,
+    HouseMethods,
+    LimitMethods,
 ):
     """A durable workflow engine on one store."""
 
@@ -244,10 +253,9 @@ class Engine(
                 state, loaded = await self.read(
                     lambda reads: document.state_at(reads, self.library.registry(reads), target, at=at)
                 )
-                view = loaded.machine.view(loaded.definition, state.state)
-                return self.dialects[loaded.row.dialect].graph(
-                    loaded.definition, {**view, "status": state.status}
-                )
+                view = document.view_of(loaded, state)
+                about = {**view, "status": state.status} if view["state"] is not None else None
+                return self.dialects[loaded.row.dialect].graph(loaded.definition, about)
         row = await self.definition(target)
         return self.dialects[row.dialect].graph(self.library.loaded(row))
 
@@ -273,6 +281,7 @@ class Engine(
         id: str | None = None,
         key: Value = None,
         reference: str | None = None,
+        priority: int | None = None,
         model: str | Provider | None = None,
         config: Mapping[str, Any] | None = None,
         secrets: str | None = None,
@@ -282,7 +291,7 @@ class Engine(
         skills: Sequence[str] = (),
     ) -> Run:
         """Starts a run, durable when this returns. The same id with the same definition and input is the
-        same run. `model` is PROVIDER[:ARG], or a model object that lives in this process. `templates` are
+        same run. `priority` (-100 to 100) orders those who wait where the workflow is limited. `model` is PROVIDER[:ARG], or a model object that lives in this process. `templates` are
         further Sources of an agent workflow, by name; `skills` files of Python, FILE.py or FILE.py:NAME."""
         run = id or arguments.new_id()
         if model is not None and not isinstance(model, str):
@@ -313,6 +322,7 @@ class Engine(
             machine=machine.version,
             reference=reference,
             options=options,
+            priority=None if priority is None else check_priority(priority),
         )
         create = NewRun(row.dialect, row.name, row.version, row.digest, key)
         await self.teach(run, row)

@@ -60,6 +60,7 @@ def workflow(
     version: str = "1",
     timeout: str | float | None = None,
     guard: bool = True,
+    limits: Mapping[str, Any] | None = None,
 ) -> _Workflows: ...
 
 
@@ -71,11 +72,13 @@ def workflow(
     version: str = "1",
     timeout: str | float | None = None,
     guard: bool = True,
+    limits: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Makes a durable workflow of `async def (ctx)` or `async def (ctx, input)`."""
+    """Makes a durable workflow of `async def (ctx)` or `async def (ctx, input)`; `limits` says how many of its runs
+    go on at once, and how fast they begin."""
 
     def made(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        return Workflow(function, name=name, version=version, timeout=timeout, guard=guard)
+        return Workflow(function, name=name, version=version, timeout=timeout, guard=guard, limits=limits)
 
     return made if function is None else made(function)
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 SHOWN_MAX = 50
-STATUSES = ("running", "waiting", "stalled", "completed", "failed", "cancelled", "partial")
+STATUSES = ("running", "waiting", "queued", "stalled", "completed", "failed", "cancelled", "partial")
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:

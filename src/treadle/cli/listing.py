@@ -20,7 +20,7 @@ Statuses = Annotated[
     list[str] | None,
     typer.Option(
         "--status",
-        help="running, waiting, stalled, completed, failed, cancelled, partial; repeatable.",
+        help="running, waiting, queued, stalled, completed, failed, cancelled, partial; repeatable.",
         autocompletion=completing.one_of(*completing.STATUSES),
         show_default=False,
     ),

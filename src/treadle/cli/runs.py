@@ -88,7 +88,7 @@ UntilWait = Annotated[bool, typer.Option("--until-wait", help="Return also when 
 HelpOthers = Annotated[
     bool, typer.Option("--help-others", help="Do the open work of other runs too, meanwhile.")
 ]
-UNFINISHED = ("running", "waiting", "stalled")
+UNFINISHED = ("running", "waiting", "queued", "stalled")
 
 
 @commands(
@@ -109,6 +109,15 @@ async def run(
     id: Id = None,
     key: Key = None,
     reference: Reference = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority",
+            metavar="P",
+            help="Of those who wait for a place, -100 to 100: the more urgent first.",
+            show_default=False,
+        ),
+    ] = None,
     model: Model = None,
     template: Templates = None,
     secrets: SecretsFile = None,
@@ -151,6 +160,7 @@ async def run(
             id=id,
             key=key,
             reference=reference,
+            priority=priority,
             model=model,
             secrets=secrets_path,
             offline=offline,

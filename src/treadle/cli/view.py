@@ -52,6 +52,8 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
         for line in shortened_trace(traceback_of(document) or ""):
             yield f"  [dim]{escape(line)}[/]"
     yield from waits(document)
+    if place := document.get("queued"):
+        yield f"  [dim]place in line:[/] {place['position']} [dim]since {moment(place['since'])}; look:[/] treadle limit list"
     if status == "running" and any(wait.get("kind") in _WORK for wait in document.get("waiting_for") or ()):
         id = escape(document["id"])
         yield f"  [dim]nobody here can do it; when what is missing is there:[/] treadle resume {id}   [dim]or give it up:[/] treadle cancel {id}"

@@ -127,7 +127,7 @@ class HttpClient(RemoteTasks, HouseAtServer):
             "id": id,
             **{
                 name: value
-                for name in ("key", "reference", "model", "offline", "dry_run", "templates")
+                for name in ("key", "reference", "priority", "model", "offline", "dry_run", "templates")
                 if (value := more.get(name)) not in (None, False, {})
             },
         }

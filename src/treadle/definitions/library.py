@@ -14,6 +14,7 @@ from treadle.lang import standing
 from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
+from treadle.lang.quota import Quota
 from treadle.lang.refusing import noting, refuse
 from treadle.runtime import deploys
 from treadle.runtime.registry import Known, Loaded, Registry
@@ -41,7 +42,7 @@ class Library(Known):
         self._dialects = dialects
         # What the house starts for runs whose definitions say nothing of it; and what definitions say, by digest.
         self._house_alerts = house_alerts
-        self._alerts: dict[str, Alerts] = {}
+        self._said: dict[str, standing.StandingOrders] = {}
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
@@ -242,12 +243,18 @@ class Library(Known):
 
     def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
         """What the definition says; of runs that nobody else's run waits for, also what the house says."""
-        row = loaded.row
-        if row.digest not in self._alerts:
-            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
-            self._alerts[row.digest] = said.alerts
-        own = self._alerts[row.digest]
+        own = self._standing(loaded).alerts
         return own.over(self._house_alerts) if is_root else own
+
+    def quota(self, loaded: Loaded) -> Quota | None:
+        return self._standing(loaded).limits
+
+    def _standing(self, loaded: Loaded) -> standing.StandingOrders:
+        row = loaded.row
+        if (said := self._said.get(row.digest)) is None:
+            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
+            self._said[row.digest] = said
+        return said
 
 
 class ByDigest:

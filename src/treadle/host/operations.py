@@ -9,7 +9,7 @@ from treadle.access import hooks, tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
-from treadle.runtime import dead_letters, deploys, keeping, schedules, tasks
+from treadle.runtime import dead_letters, deploys, keeping, quotas, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import version_key
@@ -56,6 +56,8 @@ class EngineOperations:
                 return deploys.learn(desk, asked.body)
             case "schedule":
                 return schedules.perform(desk, asked.body)
+            case "limit":
+                return quotas.perform(desk, asked.body)
             case "task":
                 return tasks.perform(desk, asked)
             case "audit":

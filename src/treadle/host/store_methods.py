@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 from treadle.arguments import checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import ValueRefused
-from treadle.kernel.model import Status
+from treadle.kernel.model import QUEUED, STATUSES
 from treadle.runtime import document, keeping
 from treadle.store.protocol import Reads, RunRow
 
@@ -52,7 +52,7 @@ class StoreMethods:
                 "since_ns, until_ns and limit are whole numbers; times count nanoseconds since 1970"
             )
         asked: dict[str, Any] = {
-            "status": checked_statuses(status, get_args(Status)),
+            "status": checked_statuses(status, STATUSES),
             "workflow": workflow,
             "reference": reference,
             "since_ns": since_ns,
@@ -61,7 +61,20 @@ class StoreMethods:
             "parent": parent,
         }
         rows = await self.run_rows(asked, state, before_no=before_no, limit=limit)
-        return [document.list_row(row) for row in rows]
+        return await self.listed(rows)
+
+    async def listed(self, rows: Sequence[RunRow]) -> Rows:
+        """Rows of runs as lists show them; those who are in line with their place."""
+        waiting = [row.id for row in rows if row.status == QUEUED]
+        places: dict[str, Any] = {}
+        if waiting:
+            places = await self._bridge.read(
+                lambda reads: {id: place for id in waiting if (place := document.queued(reads, id))}
+            )
+        return [
+            {**document.list_row(row), **({"queued": places[row.id]} if row.id in places else {})}
+            for row in rows
+        ]
 
     async def run_rows(
         self,
@@ -97,7 +110,7 @@ class StoreMethods:
     ) -> AsyncIterator[dict[str, Any]]:
         """Every run that `list` would find, however many, newest first; read in pages as they are asked for."""
         asked: dict[str, Any] = {
-            "status": checked_statuses(status, get_args(Status)),
+            "status": checked_statuses(status, STATUSES),
             "workflow": workflow,
             "reference": reference,
             "since_ns": since_ns,
@@ -106,8 +119,8 @@ class StoreMethods:
         }
         before: int | None = None
         while page := await self.run_rows(asked, state, before_no=before, limit=PAGE):
-            for row in page:
-                yield document.list_row(row)
+            for row in await self.listed(page):
+                yield row
             if len(page) < PAGE:
                 return
             before = page[-1].no

@@ -236,6 +236,20 @@ class RunEnded(TreadleError):
     code = "RUN_ENDED"
 
 
+class RunQueued(TreadleError):
+    """The run waits for its place in line and has not begun."""
+
+    cls = "user"
+    code = "RUN_QUEUED"
+
+
+class QueueFull(TreadleError):
+    """The line of this workflow is full; start it again later."""
+
+    cls = "user"
+    code = "QUEUE_FULL"
+
+
 class NotWaiting(TreadleError):
     """No run waits for this."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from . import holding
 from .errors import PASSING, BlobMissing, JournalCorrupt, ReplayDiffers
 from .machine import Machine
 from .model import (
@@ -80,6 +81,9 @@ def snapshot(run: RunState) -> bytes:
             "more": run.more,
             "retries": run.retries,
             "intents": run.intents,
+            # Only where there is something to say: other snapshots are as they always were.
+            **({"placed": True} if run.placed else {}),
+            **({"held": run.held} if run.held is not None else {}),
         }
     )
     run.snapshot_bytes = len(body)
@@ -232,10 +236,18 @@ def opened_by(record: dict[str, Any]) -> list[OpenIntent]:
 
 
 def fork(
-    source: RunState, *, id: str, definition: str, seed: bytes, at_ns: int, by: str | None = None
+    source: RunState,
+    *,
+    id: str,
+    definition: str,
+    seed: bytes,
+    at_ns: int,
+    by: str | None = None,
+    queued: bool = False,
 ) -> tuple[RunState, Step]:
     """A new run that goes on from another one's state. Its open intents are reissued under ids of
-    its own, so nothing that the source gets back can reach the fork, or the other way round."""
+    its own, so nothing that the source gets back can reach the fork, or the other way round. One that is `queued`
+    goes on once it has its place in line."""
     copy = restore(snapshot_of(source))
     intents = [
         Intent(
@@ -263,6 +275,7 @@ def fork(
         tail_records=0,
         snapshot_bytes=0,
         started_ns=at_ns,
+        placed=False,
     )
     whose = {} if by is None else {"by": by}
     origin = {"run": source.id, "seq": source.seq, "digest": source.digest, **whose}
@@ -276,6 +289,8 @@ def fork(
         result=copy.result,
         error=copy.error,
     )
+    if queued:
+        holding.fork(run, decision)
     decision.events = [{"type": "run.forked", "from": source.id, "seq": source.seq, **whose}]
     step = admit(
         run,

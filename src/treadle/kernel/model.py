@@ -16,12 +16,20 @@ from .errors import BlobMissing
 from .values import Value, decode_trusted, digest_bytes, encode
 
 Status = Literal["running", "waiting", "stalled", "completed", "failed", "cancelled", "partial"]
+# What people call a run that waits for its place in line.
+QUEUED: Final = "queued"
+# Every status that a run is shown with.
+STATUSES: Final = ("running", "waiting", QUEUED, "stalled", "completed", "failed", "cancelled", "partial")
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled", "partial"})
 
 ReceiptStatus = Literal["ok", "error", "timeout", "cancelled"]
+# Of a run whose workflow is limited: whether it has its place in line, or waits for it.
+Placed = Literal["", "held", "queued"]
 
 # Kinds that the engine settles itself; every other kind is performed by a worker.
-ENGINE_KINDS: frozenset[str] = frozenset({"timer", "task", "signal", "child", "start", "deliver"})
+# A place in line, for what must not begin yet. No author's effect can have this name.
+PLACE: Final = ":place"
+ENGINE_KINDS: frozenset[str] = frozenset({"timer", "task", "signal", "child", "start", "deliver", PLACE})
 # Kinds that are done when they are committed: they are never open and get no receipt.
 DETACHED_KINDS: frozenset[str] = frozenset({"deliver"})
 
@@ -41,6 +49,10 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = {}
     forked_from: dict[str, Any] | None = None
     continued_from: str | None = None
+    # How urgent it is among those who wait; None leaves that to the limits of its workflow.
+    priority: int | None = None
+    # A run that is `queued` begins with the receipt for its place, not with this event.
+    place: Placed = ""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,6 +128,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str | None = None
     definition: str | None = None
     was: str | None = None
+    place: Placed = ""
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from . import holding
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
 from .ids import intent_id
 from .limits import (
@@ -28,6 +29,7 @@ from .machine import Machine
 from .model import (
     DETACHED_KINDS,
     ENGINE_KINDS,
+    PLACE,
     TERMINAL,
     UNSET,
     Apply,
@@ -70,6 +72,8 @@ class Step(msgspec.Struct):
     status_changed: bool
     ended: bool
     record: dict[str, Any]
+    # Whether its place in line is free with it.
+    leaves: bool
     # Whether the tail has become long enough to be replaced by a snapshot.
     wants_snapshot: bool
     # Payloads that the machine made; they are committed with the record.
@@ -102,7 +106,7 @@ def advance(
             intent = run.open.get(event.intent)
             if intent is None:
                 raise KernelBug(f"{run.id}: receipt for {event.intent}, which is not open")
-            if type(event) is Receipt:
+            if type(event) is Receipt and intent.kind != PLACE:
                 if has_role(type(machine), JudgingMachine):
                     seen = judged(machine, definition, intent, event)
                 if intent.kind == "signal":
@@ -120,6 +124,9 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         del run.open[intent.id]
+    own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
+    if own is not None and not isinstance(own, Decision):
+        seen, own = own, None
     ctx = Context(
         now_ns=at_ns,
         run=run.id,
@@ -130,7 +137,8 @@ def advance(
         machine=run.machine,
         options=run.options,
         open=run.open,
-        intent=intent,
+        # A place is the kernel's own affair.
+        intent=None if intent is not None and intent.kind == PLACE else intent,
         reference=run.reference,
         started_ns=run.started_ns,
         blobs=blobs,
@@ -138,12 +146,7 @@ def advance(
         logged=logged,
         recorded=recorded,
     )
-    if type(seen) is Started:
-        decision = machine.start(definition, seen, ctx)
-    elif type(seen) is Cancel:
-        decision = machine.cancel(definition, run.state, seen, ctx)
-    else:
-        decision = machine.step(definition, run.state, seen, ctx)
+    decision = _asked(run, machine, definition, seen, ctx) if own is None else own
     if ctx.stored:
         decision.blobs = {**ctx.stored, **decision.blobs}
     told = seen if type(seen) is Rejected else event
@@ -154,13 +157,21 @@ def advance(
         decision,
         at_ns,
         intent,
-        allowed=machine.kinds(definition),
+        allowed=None if own is not None else machine.kinds(definition),
         final=machine.traits.final,
         event=event,
         bytes_max=machine.traits.record_bytes_max,
         events_max=machine.traits.record_events_max,
         limits=limits,
     )
+
+
+def _asked(run: RunState, machine: Machine, definition: Any, event: Event, ctx: Context) -> Decision:
+    if type(event) is Started:
+        return machine.start(definition, event, ctx)
+    if type(event) is Cancel:
+        return machine.cancel(definition, run.state, event, ctx)
+    return machine.step(definition, run.state, event, ctx)
 
 
 def _tell_move(event: Retry, decision: Decision) -> None:
@@ -183,6 +194,7 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
         run.more.pop(0)
     if isinstance(event, Started):
         _begin(run, event, max(at_ns, run.last_ns))
+    run.held = None
     decision = Decision(state=run.state, status="failed", error=error)
     journaled = {"kind": event.kind, **event_value(event)}
     return _closed(run, "fault", journaled, decision, at_ns, intent, event)
@@ -315,6 +327,7 @@ def admit(
         run.move(event.definition)
     if decision.more is not None:
         run.more.append(decision.more)
+    leaves, run.placed = run.placed and over, run.placed and not over
     if over and final:
         run.more, run.signals = [], []
     return Step(
@@ -331,6 +344,7 @@ def admit(
         status_changed=status != was or seq == 1,
         ended=over,
         record=record,
+        leaves=leaves,
         wants_snapshot=wants_snapshot,
         blobs=decision.blobs,
     )

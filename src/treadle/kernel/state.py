@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .limits import Limits
-from .model import ENGINE_KINDS, TERMINAL, Continue, Event, OpenIntent, Receipt, Status
+from .model import ENGINE_KINDS, QUEUED, TERMINAL, Continue, Event, OpenIntent, Receipt, Status
 from .values import Value, encode
 
 GENESIS: Final = bytes(32)
@@ -44,6 +44,9 @@ class RunState:
     more: list[Value] = field(default_factory=list)
     retries: int = 0
     intents: int = 0
+    # Whether it is in the line of a workflow that is limited; what it does once it has its place.
+    placed: bool = False
+    held: dict[str, Any] | None = None
     # Kept beside the run, not part of what is digested.
     tail_bytes: int = 0
     tail_records: int = 0
@@ -57,6 +60,11 @@ class RunState:
         """Pins the run to another definition; intents opened from now on are identified by it."""
         self.definition = definition
         self.identity = encode([self.id, self.definition, self.key])
+
+    @property
+    def shown(self) -> str:
+        """Its status as people know it: the journal has no word for those who are held."""
+        return self.status if self.held is None else QUEUED
 
     @property
     def ended(self) -> bool:

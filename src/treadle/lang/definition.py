@@ -27,7 +27,7 @@ from .yaml_text import to_yaml
 # What a definition can be exported to.
 FORMATS: Final = ("yaml", "json", "python")
 # What a definition may ask of the house, by the names that most dialects give it at the top of a text.
-STANDING: Final = ("schedule", "alerts")
+STANDING: Final = ("schedule", "alerts", "limits")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """What a definition asks of the house that runs it, whatever its dialect: when to start it (`schedule`), whom to
-tell of a run that fails, stalls or is late (`alerts`).
+tell of a run that fails, stalls or is late (`alerts`), how many of its runs may be under way at once (`limits`).
 
 A dialect says where these stand in its texts (`Dialect.standing`); here they are read, and what they cannot mean
 becomes a problem at its place. They are part of the canonical body, and so of the digest.
@@ -16,6 +16,7 @@ from treadle.kernel.values import Value
 
 from .alerts import NO_ALERTS, Alerts
 from .problems import Problems
+from .quota import Quota
 from .schedules import Schedule
 from .text import Path
 
@@ -27,6 +28,7 @@ Said = Mapping[str, tuple[Path, Value]]
 class StandingOrders:
     schedule: Schedule | None = None
     alerts: Alerts = NO_ALERTS
+    limits: Quota | None = None
 
 
 def read(name: str, said: Said) -> StandingOrders:
@@ -34,6 +36,7 @@ def read(name: str, said: Said) -> StandingOrders:
     return StandingOrders(
         schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None,
         alerts=Alerts.read(said["alerts"][1]) if "alerts" in said else NO_ALERTS,
+        limits=Quota.read(said["limits"][1]) if "limits" in said else None,
     )
 
 

@@ -13,9 +13,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, RunNotFound, TreadleError, Undecidable
+from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
     ENGINE_KINDS,
+    PLACE,
     REFUSABLE,
     Apply,
     Cancel,
@@ -33,11 +35,12 @@ from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role
 from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.protocol import PlaceRow, Reads, RunRow
 
 from .answers import Answers
 from .gate import Gate
 from .hot import BlobCache, Hot, HotRuns
+from .lines import Lines
 from .mail import Mail
 from .mending import mended
 from .numbers import Numbers
@@ -66,6 +69,7 @@ class Admission:
         mail: Mail,
         gate: Gate,
         records: Records,
+        lines: Lines,
         undecided: Undecided,
         numbers: Numbers,
         *,
@@ -82,6 +86,7 @@ class Admission:
         self._mail = mail
         self._gate = gate
         self._records = records
+        self._lines = lines
         self._undecided = undecided
         self._numbers = numbers
         self._clock = clock
@@ -118,6 +123,12 @@ class Admission:
             return True
         if type(event) is Continue and owed is None:
             return True
+        if type(event) is Receipt and event.intent == PLACE:
+            if (given := self._lines.receipt(state)) is None:
+                # It waits for none any more, or none was given to it.
+                self._answers.settle(item, {"run": item.run, "seq": state.seq, "stale": True}, None)
+                return True
+            event = given
         if self._gate.turns_away(hot, item, event):
             return True
         at_ns = self._clock.now_ns()
@@ -125,7 +136,11 @@ class Admission:
             event = self._to_cell(hot, item, event)
         elif type(event) in _STEERING and isinstance(hot.machine, CellMachine):
             self._move(hot, hot.machine.successor(hot.definition, self._state_of))
-        elif has_role(type(hot.machine), PastMachine) and not self._moved(hot, item, event):
+        elif (
+            state.held is None
+            and has_role(type(hot.machine), PastMachine)
+            and not self._moved(hot, item, event)
+        ):
             return self._undecided_now(hot)
         if type(event) is Retry and self._records.readable(hot):
             # It had only waited for its code.
@@ -139,8 +154,32 @@ class Admission:
             self._hot.drop(item.run)
             self._leave(item, problem)
             return True
+        if type(event) is Started or type(event) is Retry:
+            return self._begin(hot, item, event, at_ns)
+        return self._step(hot, item, event, at_ns)
+
+    def _begin(self, hot: Hot, item: Item, event: Started | Retry, at_ns: int) -> bool:
+        """An event with which a run begins, or begins again: where its workflow is limited it needs a place."""
+        if type(event) is Retry and hot.no in self._staging.batch.runs_new:
+            # What it was started with is read from the store.
+            self._staging.staged.taken.pop()
+            return False
+        try:
+            place = self._lines.place_for(hot, event, item.blobs)
+        except PASSING:
+            raise
+        except TreadleError as error:
+            return self._step_failed(hot, item, event, error, at_ns)
+        if place is None:
+            return self._step(hot, item, event, at_ns)
+        placed = replace(event, place="held" if place.held else "queued")
+        return self._step(hot, item, placed, at_ns, place)
+
+    def _step(self, hot: Hot, item: Item, event: Event, at_ns: int, place: PlaceRow | None = None) -> bool:
+        """Steps a run, and stages what comes of it."""
         if item.blobs:
             self._staging.hold(hot, item.blobs)
+        state = hot.state
         settled = state.open.get(event.intent) if type(event) is Receipt else None
         # What workers give is by reference already, and was marked where it came from.
         if settled is None or settled.kind in ENGINE_KINDS:
@@ -148,6 +187,8 @@ class Admission:
         try:
             if isinstance(event, Retry) and event.definition is not None:
                 event = self._mend(hot, event, event.definition)
+            if isinstance(event, Retry) and event.place == "queued":
+                self._rehearse(hot, event, at_ns)
             step = advance(
                 hot.state,
                 hot.machine,
@@ -161,8 +202,19 @@ class Admission:
             raise
         except Exception as error:
             return self._step_failed(hot, item, event, error, at_ns)
+        if place is not None:
+            self._lines.enter(place)
         self._records.add(hot, step, item)
         return True
+
+    def _rehearse(self, hot: Hot, event: Retry, at_ns: int) -> None:
+        """A retry that has to wait is decided later; what its run refuses is refused now, as ever."""
+        probe = restore(snapshot_of(hot.state))
+        now = replace(event, place="")
+        machine = hot.machine
+        advance(probe, machine, hot.definition, now, at_ns=at_ns, blobs=self._blobs, limits=self._limits)
+        if isinstance(machine, PastMachine):
+            machine.forget(probe.state)
 
     def _find(self, item: Item) -> Hot | None:
         """A run that is not in memory, loaded or made; None, with whoever asks answered, if that cannot be."""

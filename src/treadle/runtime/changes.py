@@ -23,6 +23,7 @@ from .board import Board
 from .commands import HANDED_ON, Change, Operate, Operations
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
+from .lines import LOOK, Lines
 from .mail import Mail
 from .numbers import Numbers
 from .ports import Ack, Clock, Item, Port
@@ -53,6 +54,7 @@ class CoreDesk:
     admission: Admission
     undecided: Undecided
     recovery: Recovery
+    lines: Lines
     held: Held
     busy: Callable[[], bool]
     next_due_ns: Callable[[], int | None]
@@ -137,7 +139,11 @@ class Changes:
         change = self.waiting.popleft()
         desk = self._desk
         try:
-            if isinstance(change, Operate):
+            if isinstance(change, Operate) and change.name == LOOK:
+                desk.staging.belongs("")
+                desk.lines.perform(change.body)
+                value: Any = None
+            elif isinstance(change, Operate):
                 desk.staging.belongs(change.home)
                 value = desk.operations.perform(desk, change)
             else:

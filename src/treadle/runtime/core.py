@@ -57,6 +57,7 @@ from .hot import BlobCache, HotRuns
 from .inbox import Inbox
 from .intake import Intake
 from .isolation import Isolation, known
+from .lines import Lines
 from .mail import Mail
 from .messages import unusable
 from .meter import CoreMeter
@@ -110,11 +111,11 @@ class Core:
         eager: Eager | None = None,
         meter: CoreMeter | None = None,
     ) -> None:
-        self.store, self.limits = store, limits
+        self.store, self.limits, self._trouble = store, limits, Trouble()
         self._clock, self._port, self._meter = clock, port, meter or CoreMeter()
+        self.held = Held.of(store)
         self._elsewhere = Nowhere() if elsewhere is None else elsewhere
-        self.held = held = Held.of(store)
-        blobs = BlobCache(store, limits.blob_cache_bytes)
+        held, blobs = self.held, BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
         self._mail = mail = Mail(held)
@@ -124,8 +125,9 @@ class Core:
         children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
         self._ahead = ahead = Ahead(Nobody() if eager is None else eager, staging, limits)
         effects = Effects(staging, mail, timers, board, children, ahead)
+        lines = Lines(store, registry, staging, mail, blobs, held, clock=clock)
         bell = AlertBell(registry, staging, mail, timers, entropy)
-        undecided = Undecided(store, registry, staging, answers, mail, board, timers, clock=clock)
+        undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
         self._admission = Admission(
             store,
             registry,
@@ -135,7 +137,8 @@ class Core:
             answers,
             mail,
             Gate(staging, answers, store, verify),
-            Records(staging, answers, mail, effects, registry, bell),
+            Records(staging, answers, mail, effects, registry, bell, lines),
+            lines,
             undecided,
             numbers,
             clock=clock,
@@ -160,6 +163,7 @@ class Core:
             self._admission,
             undecided,
             recovery,
+            lines,
             held,
             lambda: self.wait_ns() == 0,
             lambda: self._intake.next_due_ns(),
@@ -168,13 +172,12 @@ class Core:
         self._progress = ProgressQueue(hot, staging, answers, mail)
         inbox = Inbox(store, staging, answers, self.take, held, limits)
         schedules = SchedulesDue(store, held, self._changes.add, self._meter, clock=clock)
-        self._intake = Intake(recovery, inbox, timers, schedules)
+        self._intake = Intake(recovery, inbox, timers, schedules, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
         # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self.submit: Callable[[Command], None] = self._incoming.put
-        self._trouble = Trouble()
 
     def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
         return Publication(

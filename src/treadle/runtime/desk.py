@@ -11,13 +11,33 @@ from typing import Any, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.run import Step
+from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
-from treadle.store.protocol import Batch, Store, TaskRow
+from treadle.lang.quota import Quota
+from treadle.store.protocol import Batch, PlaceRow, Store, TaskRow
 
 from .hot import BlobCache, Hot, HotRuns
 from .ports import Ack, Clock, Item
 from .registry import Registry
 from .shards import Held
+
+
+class InLine(Protocol):
+    """What a change may do with those who are in line (`lines.py`)."""
+
+    def place_for_fork(
+        self, run: str, workflow: str, definition: str, source: RunState, input: Value
+    ) -> PlaceRow | None:
+        """A place at the end of the line for a run that goes on from another one's state, if it needs one."""
+        ...
+
+    def enter(self, row: PlaceRow) -> None:
+        """The commit at hand starts a run with this place."""
+        ...
+
+    def override(self, workflow: str, quota: Quota | None) -> None:
+        """Operators say how a workflow is limited; None leaves that to its definition again."""
+        ...
 
 
 class Desk(Protocol):
@@ -39,6 +59,11 @@ class Desk(Protocol):
     @property
     def held(self) -> Held:
         """Which runs are decided here."""
+        ...
+
+    @property
+    def lines(self) -> InLine:
+        """Who is in line for a workflow that is limited."""
         ...
 
     def belongs(self, run: str) -> None:

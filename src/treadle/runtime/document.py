@@ -9,7 +9,7 @@ from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
 from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import ENGINE_KINDS, TERMINAL, OpenIntent
+from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent
 from treadle.kernel.run import error_of
 from treadle.kernel.state import GENESIS, RunState
 from treadle.kernel.values import decode_trusted, encode
@@ -18,7 +18,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .hot import BlobCache, load_state, open_work
 from .narrative import events_of, numbered, shown
-from .payloads import may_refer, refers, whole
+from .payloads import may_refer, refers, started_with, whole
 from .registry import Loaded, Registry
 from .undecided import is_lasting, is_undecided
 
@@ -31,6 +31,7 @@ SHOWN = {
     "start": "child",
     "route": "model",
     "ask": "model",
+    PLACE: "place",
 }
 
 
@@ -56,6 +57,21 @@ def state_at(reads: Reads, registry: Registry, id: str, *, at: int | None = None
     return state, registry.load(state.definition)
 
 
+def view_of(loaded: Loaded, state: RunState) -> dict[str, Any]:
+    """What people see of a run's state; there is none of one that waits for its place, or was cancelled there."""
+    if state.state is None and loaded.machine.traits.final:
+        return {"state": None}
+    return loaded.machine.view(loaded.definition, state.state)
+
+
+def queued(reads: Reads, run: str) -> dict[str, Any] | None:
+    """Where a run stands in its line; None once it has its place."""
+    place = reads.place(run)
+    if place is None or place.held:
+        return None
+    return {"position": reads.places_ahead(place) + 1, "since": _at(place.since_ns)}
+
+
 def show(
     reads: Reads, registry: Registry, id: str, *, engine: bool = False, at: int | None = None
 ) -> dict[str, Any]:
@@ -67,7 +83,7 @@ def show(
         if at is not None or not is_lasting(error):
             raise
         return _bare(reads, row, error)
-    view = loaded.machine.view(loaded.definition, state.state)
+    view = view_of(loaded, state)
     first = reads.record(row.no, 1)
     started = first.record()["event"] if first is not None else {}
     extra = view.pop("waiting_for", [])
@@ -84,8 +100,8 @@ def show(
         "digest": state.definition,
         "dialect": state.dialect,
         "key": state.key,
-        "status": state.status,
-        "input": _input(reads, started),
+        "status": state.shown,
+        "input": started_with(reads, row.no),
         "result": state.result,
         "error": state.error,
         "reference": state.reference,
@@ -103,6 +119,8 @@ def show(
     if at is None and is_undecided(row):
         # It is as its journal says, and waits for code that can take it on.
         document["status"], document["error"] = row.status, row.error
+    if at is None and state.held is not None:
+        document["queued"] = queued(reads, id)
     if state.continued_from is not None:
         document["continued_from"] = state.continued_from
     if started.get("forked_from"):
@@ -113,18 +131,6 @@ def show(
         if refers(document.get(name)):
             document[name] = whole(reads, document[name])
     return document
-
-
-def _input(reads: Reads, started: Mapping[str, Any]) -> Any:
-    """What a run was started with. A fork begins with a copied state: it has the input of its original, as long
-    as that is kept."""
-    while origin := started.get("forked_from"):
-        row = reads.run(str(origin["run"]))
-        first = None if row is None else reads.record(row.no, 1)
-        if first is None:
-            return None
-        started = first.record()["event"]
-    return started.get("input")
 
 
 def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def _child_waits(reads: Reads, registry: Registry, id: str, children_max: int) -
     except TreadleError:
         # Damaged, or its code is not at hand: its parent can be shown all the same.
         return about
-    more = loaded.machine.view(loaded.definition, state.state).get("waiting_for") or []
+    more = view_of(loaded, state).get("waiting_for") or []
     return {**about, "waiting_for": [*waits(reads, registry, state, children_max), *more]}
 
 
@@ -342,7 +348,7 @@ def in_state(
                 state, loaded = state_at(reads, registry, row.id)
             except TreadleError:
                 continue  # what cannot be read has no state to match
-            shown = loaded.machine.view(loaded.definition, state.state)["state"]
+            shown = view_of(loaded, state)["state"]
             shown = whole(reads, shown) if refers(shown) else shown
             if all(_has(shown, path, body) for path, body in bodies.items()):
                 yield row
@@ -395,7 +401,7 @@ def moves(
         if intent.kind not in ENGINE_KINDS:
             if intent.id not in unavailable:
                 return True
-        elif (intent.kind == "timer" and timers) or intent.kind == "start":
+        elif (intent.kind in ("timer", PLACE) and timers) or intent.kind == "start":
             return True
         elif intent.kind == "child":
             child = reads.run(child_id(row.id, intent.id))

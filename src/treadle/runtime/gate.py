@@ -106,10 +106,14 @@ class Gate:
                 item, VersionMismatch(message, details={"expected": expected, "found": found})
             )
             return True
-        if hot.state.ended and hot.machine.traits.final and not isinstance(event, Retry):
-            self._answers.refuse(
-                item, RunEnded(f"{item.run} is {hot.state.status}; it takes no {event.kind} any more")
-            )
+        if hot.state.ended and hot.machine.traits.final:
+            if hot.state.state is None:
+                message = f"{item.run} was {hot.state.status} before it had begun; start it anew"
+            elif not isinstance(event, Retry):
+                message = f"{item.run} is {hot.state.status}; it takes no {event.kind} any more"
+            else:
+                return False
+            self._answers.refuse(item, RunEnded(message))
             return True
         return False
 

@@ -1,4 +1,5 @@
-"""What comes to the core by itself: work left by a crash, other processes' messages, due timers and schedules.
+"""What comes to the core by itself: work left by a crash, other processes' messages, due timers, schedules and
+places in line.
 
 All are found through indexes, a page at a time, so that neither a million sleeping runs nor
 a long inbox costs memory or delays the rest.
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 from .commands import Operate
 from .inbox import Inbox
+from .lines import Lines
 from .ports import Item
 from .recovery import Recovery
 from .schedules import SchedulesDue
@@ -18,11 +20,14 @@ from .timers import Timers
 
 
 class Intake:
-    def __init__(self, recovery: Recovery, inbox: Inbox, timers: Timers, schedules: SchedulesDue) -> None:
+    def __init__(
+        self, recovery: Recovery, inbox: Inbox, timers: Timers, schedules: SchedulesDue, lines: Lines
+    ) -> None:
         self._recovery = recovery
         self._inbox = inbox
         self._timers = timers
         self._schedules = schedules
+        self._lines = lines
 
     @property
     def busy(self) -> bool:
@@ -32,11 +37,13 @@ class Intake:
         """Whether `gather` would find anything."""
         if self._inbox.dirty or self._recovery.left:
             return True
-        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
-        return (timer is not None and now_ns >= timer) or (tick is not None and now_ns >= tick)
+        due = self.next_due_ns()
+        return due is not None and now_ns >= due
 
     def next_due_ns(self) -> int | None:
-        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
+        timer, tick, turn = self._timers.next_due_ns, self._schedules.next_due_ns, self._lines.next_due_ns
+        if turn is not None:
+            timer = turn if timer is None else min(timer, turn)
         return tick if timer is None else timer if tick is None else min(timer, tick)
 
     def look(self) -> None:
@@ -49,6 +56,7 @@ class Intake:
         self._inbox.dirty = True
         self._timers.look()
         self._schedules.look()
+        self._lines.look()
 
     def drop_foreign(self, shards: Iterable[int], asked: Iterable[Item | Operate]) -> None:
         """Shards went; `asked` waited for their runs."""
@@ -61,6 +69,7 @@ class Intake:
         self._inbox.read()
         self._timers.fire(now_ns)
         self._schedules.fire(now_ns)
+        self._lines.fire(now_ns)
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch
@@ -75,3 +84,4 @@ class Intake:
     def undo(self, staged: Staged) -> None:
         self._recovery.undo()
         self._inbox.undo(staged)
+        self._lines.look()

@@ -25,6 +25,7 @@ from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state, open_work
 from .mending import check_compatible
+from .payloads import started_with
 
 COLLECT_PER_COMMIT = 200
 # The operations of house-keeping.
@@ -59,13 +60,23 @@ def fork(
     digest = definition.digest if definition is not None else source.definition
     loaded = desk.registry.load(digest)
     check_compatible(loaded, source, moves=definition is not None)
+    about = source if definition is None else definition
+    workflow = source.workflow if definition is None else definition.name
+    place = None
+    if not source.ended:
+        place = desk.lines.place_for_fork(new_id, workflow, digest, source, started_with(desk.store, row.no))
     state, step = fork_run(
-        source, id=new_id, definition=digest, seed=desk.entropy(16), at_ns=desk.clock.now_ns(), by=by
+        source,
+        id=new_id,
+        definition=digest,
+        seed=desk.entropy(16),
+        at_ns=desk.clock.now_ns(),
+        by=by,
+        queued=place is not None,
     )
-    if definition is not None:
-        state.workflow, state.version = definition.name, definition.version
-    else:
-        state.workflow, state.version = source.workflow, source.version
+    state.workflow, state.version = workflow, about.version
+    if place is not None:
+        desk.lines.enter(place)
     new = RunRow(
         no=desk.next_run_no(),
         id=new_id,

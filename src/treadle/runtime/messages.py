@@ -173,6 +173,8 @@ def _check_foreign(item: Item) -> None:
     """Nothing in a message from another process may pass for the engine's own."""
     if not isinstance(item.event, _FROM_OUTSIDE) or item.reply is not None:
         raise InputInvalid(f"{item.inbox}: this is said only between a run and its engine")
+    if isinstance(item.event, Started | Retry) and item.event.place:
+        raise InputInvalid(f"{item.inbox}: a place is given by the engine, and not asked for")
     check_name(item.event)
     _check_entry(item.entry)
 

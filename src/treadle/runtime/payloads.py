@@ -115,6 +115,20 @@ def _checksums(value: Value) -> Iterator[str]:
             yield from _checksums(item)
 
 
+def started_with(reads: Reads, run: int) -> Value:
+    """The input of a run. A fork begins with a copied state: it has the input of its original, as long as that is
+    kept."""
+    first = reads.record(run, 1)
+    started = {} if first is None else first.record()["event"]
+    while origin := started.get("forked_from"):
+        row = reads.run(str(origin["run"]))
+        first = None if row is None else reads.record(row.no, 1)
+        if first is None:
+            return None
+        started = first.record()["event"]
+    return started.get("input")
+
+
 def may_refer(body: bytes) -> bool:
     """Whether a hidden reference may stand in these canonical bytes."""
     return any(mark in body for mark in _MARKS)

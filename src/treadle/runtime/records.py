@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from treadle.kernel.model import Receipt
+from treadle.kernel.model import QUEUED, Receipt
 from treadle.kernel.run import Step
 
 from .alerts import AlertBell
 from .answers import Answers
 from .effects import Effects
 from .hot import Hot, join_ids
+from .lines import Lines
 from .mail import Mail
 from .narrative import events_of
 from .ports import Item
@@ -26,6 +27,7 @@ class Records:
         effects: Effects,
         registry: Registry,
         bell: AlertBell,
+        lines: Lines,
     ) -> None:
         self._staging = staging
         self._answers = answers
@@ -33,6 +35,7 @@ class Records:
         self._effects = effects
         self._registry = registry
         self._bell = bell
+        self._lines = lines
 
     def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
         """Stages an admitted step, with all that follows from it."""
@@ -48,6 +51,8 @@ class Records:
         closes = _closes(step)
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
         batch.bytes += len(step.body)
+        if step.leaves:
+            self._lines.leave(state.id)
         if step.blobs:
             self._staging.hold(hot, step.blobs)
         self._effects.apply(hot, step, item)
@@ -62,7 +67,7 @@ class Records:
             self._staging.rest(hot, moved=step.status_changed)
         self._staging.tell(hot, told, first_no, step.seq, step.at_ns)
         if item.ack is not None or item.inbox is not None:
-            self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.status}, None)
+            self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": state.shown}, None)
         if item.submission is not None:
             self._answers.remember(item.submission, {"run": state.id, "seq": step.seq})
         if state.more or state.signals:
@@ -73,7 +78,7 @@ class Records:
         state, row = hot.state, hot.row
         if not is_undecided(row):
             return False
-        row.status, row.error = state.status, state.error
+        row.status, row.error = state.shown, state.error
         self._staging.batch.runs_changed[row.no] = row
         hot.batch = self._staging.staged.number
         return True
@@ -84,13 +89,14 @@ class Records:
         working = state.working
         if not (
             step.status_changed
+            or row.status == QUEUED
             or row.working != working
             or row.reference != state.reference
             or row.definition != state.definition
             or (row.error is not None and is_undecided(row))
         ):
             return
-        row.status, row.working, row.reference = state.status, working, state.reference
+        row.status, row.working, row.reference = state.shown, working, state.reference
         if row.definition != state.definition:  # it goes by the version of what it goes on under
             row.version = self._registry.load(state.definition).row.version or row.version
         row.definition, row.seq, row.updated_ns = state.definition, step.seq, step.at_ns

@@ -19,6 +19,7 @@ from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, encode
 from treadle.lang.alerts import NO_ALERTS, Alerts
+from treadle.lang.quota import Quota
 from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
@@ -122,6 +123,10 @@ class Known:
         """What is started when a run of a definition fails, stalls or is late."""
         return NO_ALERTS
 
+    def quota(self, loaded: Loaded) -> Quota | None:
+        """What its definition says of how many runs may be under way."""
+        return None
+
 
 class Registry:
     """Definitions by digest and name over one connection, with what is `known` here on top. With `instead`,
@@ -182,6 +187,9 @@ class Registry:
 
     def alerts(self, digest: str, *, is_root: bool) -> Alerts:
         return self._known.alerts(self.load(digest), is_root=is_root)
+
+    def quota(self, digest: str) -> Quota | None:
+        return self._known.quota(self.load(digest))
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

@@ -219,4 +219,4 @@ class Staging:
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
-        self.staged.news[state.id] = News(state.id, state.status, ended, earlier + told)
+        self.staged.news[state.id] = News(state.id, state.shown, ended, earlier + told)

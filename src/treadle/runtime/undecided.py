@@ -20,6 +20,7 @@ from .answers import Answers
 from .board import Board
 from .children import PARENT
 from .hot import join_ids, split_ids
+from .lines import Lines
 from .mail import Mail
 from .messages import message_to_bytes
 from .narrative import events_of, numbered
@@ -52,6 +53,7 @@ class Undecided:
         mail: Mail,
         board: Board,
         timers: Timers,
+        lines: Lines,
         *,
         clock: Clock,
     ) -> None:
@@ -62,6 +64,7 @@ class Undecided:
         self._mail = mail
         self._board = board
         self._timers = timers
+        self._lines = lines
         self._clock = clock
         self._known: dict[str, TreadleError] = {}
         # What came for runs that wait for other code, by the key it is stored under.
@@ -198,6 +201,7 @@ class Undecided:
             batch.timers_done[timer.intent] = row.no
         for task in self._reads.tasks(run=row.id, status=("open", "claimed"), limit=100_000):
             self._board.close(task.id, "cancelled", None)
+        self._lines.leave(row.id)
         batch.checkpoints_done += list(self._reads.checkpoints(row.no))
         self._staging.staged.revoked += open_ids
         for child in self._reads.runs(parent=row.id, limit=100_000):

@@ -25,7 +25,20 @@ from .access import Access, AccessOptions
 from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
-from .routes import apps, audit, definitions, hooks, house, insights, runs, schedules, tasks, tokens, work
+from .routes import (
+    apps,
+    audit,
+    definitions,
+    hooks,
+    house,
+    insights,
+    limits,
+    runs,
+    schedules,
+    tasks,
+    tokens,
+    work,
+)
 from .routes import secrets as secret_routes
 from .routing import BODY_MAX, RawPaths, Route, Routes
 from .workers import Workers
@@ -43,6 +56,7 @@ PARTS: Final[tuple[tuple[str, Routes], ...]] = (
             runs,
             tasks,
             schedules,
+            limits,
             work,
             house,
             insights,

@@ -145,6 +145,14 @@ class ScheduleNew(ScheduleChange):
     workflow: str = Field(min_length=1)
 
 
+class Limits(Body):
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
+    per: str | None = None
+    rate: str | None = None
+    queue: int | None = Field(default=None, ge=0, le=1_000_000)
+    priority: int | None = Field(default=None, ge=-100, le=100)
+
+
 class OfWorker(Body):
     worker: str = Field(min_length=1, max_length=200)
 

@@ -39,6 +39,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "VERSION_TAKEN": 409,
     "VERSION_MISMATCH": 409,
     "RUN_ENDED": 409,
+    "RUN_QUEUED": 409,
     "NOT_STALLED": 409,
     "NOTHING_TO_RETRY": 409,
     "SCHEDULE_EXISTS": 409,

@@ -84,6 +84,11 @@ class DefinitionBody(TypedDict):
     body: Any
 
 
+class PlaceInLine(TypedDict):
+    position: int
+    since: str
+
+
 class RunShown(TypedDict):
     id: str
     workflow: str
@@ -95,6 +100,7 @@ class RunShown(TypedDict):
     started_at: str | None
     ended_at: str | None
     error: Error | None
+    queued: NotRequired[PlaceInLine]
 
 
 class WaitShown(TypedDict):
@@ -123,6 +129,7 @@ class RunDocument(TypedDict):
     parent: str | None
     children: list[str]
     stats: dict[str, Any]
+    queued: NotRequired[PlaceInLine | None]
     # Whether the command came too late, and changed nothing.
     stale: NotRequired[bool]
 
@@ -188,6 +195,22 @@ class ScheduleShown(TypedDict):
     paused: bool
     next: list[str]
     last: Any
+
+
+class LineShown(TypedDict):
+    key: str
+    running: int
+    queued: int
+
+
+class LimitShown(TypedDict):
+    workflow: str
+    limits: dict[str, Any] | None
+    # Who said so: operator, definition; nobody where there are none.
+    origin: str | None
+    running: int
+    queued: int
+    lines: list[LineShown]
 
 
 class Preview(TypedDict):

@@ -66,6 +66,7 @@ TABLES: Final = (
     Table("diagnostics", "run, at_ns, code, body", "no", numbered=True),
     Table("submissions", "scope, id, at_ns, body", "scope, id"),
     Table("blob_refs", "run, digest", "run, digest"),
+    Table("places", "run, workflow, lane, held, priority, since_ns, quota", "run"),
     Table("documents", "kind, id, at_ns, body", "kind, id"),
     Table(
         "audit",

@@ -125,6 +125,40 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
+class Line(NamedTuple):
+    """One line of a workflow: with `lane` "" its only one, else one of those that a key divides it into."""
+
+    workflow: str
+    lane: str
+
+
+class PlaceRow(msgspec.Struct, kw_only=True):
+    run: str
+    workflow: str
+    lane: str = ""
+    held: bool = False
+    priority: int = 0
+    since_ns: int = 0
+    # The limits that its definition stated when it came.
+    quota: dict[str, Any] = {}
+
+    @property
+    def line(self) -> Line:
+        return Line(self.workflow, self.lane)
+
+    @property
+    def turn(self) -> tuple[int, int, str]:
+        """What orders those who wait: the more urgent first, then who came first."""
+        return -self.priority, self.since_ns, self.run
+
+
+class Crowd(NamedTuple):
+    """How many are in a line."""
+
+    held: int
+    waiting: int
+
+
 # How the keys of messages begin that another process left: somebody there waits for the answer.
 GUEST: Final = "guest:"
 
@@ -187,6 +221,10 @@ class Batch(msgspec.Struct):
     # (kind, id, at_ns, body or None to remove)
     documents: list[tuple[str, str, int, bytes | None]] = []
     runs_removed: list[int] = []
+    # places in line, by run: those that begin with it, those that it gives away, those that end with it
+    places_new: dict[str, PlaceRow] = {}
+    places_held: list[str] = []
+    places_done: list[str] = []
     # The shards that it touches: the commit holds only if each is still ours. None named: all that are.
     shards: set[int] = set()
     bytes: int = 0
@@ -322,6 +360,19 @@ class Reads(Protocol):
         ...
 
     def submission(self, scope: str, id: str) -> Value | None: ...
+
+    def place(self, run: str) -> PlaceRow | None: ...
+    def places_waiting(self, line: Line, limit: int) -> list[PlaceRow]:
+        """Those who wait in a line, the next one first."""
+        ...
+
+    def places_ahead(self, place: PlaceRow) -> int: ...
+    def crowd(self, line: Line) -> Crowd: ...
+    def crowds(self) -> dict[Line, Crowd]: ...
+    def lines_waiting(self) -> list[Line]: ...
+    def last_place_ns(self) -> int:
+        """When the last one came who is in a line."""
+        ...
 
     def blob(self, digest: str) -> bytes: ...
     def has_blob(self, digest: str) -> bool: ...

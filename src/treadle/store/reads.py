@@ -17,6 +17,7 @@ from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .packing import unpack
+from .places import PlaceReads
 from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
@@ -78,7 +79,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunCounts):
+class SqlReads(RunCounts, PlaceReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---

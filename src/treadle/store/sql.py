@@ -23,6 +23,7 @@ from .blobs import BlobPlace
 from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
 from .packing import pack
+from .places import write_places
 from .protocol import Batch, Message, Numbered, RunRow, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
 
@@ -218,6 +219,7 @@ class SqlStore(SqlReads):
                 self._write_waits(tx, batch)
                 self._write_progress(tx, batch)
                 self._write_content(tx, batch)
+                write_places(tx, batch)
             if batch.runs_removed:
                 self._remove_runs(tx, batch.runs_removed)
 
@@ -391,6 +393,7 @@ class SqlStore(SqlReads):
         tx.executemany(
             "DELETE FROM submissions WHERE scope = 'run:' || (SELECT id FROM runs WHERE no = ?)", rows
         )
+        tx.executemany("DELETE FROM places WHERE run = (SELECT id FROM runs WHERE no = ?)", rows)
         for table in _RUN_TABLES:
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)

@@ -27,7 +27,7 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
 from treadle.store.figures import DEAD_LETTER
-from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
+from treadle.store.protocol import Batch, DefinitionRow, Line, PlaceRow, Store, TimerRow, VersionRow
 
 from . import ownership
 from .places import Check, MakePlace, StoragePlace, expect, owned
@@ -441,6 +441,26 @@ def check_a_removed_run_takes_all_of_its_rows(make: MakePlace) -> None:
         assert after == only_one, "rows of a removed run are left, or another run's are gone"
         assert store.submission("run:run-2", "s") is None
         assert store.sweep() == 1, "its payload is loose now"
+
+
+def check_places_are_given_in_their_order(make: MakePlace) -> None:
+    with owned(make) as (_, store):
+        line = Line("flow", "")
+        came = [("a", 0, 1), ("b", 5, 2), ("c", 5, 3), ("d", -5, 4), ("e", 0, 5)]
+        rows = [PlaceRow(run=run, workflow="flow", priority=p, since_ns=at) for run, p, at in came]
+        other = PlaceRow(run="z", workflow="flow", lane="key", since_ns=6)
+        store.commit(Batch(places_new={row.run: row for row in (*rows, other)}))
+        waiting = store.places_waiting(line, 10)
+        assert [row.run for row in waiting] == ["b", "c", "a", "e", "d"]
+        assert [store.places_ahead(row) for row in waiting] == [0, 1, 2, 3, 4]
+        assert (store.crowd(line), store.last_place_ns()) == ((0, 5), 6)
+        store.commit(Batch(places_held=["b", "gone"], places_done=["a"]))
+        assert [row.run for row in store.places_waiting(line, 1)] == ["c"]
+        assert store.crowds() == {line: (1, 3), other.line: (0, 1)}
+        assert store.lines_waiting() == [line, other.line]
+        assert store.place("gone") is None, "a place that has gone is not made anew"
+        store.commit(Batch(places_done=["b", "c", "d", "e"]))
+        assert store.lines_waiting() == [other.line]
 
 
 def check_a_reader_sees_commits(make: MakePlace) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.kernel.values import digest, digest_bytes, encode
-from treadle.store.protocol import Batch, DefinitionRow, Message, Reads, RunRow, TaskRow, TimerRow, VersionRow
+from treadle.store.protocol import (
+    Batch,
+    DefinitionRow,
+    Message,
+    PlaceRow,
+    Reads,
+    RunRow,
+    TaskRow,
+    TimerRow,
+    VersionRow,
+)
 
 FOR_EVER = 2**62
 
@@ -69,6 +79,9 @@ def full_batch(run: int = 1) -> Batch:
     ]
     batch.versions = [VersionRow(name="flow", version="1.0.0", digest=DEFINITION, path="a/b")]
     batch.documents = [("schedule", f"doc-{run}", 80, encode({"every": run}))]
+    batch.places_new = {
+        f"run-{run}": PlaceRow(run=f"run-{run}", workflow="flow", lane="k", since_ns=81 + run)
+    }
     return batch
 
 
@@ -90,5 +103,7 @@ def contents(reads: Reads) -> dict[str, Any]:
         "diagnostics": reads.diagnostics(),
         "versions": reads.versions(),
         "documents": reads.documents("schedule"),
+        "places": [reads.place(r.id) for r in runs],
+        "lines": reads.crowds(),
         "counts": reads.run_count(),
     }

@@ -10,6 +10,7 @@ from typing import Any, Final
 from treadle.kernel.errors import DefinitionError
 from treadle.lang.duration import parse_duration
 from treadle.lang.problems import Problem
+from treadle.lang.quota import Quota
 
 from .shapes import hints_of, problem_of
 from .source import line_of, spot_of
@@ -45,6 +46,15 @@ class Complaints:
             return given
         self.add(SETTING, f"{name} is a text, not {given!r}", f'{name}="…"')
         return None
+
+    def limits(self, given: object) -> Quota | None:
+        if given is None:
+            return None
+        try:
+            return Quota.read(given)
+        except DefinitionError as error:
+            self.add(error.code, error.message, 'limits={"concurrency": 5, "rate": "10/s", "queue": 100}')
+            return None
 
     def names(self, name: str, given: object) -> tuple[str, ...]:
         if isinstance(given, list | tuple) and all(isinstance(part, str) for part in given):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property, update_wrapper
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
@@ -35,6 +35,7 @@ class Workflow(Generic[I, R]):
         version: str = "1",
         timeout: str | float | None = None,
         guard: bool = True,
+        limits: Mapping[str, Any] | None = None,
     ) -> None:
         self.function = function
         complaints = Complaints(function)
@@ -42,6 +43,7 @@ class Workflow(Generic[I, R]):
         self.version = str(version)
         self.timeout_ns = complaints.duration("timeout", timeout)
         self.guard = guard
+        self.limits = complaints.limits(limits)
         self._look(complaints)
         # Some only while its file is being checked: it is no definition then.
         self.complaints = tuple(complaints.found)
@@ -160,7 +162,9 @@ class Workflow(Generic[I, R]):
     # --- as the engine sees it ---
 
     def definition(self, file: str | None = None) -> Definition:
-        body = {"name": self.name, "version": self.version, "code": self.code}
+        body: dict[str, Value] = {"name": self.name, "version": self.version, "code": self.code}
+        if self.limits is not None:
+            body["limits"] = self.limits.to_value()
         problems = self.problems()
         if errors := [problem for problem in problems if problem.severity == "error"]:
             refuse(self.name, errors)

@@ -30,6 +30,7 @@ _EXECUTOR_KEYS: Final = (
     "on_cancel",
     "policy",
     "pool",
+    "limits",
 )
 _EXECUTOR_POLICY_KEYS: Final = ("failure", "pending_tokens", "defaults", "limits", "results")
 ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook")

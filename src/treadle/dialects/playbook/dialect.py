@@ -26,6 +26,8 @@ from .schema import json_schema
 # Kinds of tasks that call another workflow, and the fields that may name it.
 _CALLS: Final = ("playbook", "workflow")
 _NAMED_BY: Final = ("path", "workflow", "name")
+# What a playbook asks of the house; its limits stand with the executor.
+_IN_METADATA: Final = tuple(field for field in STANDING if field != "limits")
 
 
 class PlaybookDialect(Dialect):
@@ -78,7 +80,11 @@ class PlaybookDialect(Dialect):
 
     def standing(self, body: Any) -> Said:
         metadata = body.get("metadata") or {}
-        return {field: (("metadata", field), metadata[field]) for field in STANDING if field in metadata}
+        said = {field: (("metadata", field), metadata[field]) for field in _IN_METADATA if field in metadata}
+        spec = (body.get("executor") or {}).get("spec") or {}
+        return (
+            {**said, "limits": (("executor", "spec", "limits"), spec["limits"])} if "limits" in spec else said
+        )
 
     def check_input(self, definition: Any, input: Value, options: dict[str, Value]) -> Value:
         if input is None:

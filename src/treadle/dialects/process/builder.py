@@ -346,10 +346,11 @@ def process(
     tasks: Collection[Task] = (),
     schedule: Mapping[str, Any] | None = None,
     alerts: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> Callable[[Body], Process]:
     """Makes a process of the decorated function. `start` is the JSON Schema of the start payload;
     `tasks` declares tasks that no step asks for; `schedule` says when it starts by itself,
-    `alerts` what is started when it fails, stalls or is late."""
+    `alerts` what is started when it fails, stalls or is late, `limits` how many of its runs go on at once."""
 
     def decorate(body: Body) -> Process:
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
@@ -373,6 +374,7 @@ def process(
             "retention": retention,
             "schedule": schedule,
             "alerts": alerts,
+            "limits": limits,
             "tasks": builder._declared or None,
         }
         value: dict[str, Any] = {key: part for key, part in given.items() if part is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Header, Query, Request
@@ -14,7 +14,6 @@ from treadle.engine import Engine
 from treadle.kernel.model import TERMINAL, Status
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
-from treadle.runtime import document
 from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.paging import cursor, position
@@ -67,6 +66,7 @@ async def start(
         id=None if id is None else checked_id(id),
         key=body.key,
         reference=body.reference,
+        priority=body.priority,
         model=body.model,
         offline=body.offline,
         dry_run=body.dry_run,
@@ -94,7 +94,7 @@ async def listed(
     engine = engine_of(request)
     now_ns = engine.clock.now_ns()
     words = [word for part in status or () for word in part.split(",") if word]
-    if unknown := [word for word in words if word not in get_args(Status)]:
+    if unknown := [word for word in words if word not in STATUSES]:
         raise Refused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="status")
     filters: dict[str, Any] = {
         "status": words,
@@ -114,7 +114,7 @@ async def listed(
         asked, _wanted_state(state), before_no=position(cursor_, bound), limit=limit + 1
     )
     more = cursor(bound, rows[limit - 1].no) if len(rows) > limit else None
-    return {"items": [document.list_row(row) for row in rows[:limit]], "next": more}
+    return {"items": await engine.listed(rows[:limit]), "next": more}
 
 
 def _wanted_state(text: str | None) -> dict[str, Any] | None:

@@ -1,0 +1,39 @@
+"""Limits of workflows, as an engine offers them: look, set, leave to the definition again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.definitions.library import Library
+from treadle.kernel.values import from_caller
+from treadle.runtime import quotas
+
+from .bridge import Bridge
+
+
+class LimitMethods:
+    """What an engine can do with limits."""
+
+    _bridge: Bridge
+    library: Library
+
+    async def limits(self) -> list[dict[str, Any]]:
+        """Every workflow that is limited: what its limits are, who said so, who is in line."""
+        return await self._bridge.read(lambda reads: quotas.listed(reads, self.library.registry(reads)))
+
+    async def limit(self, workflow: str) -> dict[str, Any]:
+        """The limits of one workflow; none where `limits` is None."""
+        name = quotas.checked_name(workflow)
+        return await self._bridge.read(lambda reads: quotas.shown(reads, self.library.registry(reads), name))
+
+    async def limit_set(self, workflow: str, /, **limits: Any) -> dict[str, Any]:
+        """Limits a workflow from now on, whatever its definition says: `concurrency`, `per`, `rate`, `queue`,
+        `priority`. Runs that were started while it was not limited are not counted."""
+        asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
+        await self._bridge.operate("limit", asked)
+        return await self.limit(workflow)
+
+    async def limit_remove(self, workflow: str) -> dict[str, Any]:
+        """Leaves the limits of a workflow to its definition again."""
+        await self._bridge.operate("limit", {"do": "remove", "name": quotas.checked_name(workflow)})
+        return await self.limit(workflow)

@@ -1,0 +1,80 @@
+"""Limits of workflows, as operators set and see them: what they said wins over what a definition says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from treadle.kernel.errors import Unsupported
+from treadle.lang.quota import Quota
+from treadle.store.protocol import Crowd, Reads
+
+from .desk import Desk
+from .lines import LIMIT
+from .registry import Registry, latest
+
+# How names begin that are no workflow's.
+_POOL: Final = "pool:"
+
+
+def perform(desk: Desk, body: dict[str, Any]) -> None:
+    """One operation on the limits of one workflow, as data."""
+    name = checked_name(body["name"])
+    match body["do"]:
+        case "set":
+            desk.lines.override(name, Quota.read(body["limits"]))
+        case "remove":
+            if desk.store.document(LIMIT, name) is None:
+                raise no_limit(name)
+            desk.lines.override(name, None)
+        case other:
+            raise Unsupported(f"{other!r:.40} is not an operation on limits")
+
+
+def checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name or len(name) > 200:
+        raise Unsupported("limits are set for a workflow by its name")
+    if name.startswith(_POOL):
+        raise Unsupported(
+            f"{name}: pools are limited by their workers: `treadle worker --pool NAME --concurrency N`"
+        )
+    return name
+
+
+def no_limit(name: str) -> Unsupported:
+    return Unsupported(
+        f"nobody has set limits for {name!r:.80}; `treadle limit list` shows those that there are",
+        code="LIMIT_NOT_FOUND",
+    )
+
+
+def listed(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
+    """Every workflow that is limited or has somebody in line."""
+    set_ = {name: Quota.of(value) for name, value in reads.documents(LIMIT)}
+    names = {row.name for row in reads.versions()} | set_.keys() | {line.workflow for line in reads.crowds()}
+    rows = (shown(reads, registry, name) for name in sorted(names))
+    return [row for row in rows if row["limits"] is not None or row["lines"]]
+
+
+def shown(reads: Reads, registry: Registry, name: str) -> dict[str, Any]:
+    """The limits of one workflow: who said them, and who is in line."""
+    said = reads.document(LIMIT, name)
+    stated = _stated(reads, registry, name)
+    quota = stated if said is None else Quota.of(said)
+    crowds = {line.lane: crowd for line, crowd in reads.crowds().items() if line.workflow == name}
+    everybody = Crowd(sum(c.held for c in crowds.values()), sum(c.waiting for c in crowds.values()))
+    return {
+        "workflow": name,
+        "limits": None if quota is None else quota.to_value(),
+        "origin": None if quota is None else "definition" if said is None else "operator",
+        "running": everybody.held,
+        "queued": everybody.waiting,
+        "lines": [
+            {"key": lane, "running": crowd.held, "queued": crowd.waiting} for lane, crowd in crowds.items()
+        ],
+    }
+
+
+def _stated(reads: Reads, registry: Registry, name: str) -> Quota | None:
+    """What the latest version of a workflow says of itself."""
+    usable = [row for row in reads.versions(name) if row.status == "available"]
+    return registry.quota(latest(usable).digest) if usable else None
