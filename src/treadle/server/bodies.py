@@ -145,7 +145,7 @@ class ScheduleNew(ScheduleChange):
     workflow: str = Field(min_length=1)
 
 
-class Limits(Body):
+class LimitsSet(Body):
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     per: str | None = None
     rate: str | None = None

@@ -37,7 +37,7 @@ async def shown(request: Request, workflow: str) -> Any:
 
 
 @routes.answers("PUT", "/limits/{workflow}", OPERATOR, within=named, gives=shapes.LimitShown)
-async def put(request: Request, workflow: str, body: bodies.Limits) -> Any:
+async def put(request: Request, workflow: str, body: bodies.LimitsSet) -> Any:
     """Limits a workflow, whatever its definition says."""
     return await engine_of(request).limit_set(workflow, **body.model_dump(exclude_none=True))
 
