@@ -113,9 +113,9 @@ class Core:
     ) -> None:
         self.store, self.limits, self._trouble = store, limits, Trouble()
         self._clock, self._port, self._meter = clock, port, meter or CoreMeter()
-        self.held = Held.of(store)
         self._elsewhere = Nowhere() if elsewhere is None else elsewhere
-        held, blobs = self.held, BlobCache(store, limits.blob_cache_bytes)
+        self.held = held = Held.of(store)
+        blobs = BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
         self._mail = mail = Mail(held)
@@ -170,14 +170,17 @@ class Core:
         )
         self._changes = Changes(self.desk)
         self._progress = ProgressQueue(hot, staging, answers, mail)
-        inbox = Inbox(store, staging, answers, self.take, held, limits)
-        schedules = SchedulesDue(store, held, self._changes.add, self._meter, clock=clock)
-        self._intake = Intake(recovery, inbox, timers, schedules, lines)
+        self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
         # From any thread; None only wakes whoever waits.
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self.submit: Callable[[Command], None] = self._incoming.put
+
+    def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
+        inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
+        schedules = SchedulesDue(self.store, self.held, self._changes.add, self._meter, clock=self._clock)
+        return Intake(recovery, inbox, self._timers, schedules, lines)
 
     def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
         return Publication(
