@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from treadle.draw.formats import render
 from treadle.engine import Engine
-from treadle.kernel.model import TERMINAL, Status
+from treadle.kernel.model import STATUSES, TERMINAL
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
 from treadle.server import bodies, live, scope, shapes
@@ -312,7 +312,7 @@ async def resume(request: Request, body: bodies.Nothing | None = None) -> Any:
     engine = engine_of(request)
     found = [
         row["id"]
-        async for row in engine.rows(status=[status for status in get_args(Status) if status not in TERMINAL])
+        async for row in engine.rows(status=[status for status in STATUSES if status not in TERMINAL])
     ]
     await engine.want(*found)
     return {"runs": found}
