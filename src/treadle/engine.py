@@ -46,7 +46,6 @@ from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
 from .host.news import Watch
 from .host.operations import EngineOperations
-from .host.schedule_methods import ScheduleMethods
 from .host.store_methods import StoreMethods
 from .host.task_methods import TaskMethods
 from .host.work_methods import WorkMethods
@@ -74,16 +73,7 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 
-class Engine(
-    TaskMethods,
-    AppMethods,
-    MemberMethods,
-    WorkMethods,
-    StoreMethods,
-    ScheduleMethods,
-    HouseMethods,
-    LimitMethods,
-):
+class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, LimitMethods, HouseMethods):
     """A durable workflow engine on one store."""
 
     def __init__(

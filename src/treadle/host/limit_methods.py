@@ -9,10 +9,11 @@ from treadle.kernel.values import from_caller
 from treadle.runtime import quotas
 
 from .bridge import Bridge
+from .schedule_methods import ScheduleMethods
 
 
-class LimitMethods:
-    """What an engine can do with limits."""
+class LimitMethods(ScheduleMethods):
+    """What an engine can do with limits, beside schedules: both say when runs begin."""
 
     _bridge: Bridge
     library: Library
