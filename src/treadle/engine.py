@@ -46,7 +46,7 @@ from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
 from .host.news import Watch
 from .host.operations import EngineOperations
-from .host.store_methods import StoreMethods
+from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
@@ -376,7 +376,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         return await self.submit(id, Patch(data=from_caller(data), by=by))
 
     async def retry(
-        self, /, id: str, *, by: str | None = None, definition: Any = None, **how: Any
+        self, /, id: str, *, by: str | None = None, definition: Any = None, once: Once = None, **how: Any
     ) -> dict[str, Any]:
         """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
         Python), `input`, `skip`, `fail`, `budget`. With a `definition` (the mended one) it goes on under that from
@@ -387,7 +387,8 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             digest = (await self.definition(definition)).digest
             if digest in self.library.known:
                 await self.operate("learn", deploys.family_value(self.library.family(digest)))
-        return await self.submit(id, Retry(how=from_caller(how), by=by, definition=digest))
+        event = Retry(how=from_caller(how), by=by, definition=digest)
+        return await self.submit(id, event, submission=once)
 
     async def fork(
         self,

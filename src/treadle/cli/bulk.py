@@ -3,7 +3,7 @@
 One run: its document, and its exit code. Several: one line of JSON each in the order they were asked for, for
 people what did not go well and a summary, and the exit code of the worst. Many go at once, as many as the engine
 takes. A command that is stopped in between can be given again: runs that moved on are no longer what the filter
-finds.
+finds. A server is asked once for all of them, and goes on by itself (`POST /bulk`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from treadle.client.protocol import Row, TreadleClient
 
 # As many runs are followed at once; the engine works on more.
-AT_ONCE: Final = 64
+AT_ONCE: Final = 256
 # So many lines for people; the summary counts the rest.
 TOLD_MAX: Final = 20
 
@@ -86,11 +86,23 @@ class Chosen:
 
 
 @dataclass(slots=True)
+class AtOnce:
+    """What a server is asked to do to all of them: an action of `POST /bulk`, and what comes after it for each."""
+
+    action: str
+    arguments: dict[str, Any]
+    follow: Act
+
+
+@dataclass(slots=True)
 class Bulk:
     """The runs that a command is about."""
 
     ids: Sequence[str]
     choice: Chosen = field(default_factory=Chosen)
+    at_once: AtOnce | None = None
+    # Whether it is about several; known once they are found.
+    many: bool = False
 
     async def find(self, engine: TreadleClient) -> list[str]:
         choice = self.choice
@@ -121,15 +133,47 @@ class Bulk:
 async def each(cli: Session, engine: TreadleClient, bulk: Bulk, act: Act, *, exits: bool = True) -> int:
     """Does `act` to each run and reports; a run that refuses does not stop the others."""
     ids = await bulk.find(engine)
+    bulk.many = len(ids) != 1 or bulk.choice.filtered
     if bulk.choice.dry_run:
         return await _rehearsed(cli, engine, ids)
-    if len(ids) == 1 and not bulk.choice.filtered:
+    if not bulk.many:
         code = outcome(cli.out, await act(engine, await finding.run_id(engine, ids[0])))
         return code if exits else EXIT_OK
     if not ids:
         cli.out.note("no run matches")
         return EXIT_OK
+    if not bulk.choice.filtered:
+        ids = list(dict.fromkeys([await _meant(engine, id) for id in ids]))
+    if cli.server is not None and bulk.at_once is not None:
+        act = await _asked_at_once(cli, engine, ids, bulk.at_once)
+    else:
+        await engine.want(*ids)
     return await _all(cli, engine, ids, act, exits=exits)
+
+
+async def _meant(engine: TreadleClient, id: str) -> str:
+    """The run that an id means; one that means none is refused when its turn comes, and stops no other."""
+    try:
+        return await finding.run_id(engine, id)
+    except TreadleError:
+        return id
+
+
+async def _asked_at_once(cli: Session, engine: TreadleClient, ids: list[str], asked: AtOnce) -> Act:
+    """Has a server do it; what is left is to look what became of each."""
+    from treadle.client.http import HttpClient
+
+    assert isinstance(engine, HttpClient)
+    cli.on_interrupt = "The server goes on with it."
+    with Bar(cli, len(ids), asked.action) as bar:
+        failed = await engine.bulk(asked.action, ids, asked.arguments, bar.at)
+
+    async def look(engine: TreadleClient, id: str) -> dict[str, Any]:
+        if id in failed:
+            raise failed[id]
+        return await asked.follow(engine, id)
+
+    return look
 
 
 async def _rehearsed(cli: Session, engine: TreadleClient, ids: list[str]) -> int:
@@ -158,7 +202,7 @@ async def _all(cli: Session, engine: TreadleClient, ids: list[str], act: Act, *,
     async def one(id: str) -> dict[str, Any] | TreadleError:
         async with room:
             try:
-                found: dict[str, Any] | TreadleError = await act(engine, await finding.run_id(engine, id))
+                found: dict[str, Any] | TreadleError = await act(engine, id)
             except TreadleError as error:
                 error.where = error.where or id
                 found = error
@@ -179,38 +223,55 @@ async def _all(cli: Session, engine: TreadleClient, ids: list[str], act: Act, *,
     return worst(codes)
 
 
-class _Told:
-    """How far a command has come with many runs, and what came of them."""
+class Bar:
+    """How far a command has come: a bar on a terminal, else a line for each tenth."""
 
-    def __init__(self, cli: Session, total: int) -> None:
-        self._cli = cli
-        self._total = total
-        self._finished = 0
-        self._lines = 0
-        self._counts: Counter[str] = Counter()
-        self._status: Any = None
+    def __init__(self, cli: Session, total: int, what: str = "") -> None:
+        self._cli, self._total, self._what = cli, total, what
+        self._tenth = 0
+        self._shown: Any = None
+        self._task: Any = None
 
-    def __enter__(self) -> _Told:
+    def __enter__(self) -> Self:
         if self._cli.out.people.is_terminal:
-            self._status = self._cli.out.people.status(self._progress)
-            self._status.start()
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._shown = Progress(*columns, console=self._cli.out.people, transient=True)
+            self._task = self._shown.add_task(self._what, total=self._total)
+            self._shown.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._shown is not None:
+            self._shown.stop()
 
-    @property
-    def _progress(self) -> str:
-        return f"{self._finished} of {self._total}"
+    def at(self, done: int) -> None:
+        if self._shown is not None:
+            self._shown.update(self._task, completed=done)
+        elif self._total > TOLD_MAX and (tenth := 10 * done // self._total) > self._tenth:
+            self._tenth = tenth
+            self._cli.out.note(f"[dim]{done} of {self._total}[/]")
+
+
+class _Told(Bar):
+    """How far a command has come with many runs, and what came of them."""
+
+    def __init__(self, cli: Session, total: int) -> None:
+        super().__init__(cli, total)
+        self._finished = 0
+        self._lines = 0
+        self._counts: Counter[str] = Counter()
 
     def done(self, found: dict[str, Any] | TreadleError) -> None:
         self._finished += 1
         self._counts["refused" if isinstance(found, TreadleError) else found["status"]] += 1
-        if self._status is not None:
-            self._status.update(self._progress)
-        elif self._total > TOLD_MAX and self._finished % max(1, self._total // 10) == 0:
-            self._cli.out.note(f"[dim]{self._progress}[/]")
+        self.at(self._finished)
 
     def tell(self, found: dict[str, Any] | TreadleError, *, exits: bool) -> int:
         """One run's line, for machines always, for people as long as there are few; gives its exit code."""

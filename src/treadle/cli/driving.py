@@ -21,15 +21,17 @@ async def drive(
     stream: bool = False,
     quiet: bool = False,
     after: int = 0,
+    wanted: bool = False,
 ) -> dict[str, Any]:
     """Follows a run until it has ended or waits for others; gives its document. Progress shows what happens
-    after the event `after`."""
+    after the event `after`. `wanted`: whoever decides it knows already that its work is to be done."""
     import asyncio
 
     from .following import follow
 
-    await engine.want(run.id)
-    cli.on_interrupt = f"The run is safe{cli.goes_on(run.id)}"
+    if not wanted:
+        await engine.want(run.id)
+        cli.on_interrupt = f"The run is safe{cli.goes_on(run.id)}"
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:

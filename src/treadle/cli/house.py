@@ -26,12 +26,21 @@ secret = Commands(
 )
 
 
-@commands(examples=["treadle gc", "treadle gc --json", "treadle gc --user ann"], reach=EITHER)
-async def gc(cli: Session, user: Actor = None) -> None:
+@commands(
+    examples=["treadle gc", "treadle gc --dry-run", "treadle gc --json", "treadle gc --user ann"],
+    reach=EITHER,
+)
+async def gc(
+    cli: Session,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many runs it would be.")] = False,
+    user: Actor = None,
+) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
     async with cli.acts(work=False) as engine:
-        done = await engine.gc(by=user)
+        done = await engine.gc(dry_run=dry_run, by=user)
     report(cli, done)
+    if dry_run:
+        cli.out.note("nothing was changed")
 
 
 @commands(

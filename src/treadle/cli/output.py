@@ -30,6 +30,7 @@ EXIT_TERMINATED: Final = 143
 
 _BY_STATUS: Final = {
     "completed": EXIT_OK,
+    "deleted": EXIT_OK,
     "running": EXIT_OK,
     "failed": EXIT_FAILED,
     "waiting": EXIT_WAITING,

@@ -1,4 +1,4 @@
-"""patch, signal, cancel, retry, fork: act on one run, on several, or on all that a filter finds (`bulk`)."""
+"""patch, signal, cancel, retry, fork, delete: act on one run, on several, or on all that a filter finds (`bulk`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from treadle.kernel.errors import RunFailed, TreadleError
 
 from . import completing, inputs
-from .bulk import Bulk, Chosen, each
+from .bulk import AtOnce, Bulk, Chosen, each
 from .command import STEER, App, Commands, Session
 from .driving import drive, last_event, moved_since
 from .loading import one
@@ -64,12 +64,14 @@ async def patch(
     if not data:
         raise Usage("nothing to patch: give key=value, or --ctx JSON")
 
+    bulk = Bulk(ids, choice)
+
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         await engine.patch(id, data, by=choice.user)
-        return await then(cli, engine, await engine.run(id), choice, quiet=True)
+        return await then(cli, engine, await engine.run(id), choice, quiet=True, many=bulk.many)
 
     async with cli.acts(app, creates=False, help_others=False) as engine:
-        return await each(cli, engine, Bulk(ids, choice), act)
+        return await each(cli, engine, bulk, act)
 
 
 @commands(
@@ -119,15 +121,21 @@ async def signal(
     *ids, name = what
     payload = inputs.value(data, "--data")
 
+    async def follow(engine: TreadleClient, id: str) -> dict[str, Any]:
+        return await then(cli, engine, await engine.run(id), choice, quiet=True, many=bulk.many)
+
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         answer = await engine.signal(
             id, name, payload, key=key, expected_version=expected_version, by=choice.user
         )
-        return marked(await then(cli, engine, await engine.run(id), choice, quiet=True), answer)
+        return marked(await follow(engine, id), answer)
 
+    bulk = Bulk(ids, choice)
+    if expected_version is None:
+        bulk.at_once = AtOnce("signal", {"name": name, "data": payload, "key": key}, follow)
     async with cli.acts(app, creates=False, help_others=False) as engine:
         if reference is None:
-            return await each(cli, engine, Bulk(ids, choice), act)
+            return await each(cli, engine, bulk, act)
         if ids:
             raise Usage("with --reference name only the signal: treadle signal --reference R NAME")
         reached = await engine.signal_reference(reference, name, payload, by=choice.user)
@@ -148,12 +156,14 @@ async def then(
     *,
     after: int = 0,
     quiet: bool = False,
+    many: bool = False,
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
     if choice.no_wait:
-        await engine.want(run.id)
+        if not many:
+            await engine.want(run.id)
         return await run.show()
-    return await drive(cli, engine, run, after=after, quiet=quiet or choice.filtered)
+    return await drive(cli, engine, run, after=after, quiet=quiet or many, wanted=many)
 
 
 def marked(document: dict[str, Any], answer: object) -> dict[str, Any]:
@@ -178,8 +188,7 @@ async def cancel(
 ) -> int:
     """Cancel a run and its children. A run that has ended stays as it is."""
 
-    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
-        await engine.cancel(id, reason, by=choice.user)
+    async def follow(engine: TreadleClient, id: str) -> dict[str, Any]:
         run = await engine.run(id)
         if choice.no_wait:
             return await run.show()
@@ -188,9 +197,40 @@ async def cancel(
             await run.result(timeout=CANCEL_WAIT_S)
         return await run.show()
 
+    async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
+        await engine.cancel(id, reason, by=choice.user)
+        return await follow(engine, id)
+
     async with cli.acts(creates=False, help_others=False) as engine:
-        bulk = Bulk(ids or (), choice)
+        bulk = Bulk(ids or (), choice, AtOnce("cancel", {"reason": reason}, follow))
         return await each(cli, engine, bulk, act, exits=False)
+
+
+def _how(
+    from_: str | None,
+    input: str | None,
+    skip: bool,
+    value: str | None,
+    fail: str | None,
+    budget: list[str] | None,
+) -> dict[str, Any]:
+    """How a run is moved on, as the options say; those that exclude one another are refused."""
+    how: dict[str, Any] = {}
+    if from_ is not None:
+        how["from"] = from_
+    if input is not None:
+        how["input"] = inputs.value(input, "--input")
+    if skip:
+        how["skip"] = inputs.value(value, "--value")
+    if fail is not None:
+        how["fail"] = fail
+    if len(how) > 1:
+        raise Usage("--from, --input, --skip and --fail exclude one another; give one of them")
+    if budget:
+        how["budget"] = inputs.budget(budget)
+    if value is not None and not skip:
+        raise Usage("--value is the result to skip with; add --skip")
+    return how
 
 
 @commands(
@@ -252,27 +292,15 @@ async def retry(
     app: App = None,
 ) -> int:
     """Move a stalled or failed run on: again, from a step, with other input, mended, skipping, or failing it."""
-    how: dict[str, Any] = {}
-    if from_ is not None:
-        how["from"] = from_
-    if input is not None:
-        how["input"] = inputs.value(input, "--input")
-    if skip:
-        how["skip"] = inputs.value(value, "--value")
-    if fail is not None:
-        how["fail"] = fail
-    if len(how) > 1:
-        raise Usage("--from, --input, --skip and --fail exclude one another; give one of them")
-    if budget:
-        how["budget"] = inputs.budget(budget)
-    if value is not None and not skip:
-        raise Usage("--value is the result to skip with; add --skip")
-
+    how = _how(from_, input, skip, value, fail, budget)
     began = datetime.now(UTC)
 
+    async def follow(engine: TreadleClient, id: str, before: int = 0) -> dict[str, Any]:
+        return await then(cli, engine, await engine.run(id), choice, after=before, many=bulk.many)
+
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
-        run = await engine.run(id)
-        before = await last_event(engine, id)
+        # Only one run shows what it does; of many there is a bar.
+        before = 0 if bulk.many else await last_event(engine, id)
         other = one(engine, definition) if definition is not None else None
         try:
             await engine.retry(id, by=choice.user, definition=other, **how)
@@ -281,10 +309,14 @@ async def retry(
             taken_up = error.code in ("NOT_STALLED", "RUN_ENDED") and not how and other is None
             if not taken_up or not await moved_since(engine, id, began):
                 raise
-        return await then(cli, engine, run, choice, after=before)
+        return await follow(engine, id, before)
 
+    bulk = Bulk(ids or (), choice)
+    if definition is None:
+        asked = {**how, "skip": True, "value": how["skip"]} if "skip" in how else how
+        bulk.at_once = AtOnce("retry", asked, follow)
     async with cli.acts(app, creates=False, help_others=False) as engine:
-        return await each(cli, engine, Bulk(ids or (), choice), act)
+        return await each(cli, engine, bulk, act)
 
 
 @commands(

@@ -43,6 +43,9 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     from rich.markup import escape
 
     status = document["status"]
+    if status == "deleted":
+        yield f"deleted [dim]{escape(document['id'])}[/]"
+        return
     style = STATUS_STYLES.get(status, "default")
     took = _took(document)
     stale = " [yellow](stale: nothing changed)[/]" if document.get("stale") else ""

@@ -6,7 +6,8 @@ gave; the server compiles them again and has the last word.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from treadle.engine import Engine
 
 _MICRO_NS: Final = 1_000
+# How often a bulk job is asked how far it has come.
+_LOOK_S: Final = 0.25
 
 
 class HttpClient(RemoteTasks, HouseAtServer):
@@ -219,6 +222,25 @@ class HttpClient(RemoteTasks, HouseAtServer):
             body |= {"definition": definition} if isinstance(definition, str) else self._bundle(definition)
         made = await self._wire.post(path_of("runs", id, "fork"), body)
         return RemoteRun(self._wire, made["id"])
+
+    async def delete(self, id: str, *, by: str | None = None) -> Row:
+        answer = await self._wire.ask("DELETE", path_of("runs", id))
+        found: Row = answer.json()
+        return found
+
+    async def bulk(
+        self, action: str, ids: Sequence[str], arguments: Row, tell: Callable[[int], None]
+    ) -> Mapping[str, TreadleError]:
+        """One action on many runs, done by the server; what failed, of the first hundred. `tell` hears how many are done.
+        The job goes on there whatever becomes of us."""
+        body = {"action": action, "filter": {"ids": [*ids]}, "arguments": arguments}
+        job: Row = await self._wire.post("/bulk", body)
+        while True:
+            row: Row = await self._wire.get(path_of("bulk", job["id"]))
+            tell(row["done"] + row["failed"])
+            if row["status"] != "running":
+                return {one["id"]: TreadleError.from_value(one["error"]) for one in row["errors"]}
+            await asyncio.sleep(_LOOK_S)
 
     async def replay(self, id: str, *, against: Any = None) -> Row:
         body: dict[str, Any] = {}

@@ -149,6 +149,7 @@ class TreadleClient(DefinitionDoor, TaskDoor, HouseDoor, Protocol):
     async def retry(
         self, /, id: str, *, by: str | None = None, definition: Any = None, **how: Any
     ) -> Row: ...
+    async def delete(self, id: str, *, by: str | None = None) -> Row: ...
     async def fork(
         self,
         id: str,

@@ -43,7 +43,7 @@ _EVENTS: Final[dict[type[Event], str]] = {
     Domain: "event.publish",
 }
 # What changes nothing that anybody would ask about.
-_SILENT: Final = frozenset({"audit", "help", "learn", "token.used"})
+_SILENT: Final = frozenset({"audit", "bulk.advance", "bulk.take", "help", "learn", "token.used"})
 
 
 @contextmanager
@@ -86,6 +86,8 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
             return _entry(body.get("by"), "definition.deploy", f"{row['name']}{version}")
         case keeping.FORK:
             return _entry(body["by"], "run.fork", str(body["new_id"]))
+        case keeping.REMOVE:
+            return _entry(body["by"], "run.delete", str(body["id"]))
         case keeping.COLLECT:
             return _entry(body["by"], "store.collect", "") if body["step"] == "sweep" else None
         case "task":

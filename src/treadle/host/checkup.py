@@ -13,6 +13,7 @@ from treadle.definitions.library import Library
 from treadle.lang.duration import instant_text
 from treadle.runtime import doctor
 from treadle.runtime.registry import Registry
+from treadle.store.figures import DEAD_LETTER
 from treadle.store.open import has_store, is_postgres, read_store, shown, store_path
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads
@@ -48,9 +49,11 @@ def report(
     runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
     # An idle cell is `running` too; what counts is work that nobody does.
     unattended = len(reads.working(after_no=0, limit=10_000))
+    letters = [body for _, body in reads.documents(DEAD_LETTER)]
     path = None if is_postgres(url) else store_path(url)
     remarks = _remarks(runs, unattended, inbox, due, owner)
     remarks += [_slow(work, owner) for work in found["open_long"]]
+    remarks += [_letter(letter) for letter in letters[: doctor.SHOWN_MAX]]
     if not found["checked"]["all"]:
         remarks.append("the store is large, and not all of it was looked at: treadle doctor --deep")
     return {
@@ -62,6 +65,7 @@ def report(
         "owner": owner,
         "runs": runs,
         "inbox": inbox,
+        "dead_letters": len(letters),
         "next_timer": instant_text(due) if due is not None else None,
         "remarks": remarks,
     }
@@ -74,6 +78,14 @@ def _slow(work: dict[str, Any], owner: int | None) -> str:
     if owner is None:
         return f"{what}, and nobody is at it: treadle resume {run}"
     return f"{what}; process {owner} should be at it: treadle logs {run} shows what it says, treadle cancel {run} gives it up"
+
+
+def _letter(letter: dict[str, Any]) -> str:
+    """What a worker sent back that could not be used, and what to do about it."""
+    return (
+        f"dead letter {letter['id']}: {letter['run']} got {letter['reason']} from the worker {letter['worker']}; mend the "
+        f"worker, then POST /deadletters/{letter['id']}/replay, or /discard"
+    )
 
 
 def _size(path: Path | None) -> int | None:

@@ -9,7 +9,7 @@ from treadle.access import hooks, tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
-from treadle.runtime import dead_letters, deploys, keeping, quotas, schedules, tasks
+from treadle.runtime import bulks, dead_letters, deploys, keeping, quotas, schedules, tasks
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import version_key
@@ -71,6 +71,10 @@ class EngineOperations:
                 return None
             case "token":
                 return tokens.perform(desk, asked.body)
+            case bulks.KIND:
+                return bulks.perform(desk, asked.body)
+            case keeping.REMOVE:
+                return keeping.perform_remove(desk, asked.body)
             case keeping.FORK:
                 return keeping.perform_fork(desk, asked.body)
             case keeping.COLLECT:

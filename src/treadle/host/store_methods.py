@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from treadle.arguments import checked_state, checked_statuses
 from treadle.definitions.library import Library
-from treadle.kernel.errors import ValueRefused
+from treadle.kernel.errors import RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
 from treadle.runtime import document, keeping
 from treadle.store.protocol import Reads, RunRow
@@ -18,6 +18,8 @@ from . import checkup
 from .bridge import Bridge
 
 T = TypeVar("T")
+# What a run remembers an answer by: the same again is answered, not done.
+Once = tuple[str, str] | None
 # Runs that are read at once.
 PAGE: Final = 500
 # `list` is a method here, so signatures need the type under another name.
@@ -131,6 +133,19 @@ class StoreMethods:
         """Removes ended runs past their retention date, and payloads nobody refers to any more."""
         bridge = self._bridge
         return await keeping.collect(bridge.operate, bridge.homes(), now_ns=now_ns, dry_run=dry_run, by=by)
+
+    async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
+        """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the
+        next collection."""
+        family = await self._bridge.read(lambda reads: keeping.family_of(reads, id))
+        # Itself last: cut in between, the same call goes on with the rest.
+        for member in reversed(family):
+            try:
+                await self._bridge.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
+            except RunNotFound:
+                if member == id:
+                    raise
+        return {"id": id, "removed": len(family)}
 
     async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""

@@ -19,6 +19,7 @@ from treadle.kernel.roles import FOREVER_NS, CellMachine, KeepingMachine
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
+from . import bulks
 from .audit import KEPT_NS as AUDIT_KEPT_NS
 from .deploys import row_value
 from .desk import Desk
@@ -29,7 +30,7 @@ from .payloads import started_with
 
 COLLECT_PER_COMMIT = 200
 # The operations of house-keeping.
-COLLECT, FORK = "collect", "fork"
+COLLECT, FORK, REMOVE = "collect", "fork", "remove"
 # How long an answer waits for whoever asked from another process.
 REPLIES_KEPT_NS = 24 * 3_600 * 10**9
 NOBODY = 0
@@ -181,11 +182,12 @@ def _told(desk: Desk, what: dict[str, Any]) -> None:
 
 
 def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
-    """Answers that nobody came for: whoever asked is dead. With them, what was audited long ago."""
+    """Answers that nobody came for: whoever asked is dead. With them, what was audited long ago, and old bulk jobs."""
     # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
     now = min(desk.clock.now_ns(), 2**62 if now_ns is None else now_ns)
     desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
     desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
+    bulks.forget_old(desk, now)
 
 
 def _sweep(desk: Desk, expired: list[tuple[int, str]]) -> int:
@@ -273,16 +275,50 @@ def _references(value: Value) -> Iterator[dict[str, Any]]:
             yield from _references(item)
 
 
+def perform_remove(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
+    """Removes one run that has ended, whatever its retention says."""
+    row = row_of(desk.store, str(asked["id"]))
+    _check_ended(row)
+    _remove(desk, row)
+    return {"id": row.id, "removed": True}
+
+
+def family_of(reads: Reads, id: str) -> list[str]:
+    """A run and the runs below it, itself first; all of them have ended, or it is refused."""
+    found = [row_of(reads, id)]
+    for row in found:
+        before: int | None = None
+        while page := reads.runs(parent=row.id, before_no=before, limit=COLLECT_PER_COMMIT):
+            found += page
+            before = page[-1].no
+    for row in found:
+        _check_ended(row)
+    return [row.id for row in found]
+
+
+def _check_ended(row: RunRow) -> None:
+    if row.status not in TERMINAL:
+        raise TreadleError(
+            f"{row.id} is {row.status}, and only runs that have ended are deleted; cancel it first",
+            code="RUN_NOT_ENDED",
+            cls="consistency",
+        )
+
+
+def _remove(desk: Desk, row: RunRow) -> None:
+    desk.hot.drop(row.id)
+    # What is kept for ever is nobody's from now on: runs count from 1.
+    for digest, lifetime in _lifetimes(desk, row).items():
+        if lifetime == FOREVER_NS:
+            desk.batch.blob_refs.append((NOBODY, digest))
+    desk.batch.runs_removed.append(row.no)
+    desk.belongs(row.id)
+
+
 def _collect_some(desk: Desk, now_ns: int | None, dry_run: bool) -> int:
     now = desk.clock.now_ns() if now_ns is None else now_ns
     rows = desk.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT, desk.held.chosen)
     if not dry_run:
         for row in rows:
-            desk.hot.drop(row.id)
-            # What is kept for ever is nobody's from now on: runs count from 1.
-            for digest, lifetime in _lifetimes(desk, row).items():
-                if lifetime == FOREVER_NS:
-                    desk.batch.blob_refs.append((NOBODY, digest))
-            desk.batch.runs_removed.append(row.no)
-            desk.belongs(row.id)
+            _remove(desk, row)
     return len(rows)

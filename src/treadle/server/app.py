@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.engine import Engine
+from treadle.host.bulk import BulkWork
 
 from . import console, openapi, problems
 from .access import Access, AccessOptions
@@ -28,6 +29,7 @@ from .metrics import HttpMeter, Metrics
 from .routes import (
     apps,
     audit,
+    bulk,
     definitions,
     hooks,
     house,
@@ -54,6 +56,7 @@ PARTS: Final[tuple[tuple[str, Routes], ...]] = (
             apps,
             definitions,
             runs,
+            bulk,
             tasks,
             schedules,
             limits,
@@ -127,6 +130,7 @@ def create_app(
     app.state.member = member or Member()
     app.state.workers = workers or Workers(engine)
     app.state.metrics = Metrics(engine, app.state.workers)
+    app.state.bulk = BulkWork(engine, server=app.state.member.name)
     app.state.blob_max = blob_max
     for prefix, routes in PARTS:
         app.include_router(routes, prefix=prefix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 # What every reader of JSON can count to; no store comes near it.
 NUMBER_MAX: Final = 2**53 - 1
@@ -115,6 +115,51 @@ class Publish(Body):
     value: Any = None
     key: Any = None
     submission_id: str | None = None
+
+
+class RunFilter(Body):
+    """Which runs: the parameters of `GET /runs`, or ids, or all."""
+
+    ids: list[str] | None = Field(default=None, max_length=100_000)
+    all: bool = False
+    status: list[str] | None = None
+    workflow: str | None = None
+    reference: str | None = None
+    parent: str | None = None
+    since: str | None = None
+    until: str | None = None
+    search: str | None = None
+
+    @field_validator("status", mode="before")
+    @classmethod
+    def _one_status(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+
+class BulkAsked(Body):
+    action: Literal["retry", "cancel", "signal", "delete"]
+    filter: RunFilter
+    arguments: dict[str, Any] | None = None
+    dry_run: bool = False
+
+
+class BulkRetry(Body):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    from_: str | None = Field(default=None, alias="from")
+    input: Any = None
+    skip: bool | None = None
+    value: Any = None
+    fail: str | None = None
+    # Deployed, by name: one definition for all.
+    definition: str | None = None
+    budget: Any = None
+
+
+class BulkSignal(Body):
+    name: str = Field(min_length=1)
+    data: Any = None
+    key: str | None = None
 
 
 class SchedulePreview(Body):

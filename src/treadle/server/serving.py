@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from treadle.access.tokens import any_made
 from treadle.engine import Engine
+from treadle.host.bulk import BulkWork
 from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
@@ -138,7 +139,10 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     )
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server)
-    watching = [asyncio.ensure_future(workers.watch()), asyncio.ensure_future(workers.carrying.run())]
+    bulk: BulkWork = app.state.bulk
+    watching = [
+        asyncio.ensure_future(work) for work in (workers.watch(), workers.carrying.run(), bulk.go_on())
+    ]
     await server.serve([sock])
     for task in watching:
         task.cancel()

@@ -404,3 +404,28 @@ class ProgressKept(TypedDict):
 
 class Released(TypedDict):
     released: int
+
+
+class BulkAccepted(TypedDict):
+    """`id` of the job; with `dry_run` a `sample` of the runs in its place."""
+
+    matched: int
+    id: NotRequired[str]
+    sample: NotRequired[list[str]]
+
+
+class BulkFailure(TypedDict):
+    id: str
+    error: Error
+
+
+class BulkShown(TypedDict):
+    id: str
+    action: Literal["retry", "cancel", "signal", "delete"]
+    status: Literal["running", "completed", "cancelled"]
+    matched: int
+    done: int
+    failed: int
+    errors: list[BulkFailure]
+    by: str
+    at: str

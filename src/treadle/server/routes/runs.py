@@ -153,6 +153,12 @@ async def trace(request: Request, id: str) -> Any:
     return await (await engine_of(request).run(id)).trace()
 
 
+@routes.answers("DELETE", "/runs/{id}", OPERATOR, within=scope.run, gives=dict[str, Any])
+async def delete(request: Request, id: str) -> Any:
+    """Removes a run that has ended, and the runs below it."""
+    return await engine_of(request).delete(id, by=actor_of(request).user)
+
+
 @routes.answers("GET", "/runs/{id}/graph", VIEWER, within=scope.run, gives=shapes.GraphShown, told=PICTURE)
 async def graph(request: Request, id: str, format: str = "json", at: Seq = None) -> Response:
     """The picture of a run with its states, now or as they were after a record."""
