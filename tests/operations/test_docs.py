@@ -12,7 +12,7 @@ from treadle.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of which a server is a part, and which have a test of their own.
-APART = {"secure.md"}
+APART = {"observe.md", "secure.md"}
 PAGES = [page for page in sorted((ROOT / "docs" / "operations").glob("*.md")) if page.name not in APART]
 FILES = re.compile(r"```\w+ file=(\S+)\n(.*?)```", re.S)
 BLOCKS = re.compile(r"```sh run\n(.*?)```", re.S)

@@ -22,6 +22,7 @@ from typer.models import OptionInfo
 from treadle.kernel.errors import TreadleError
 
 from . import moments, stdout
+from .log_lines import Form, LogOption, written
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
 from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
 from .reach import Destination, Reach, ServerAddress, ServerOption, TokenOption, address_of
@@ -126,6 +127,8 @@ class Session:
     user: str = "local"
     # The server to ask in place of the store.
     server: ServerAddress | None = None
+    # The form of `--log`, if it was given: then standard error holds such lines and nothing else.
+    log: Form | None = None
 
     @property
     def where(self) -> str:
@@ -271,6 +274,8 @@ class Command:
     reach: Reach = Reach.STORE
     # Why there is no such thing at a server.
     why: str = ""
+    # Whether it runs for long enough to say what happens meanwhile (`--log`).
+    logs: bool = False
 
 
 @dataclass(slots=True)
@@ -290,10 +295,11 @@ class Commands:
         examples: Sequence[str],
         reach: Reach = Reach.STORE,
         why: str = "",
+        logs: bool = False,
     ) -> Callable[[Body], Body]:
         def add(body: Body) -> Body:
             called = name or body.__name__.replace("_", "-")
-            self.made.append(Command(called, examples, body, reach, why))
+            self.made.append(Command(called, examples, body, reach, why, logs))
             return body
 
         return add
@@ -347,7 +353,10 @@ def _invocable(command: Command) -> Callable[..., None]:
                 session.server = address_of(command.name, command.reach, command.why, asked)
             except Usage as error:
                 raise typer.Exit(out.error(error)) from error
-        if code := perform(session, body, values):
+        session.log = values.pop("log", None)
+        with written(session.log):
+            code = perform(session, body, values)
+        if code:
             raise typer.Exit(code)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -360,6 +369,7 @@ def _invocable(command: Command) -> Callable[..., None]:
             for name, option in (("server", ServerOption), ("server_token", TokenOption))
             if asks_server
         ),
+        *([inspect.Parameter("log", keyword, default=None, annotation=LogOption)] if command.logs else []),
         inspect.Parameter("as_json", keyword, default=False, annotation=_JSON),
         inspect.Parameter("utc", keyword, default=False, annotation=_UTC),
     ]

@@ -100,6 +100,7 @@ UNFINISHED = ("running", "waiting", "queued", "stalled")
         "treadle run PolicyRenewal@1.2.0 --input '{\"policy_id\": 7}'",
     ],
     reach=EITHER,
+    logs=True,
 )
 async def run(
     cli: Session,
@@ -185,6 +186,7 @@ def _rehearses(dialect: Dialect) -> None:
 @commands(
     examples=["treadle resume", "treadle resume etl-2026-11-15", "treadle resume --app shop.py:app --json"],
     reach=EITHER,
+    logs=True,
 )
 async def resume(
     cli: Session,

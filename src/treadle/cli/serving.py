@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -58,6 +59,7 @@ Demonstrates = Annotated[
         "treadle serve --store postgresql://db/treadle --bus nats://127.0.0.1:4222 --no-worker",
     ],
     why="it is a server",
+    logs=True,
 )
 async def serve(
     cli: Session,
@@ -165,4 +167,8 @@ def _say(cli: Session, about: dict[str, Any]) -> None:
     told = (
         "open to this machine, without tokens" if about["access"] == "open" else "for those who have a token"
     )
-    cli.out.note(f"serving {about['store']}; {told}")
+    said = f"serving {about['store']}; {told}"
+    if cli.log is None:
+        cli.out.note(said)
+    else:
+        logging.getLogger("treadle.server").info("%s", said)

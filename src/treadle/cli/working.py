@@ -88,7 +88,8 @@ class Member:
         "treadle worker --server http://10.0.0.5:8420 --pool gpu --concurrency 4",
         "treadle worker --server http://127.0.0.1:8420 --app app.py --secrets .env",
         "treadle worker --store postgresql://db/treadle --bus nats://127.0.0.1:4222",
-    ]
+    ],
+    logs=True,
 )
 async def worker(
     cli: Session,
@@ -140,7 +141,7 @@ async def worker(
         )
         try:
             remote = RemoteWorker(
-                engine, joined.far, joined.goods, pools=pools, concurrency=member.concurrency
+                engine, joined.far, joined.goods, pools=pools, concurrency=member.concurrency, name=name
             )
             cli.out.lines = True
             whom = {"server": servers[0]} if servers else {"store": joined.store}

@@ -46,6 +46,11 @@ _EVENTS: Final[dict[type[Event], str]] = {
 _SILENT: Final = frozenset({"audit", "bulk.advance", "bulk.take", "help", "learn", "token.used"})
 
 
+def origin() -> Origin | None:
+    """For whom something is done here, if anybody is known."""
+    return _ORIGIN.get()
+
+
 @contextmanager
 def acting(origin: Origin | None) -> Iterator[None]:
     """What is asked for in here is done for somebody; None: for nobody, as a server acts by itself."""

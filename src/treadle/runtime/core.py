@@ -32,7 +32,7 @@ from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Frame, Receipt
 from treadle.store.protocol import Store, TimerRow
 
-from . import alerts
+from . import alerts, turns
 from .admission import Admission
 from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
@@ -370,6 +370,7 @@ class Core:
         if self._isolation.apart:
             self._isolation.committed()
         self._meter.committed(self.staging.staged, perf_counter() - began)
+        turns.tell(self.staging.staged.turns)
         self._publication.publish()
 
     def _lose(self, error: OwnershipLost) -> None:

@@ -29,16 +29,21 @@ class Redacting(Protocol):
 _vaults: tuple[ref[Redacting], ...] = ()
 
 
+def cleaned(text: str) -> str:
+    """The text without credentials in addresses, and without what any vault here has handed out."""
+    told = without_credentials(text)
+    for known in _vaults:
+        if (vault := known()) is not None:
+            told = str(vault.redact(told))
+    return told
+
+
 def clean(record: logging.LogRecord) -> None:
     """Takes every secret out of a record, if there is one in it."""
     said = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         said += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-    told = without_credentials(said)
-    for known in _vaults:
-        if (vault := known()) is not None:
-            told = str(vault.redact(told))
-    if told != said:
+    if (told := cleaned(said)) != said:
         record.msg, record.args = told, None
         record.exc_info = record.exc_text = None
 

@@ -206,12 +206,12 @@ class SafeHeaders:
             raise
         finally:
             ms = round((time.monotonic() - began) * 1000)
-            about = (
-                scope["method"],
-                state.get("route", "-"),
-                status,
-                ms,
-                state.get("user", "-"),
-                id.decode(),
-            )
-            log.info("%s %s %d %d ms user=%s request=%s", *about)
+            about = {
+                "method": scope["method"],
+                "route": state.get("route", "-"),
+                "status": status,
+                "ms": ms,
+                "user": state.get("user", "-"),
+                "request": id.decode(),
+            }
+            log.info("%s %s %d %d ms user=%s request=%s", *about.values(), extra=about)

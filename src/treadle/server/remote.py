@@ -113,6 +113,7 @@ class RemoteWorker:
         pools: Collection[str],
         concurrency: int,
         threads: int = 8,
+        name: str = "",
     ) -> None:
         near = LocalBus(SystemClock())
         house = RemoteHouse(engine)
@@ -126,6 +127,7 @@ class RemoteWorker:
             PerformerTable(lambda dialect: performers_of(dialect, house)),
             concurrency=concurrency,
             threads=threads,
+            name=name,
         )
 
     async def run(self) -> None:

@@ -29,6 +29,7 @@ from treadle.kernel.model import Receipt
 from treadle.runtime.commands import Command, FrameSent
 from treadle.runtime.ports import Item, Work
 
+from . import at_hand
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 from .lane import FUNCTIONS, STUCK_S, Lane
 from .others import Others
@@ -88,7 +89,9 @@ class Worker:
         threads: int = 8,
         pools: Collection[str] | None = None,
         only: Callable[[Work], bool] | None = None,
+        name: str = RESIDENT,
     ) -> None:
+        self.name = name
         self.bus = bus
         self.core = core
         self.submit = core.submit
@@ -344,6 +347,7 @@ class Worker:
             item = _drive(self._perform(job))
         except BaseException as error:  # whatever a tool raises must not cost the thread
             item = failed(job, error)
+        at_hand.end()
         if item is None:
             return False
         self.bus.done(work.intent.id)
@@ -415,6 +419,7 @@ class Worker:
     # --- both ---
 
     async def _perform(self, job: WorkerJob) -> Item | None:
+        at_hand.begin(job)
         row = self.performers.get(job.dialect, job.intent.kind)
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")

@@ -66,6 +66,7 @@ class WorkerJob:
         self._frames = 0
         self._blobs: dict[str, bytes] = {}
         self._durable: set[str] = set()
+        self.worker = worker.name
         self.run = work.run
         self.workflow = work.workflow
         self.dialect = work.dialect
