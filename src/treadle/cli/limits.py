@@ -8,6 +8,7 @@ import typer
 
 from .command import STEER, Commands, Session
 from .output import Usage
+from .reach import EITHER
 
 limit = Commands(
     STEER, group="limit", help="How many runs of a workflow go on at once, and how fast they begin."
@@ -23,6 +24,7 @@ Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow'
         "treadle limit set sync --concurrency 1 --per '{{ input.customer }}'",
         "treadle limit set mail --rate 100/h",
     ],
+    reach=EITHER,
 )
 async def set_(
     cli: Session,
@@ -59,14 +61,14 @@ async def set_(
     given = {key: value for key, value in said.items() if value is not None}
     if not given:
         raise Usage("say the limits: --concurrency, --rate, --per, --queue, --priority")
-    async with cli.engine(work=False, lingers=False) as engine:
+    async with cli.acts(work=False) as engine:
         _told(cli, await engine.limit_set(workflow, **given))
 
 
-@limit("list", examples=["treadle limit list", "treadle limit list --json"])
+@limit("list", examples=["treadle limit list", "treadle limit list --json"], reach=EITHER)
 async def list_(cli: Session) -> None:
     """Every workflow that is limited, and who is in line."""
-    async with cli.look() as engine:
+    async with cli.asks() as engine:
         rows = await engine.limits()
     if cli.out.as_json:
         cli.out.document(rows)
@@ -81,10 +83,10 @@ async def list_(cli: Session) -> None:
     cli.out.rows([_line(row) for row in rows], columns, empty="no workflow is limited")
 
 
-@limit(examples=["treadle limit remove import"])
+@limit(examples=["treadle limit remove import"], reach=EITHER)
 async def remove(cli: Session, workflow: Workflow) -> None:
     """Leave the limits of a workflow to its definition again."""
-    async with cli.engine(work=False, creates=False, lingers=False) as engine:
+    async with cli.acts(work=False, creates=False) as engine:
         _told(cli, await engine.limit_remove(workflow))
 
 

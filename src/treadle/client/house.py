@@ -16,6 +16,17 @@ from .wire import Wire, value_of
 class HouseAtServer:
     _wire: Wire
 
+    # --- limits ---
+
+    async def limits(self) -> Rows:
+        return await self._items("/limits")
+
+    async def limit_set(self, workflow: str, /, **limits: Any) -> Row:
+        return await self._row("PUT", path_of("limits", workflow), limits, again=True)
+
+    async def limit_remove(self, workflow: str) -> Row:
+        return await self._row("DELETE", path_of("limits", workflow))
+
     # --- schedules ---
 
     async def schedules(self) -> Rows:
