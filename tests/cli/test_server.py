@@ -177,6 +177,9 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
         (("cancel", "ended", "--reason", "enough", "--user", "ann"), 0),
         (("show", "ended"), 0),
         (("run", "parent.yaml", "--id", "family"), 0),
+        (("delete", "ended", "--user", "ann"), 0),
+        (("delete", "ended"), 2),
+        (("delete", "--workflow", "partial", "--status", "partial", "--dry-run"), 0),
     ],
     "definitions": [
         (("deploy", "renewal.yaml", "etl.yaml", "--user", "ann"), 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -19,7 +20,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.store import backups, copying
 from treadle.store.connection import BACKUP, UNFINISHED
 from treadle.store.open import open_store, read_store
-from treadle.store.sql import SqlStore
+from treadle.store.sql import SqlStore, migrations
+from treadle.store.sqlite import SqliteDialect
 from treadle.testing import assert_replays
 
 __all__ = ["cli", "folder", "write"]
@@ -279,21 +281,18 @@ def test_what_is_collected_while_it_is_copied_is_no_fault(
 
 
 def test_a_backup_of_an_earlier_schema_is_restored(tmp_path: Path) -> None:
-    """One of before the members of a store had a table."""
-    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
-    open_store(source).close()
-    backups.backup(source, tmp_path / "backup.db")
-    with sqlite3.connect(tmp_path / "backup.db") as database:
-        for table in ("runs", "timers", "inbox"):
-            for (index,) in database.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql LIKE '%shard%'",
-                (table,),
-            ).fetchall():
-                database.execute(f"DROP INDEX {index}")
-            database.execute(f"ALTER TABLE {table} DROP COLUMN shard")
-        database.execute("DROP TABLE members")
-        database.execute("PRAGMA user_version=5")
+    """One that was made before the last step of the schema."""
+    *earlier, _ = migrations("sqlite")
+    dialect = SqliteDialect(tmp_path / "backup.db")
+    about = {"from": f"sqlite:///{tmp_path}/a.db", "at": "2026-11-16T00:00:00Z", "store": "", "epoch": 7}
+    with closing(dialect.connect()) as connection:
+        dialect.migrate(connection, earlier)
+        note = json.dumps({**about, "tables": []})
+        connection.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (BACKUP, note))
+    target = f"sqlite:///{tmp_path}/b.db"
     assert backups.restore(tmp_path / "backup.db", target, user="ann")["restored"]
+    with closing(open_store(target)) as store:
+        assert store.own() > 7
     with pytest.raises(TreadleError) as refused:
         shutil.copy(Path(__file__).parents[1] / "golden" / "0.1.0.db", tmp_path / "old.db")
         backups.backup(f"sqlite:///{tmp_path}/old.db", tmp_path / "old-backup.db")
