@@ -59,7 +59,8 @@ def needed(method: str, path: str) -> set[str] | None:
         return LOOK | {"boss"} if method == "GET" else {"boss", "admin"}
     if part == "/me":
         return LOOK | {"boss"}
-    if method == "GET" or part.endswith(("/wait", "/replay")):
+    # To replay a run changes nothing; to replay a dead letter does.
+    if method == "GET" or (part.startswith("/runs/") and part.endswith(("/wait", "/replay"))):
         return LOOK
     if part.startswith(("/definitions", "/gc", "/servers", "/apps")):
         return {"admin"}
