@@ -116,6 +116,7 @@ ASYNCHRONOUS_ONLY = {
     "resident_row",
     "unavailable",
     "run_rows",
+    "listed",
     "decides",
     "homes",
     "members",

@@ -34,7 +34,7 @@ def opened(run: Play[Any], name: str) -> OpenIntent:
 
 def test_workflow_and_step_take_what_the_page_says() -> None:
     settings = {
-        flow.workflow: ["name", "version", "timeout", "guard"],
+        flow.workflow: ["name", "version", "timeout", "guard", "limits"],  # the last one is of SERVER.md 23
         flow.step: ["name", "retry", "timeout", "idempotent", "process", "secrets", "pool"],
     }
     for decorator, names in settings.items():

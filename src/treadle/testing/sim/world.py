@@ -185,7 +185,9 @@ class World:
             if process is not self.owner and self.cores == 1:
                 # It believes it owns the store, and with nothing to commit it would never learn.
                 process.kill()
-        if all(process.dead for process in self._processes):  # the owner died, and was not missed beside that one
+        if all(
+            process.dead for process in self._processes
+        ):  # the owner died, and was not missed beside that one
             self.after(0, self._boot)
 
     def close(self) -> None:
