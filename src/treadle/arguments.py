@@ -40,6 +40,28 @@ class StartOptions(TypedDict, total=False):
     skills: Sequence[str]
 
 
+class RunFilters(TypedDict, total=False):
+    """Which runs are meant: each that is given must hold. `state` names values of a run's state, by dotted names."""
+
+    status: str | Sequence[str]
+    workflow: str | None
+    reference: str | None
+    since_ns: int | None
+    until_ns: int | None
+    search: str | None
+    state: Mapping[str, Any] | None
+
+
+class TaskFilters(TypedDict, total=False):
+    """Which tasks of the inbox are meant; those that are open or claimed if no status is given."""
+
+    role: str | None
+    assignee: str | None
+    status: str | Sequence[str]
+    reference: str | None
+    run: str | None
+
+
 def positive(name: str, value: object) -> int:
     """A number of the engine's, given in code or in the environment."""
     number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import msgspec
 
-from treadle.arguments import StartOptions, new_id
+from treadle.arguments import RunFilters, StartOptions, new_id
 from treadle.kernel.errors import RunNotFound, TreadleError, Unsupported
 from treadle.kernel.values import Value, decode
 from treadle.lang.definition import Definition, Dialect
@@ -147,25 +147,17 @@ class HttpClient(RemoteTasks, HouseAtServer):
         await found.show()
         return found
 
-    async def rows(
-        self,
-        *,
-        status: str | Sequence[str] = (),
-        workflow: str | None = None,
-        reference: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        search: str | None = None,
-        state: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Row]:
+    async def rows(self, **filters: Unpack[RunFilters]) -> AsyncIterator[Row]:
+        status, state = filters.get("status", ()), filters.get("state")
+        since_ns, until_ns = filters.get("since_ns"), filters.get("until_ns")
         asked = {
             "status": [status] if isinstance(status, str) else [*status],
-            "workflow": workflow,
-            "reference": reference,
+            "workflow": filters.get("workflow"),
+            "reference": filters.get("reference"),
             "since": None if since_ns is None else instant_text(since_ns),
             # Instants have microseconds here, and what began within this one is meant.
             "until": None if until_ns is None else instant_text(until_ns + _MICRO_NS - 1),
-            "search": search,
+            "search": filters.get("search"),
             "state": to_json(state) if state else None,
         }
         async for row in self._wire.pages("/runs", asked):

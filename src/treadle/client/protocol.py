@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Protocol, Self, Unpack
 
-from treadle.arguments import StartOptions
+from treadle.arguments import RunFilters, StartOptions, TaskFilters
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.graph import Graph
@@ -45,16 +45,7 @@ class DefinitionDoor(Protocol):
 class TaskDoor(Protocol):
     """The inbox."""
 
-    async def tasks(
-        self,
-        *,
-        role: str | None = None,
-        assignee: str | None = None,
-        status: str | Sequence[str] = ...,
-        reference: str | None = None,
-        run: str | None = None,
-        limit: int = 100,
-    ) -> Rows: ...
+    async def tasks(self, *, limit: int = 100, **filters: Unpack[TaskFilters]) -> Rows: ...
     async def task(self, id: str) -> Row: ...
     async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> Row: ...
     async def task_release(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> Row: ...
@@ -119,17 +110,7 @@ class TreadleClient(DefinitionDoor, TaskDoor, HouseDoor, Protocol):
 
     async def start(self, workflow: Any, input: Any = None, **more: Unpack[StartOptions]) -> RunHandle: ...
     async def run(self, id: str) -> RunHandle: ...
-    def rows(
-        self,
-        *,
-        status: str | Sequence[str] = (),
-        workflow: str | None = None,
-        reference: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        search: str | None = None,
-        state: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Row]:
+    def rows(self, **filters: Unpack[RunFilters]) -> AsyncIterator[Row]:
         """Every run that matches, newest first."""
         ...
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Unpack
 
-from treadle.arguments import checked_actor, checked_statuses
+from treadle.arguments import TaskFilters, checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.runtime import tasks
 
@@ -17,22 +17,10 @@ from .wire import Wire
 class RemoteTasks:
     _wire: Wire
 
-    async def tasks(
-        self,
-        *,
-        role: str | None = None,
-        assignee: str | None = None,
-        status: str | Sequence[str] = tasks.OPEN,
-        reference: str | None = None,
-        run: str | None = None,
-        limit: int = 100,
-    ) -> Rows:
+    async def tasks(self, *, limit: int = 100, **filters: Unpack[TaskFilters]) -> Rows:
         asked = {
-            "role": role,
-            "assignee": assignee,
-            "status": [*checked_statuses(status, tasks.STATUSES)],
-            "reference": reference,
-            "run": run,
+            **filters,
+            "status": [*checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)],
         }
         found: Rows = []
         async for row in self._wire.pages("/tasks", asked):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
-from treadle.arguments import checked_state, checked_statuses
+from treadle.arguments import RunFilters, checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
@@ -99,26 +99,10 @@ class StoreMethods:
 
         return await self._bridge.read(ask, long=True)
 
-    async def rows(
-        self,
-        *,
-        status: str | Sequence[str] = (),
-        workflow: str | None = None,
-        reference: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        search: str | None = None,
-        state: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def rows(self, **filters: Unpack[RunFilters]) -> AsyncIterator[dict[str, Any]]:
         """Every run that `list` would find, however many, newest first; read in pages as they are asked for."""
-        asked: dict[str, Any] = {
-            "status": checked_statuses(status, STATUSES),
-            "workflow": workflow,
-            "reference": reference,
-            "since_ns": since_ns,
-            "until_ns": until_ns,
-            "search": search,
-        }
+        state = filters.pop("state", None)
+        asked = {**filters, "status": checked_statuses(filters.get("status", ()), STATUSES)}
         before: int | None = None
         while page := await self.run_rows(asked, state, before_no=before, limit=PAGE):
             for row in await self.listed(page):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Unpack
 
-from treadle.arguments import checked_actor, checked_statuses
+from treadle.arguments import TaskFilters, checked_actor, checked_statuses
 from treadle.kernel.values import Value, from_caller
 from treadle.runtime import tasks
 
@@ -18,30 +18,14 @@ class TaskMethods:
     _bridge: Bridge
 
     async def tasks(
-        self,
-        *,
-        role: str | None = None,
-        assignee: str | None = None,
-        status: str | Sequence[str] = tasks.OPEN,
-        reference: str | None = None,
-        run: str | None = None,
-        after_no: int = 0,
-        limit: int = 100,
+        self, *, after_no: int = 0, limit: int = 100, **filters: Unpack[TaskFilters]
     ) -> list[dict[str, Any]]:
         """The inbox: the tasks that are open or claimed, or those of another status."""
-        wanted = checked_statuses(status, tasks.STATUSES)
+        status = checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)
+        asked: dict[str, Any] = {**filters, "status": status}
         return await self._bridge.read(
             lambda reads: [
-                tasks.task_value(row, reads)
-                for row in reads.tasks(
-                    role=role,
-                    assignee=assignee,
-                    status=wanted,
-                    reference=reference,
-                    run=run,
-                    after_no=after_no,
-                    limit=limit,
-                )
+                tasks.task_value(row, reads) for row in reads.tasks(**asked, after_no=after_no, limit=limit)
             ]
         )
 
