@@ -46,6 +46,8 @@ class Library(Known):
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
+        # The very objects whose children are known: a file may have others when it is read anew.
+        self._pinned: dict[str, Definition] = {}
 
     # --- compiling ---
 
@@ -60,8 +62,9 @@ class Library(Known):
         for definition in found:
             self._dialects[definition.dialect].verify(definition)
             self._learn(definition)
-            if definition is not target or definition.digest not in self.pins:
+            if self._pinned.get(definition.digest) is not definition:
                 self._pin(definition, {})
+                self._pinned[definition.digest] = definition
         return found
 
     def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:

@@ -75,7 +75,7 @@ class FunctionTool:
         try:
             if not self.sync:
                 return await self._awaited(config, call, limit_s)
-            if _in_a_loop():
+            if in_a_loop():
                 return await aside(lambda: self.invoke(config, call), limit_s, self.kind)
             if limit_s is None:
                 return self.invoke(config, call)
@@ -186,7 +186,7 @@ def bounded(work: Callable[[], T], limit_s: float, name: str) -> T:
 
 async def off_the_loop(value: Any, work: Callable[[], T], name: str) -> T:
     """Work whose length is that of the value: on a thread, if there is a loop to hold up and the value is large."""
-    return work() if is_small(value) or not _in_a_loop() else await aside(work, None, name)
+    return work() if is_small(value) or not in_a_loop() else await aside(work, None, name)
 
 
 async def aside(work: Callable[[], T], limit_s: float | None, name: str) -> T:
@@ -291,6 +291,7 @@ async def _kept(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def _in_a_loop() -> bool:
+def in_a_loop() -> bool:
+    """Whether an event loop runs on this thread."""
     # As `get_running_loop`, without an error to be raised and caught for each function on a thread.
     return asyncio._get_running_loop() is not None

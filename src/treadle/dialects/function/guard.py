@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable
 from random import Random
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from treadle.kernel.errors import Undecidable
 
 from .errors import NotDeterministic
 from .source import place_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MODULES: Final = frozenset(
     {
@@ -51,6 +54,8 @@ _PASSING: Final = (
     "warnings",
     "traceback",
 )
+# What a decision needs asks nothing of the world. It calls much of it, and the watch is told of each call.
+_OURS: Final = "treadle."
 _INSTEAD: Final = {
     "clock": "use ctx.now()",
     "sleep": "use await ctx.sleep(duration)",
@@ -58,6 +63,12 @@ _INSTEAD: Final = {
     "thread": "use asyncio.create_task or flow.gather, or a step",
     "world": "do that in a step: @flow.step",
 }
+
+
+# What was found of a call, by all that the answer depends on. A function makes the same few calls over and over.
+_Known: TypeAlias = tuple[str, str | None, type]
+_known: dict[_Known, tuple[str, str] | None] = {}
+_KNOWN_MAX: Final = 10_000
 
 
 class FlowRandom(Random):
@@ -95,6 +106,18 @@ def offence(function: Any) -> tuple[str, str] | None:
     return None
 
 
+def _judged(function: Any) -> tuple[str, str] | None:
+    """`offence`, asked once for all calls that are alike."""
+    owner = getattr(function, "__self__", None)
+    named = getattr(function, "__name__", ""), getattr(function, "__module__", None)
+    key = *named, owner if isinstance(owner, type) else type(owner)
+    if key not in _known:
+        if len(_known) >= _KNOWN_MAX:  # of programs that make classes without end
+            _known.clear()
+        _known[key] = offence(function)
+    return _known[key]
+
+
 def watched(life: Watched, call: Callable[[], None]) -> None:
     """Calls with the watch on."""
     if not life.guarded:
@@ -108,15 +131,17 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
             if event == "return" and frame is passing:
                 passing = None
             return
+        if event not in ("call", "c_call"):
+            return
+        module = frame.f_globals.get("__name__", "")
         found: tuple[str, str] | None = None
         if event == "c_call":
-            found = offence(argument)
-        elif event == "call":
-            module = frame.f_globals.get("__name__", "")
-            if module.startswith(_PASSING):
-                passing = frame
-            elif module == "os" and frame.f_code.co_name != "fspath":
-                found = f"os.{_public(frame)}", _INSTEAD["world"]
+            if not module.startswith(_OURS):
+                found = _judged(argument)
+        elif module.startswith(_PASSING):
+            passing = frame
+        elif module == "os" and frame.f_code.co_name != "fspath":
+            found = f"os.{_public(frame)}", _INSTEAD["world"]
         if found is not None:
             name, instead = found
             life.offence = life.offence or NotDeterministic(
@@ -137,6 +162,18 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
         sys.setprofile(before)
         if collecting:
             gc.enable()
+
+
+def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """A call of ours that reaches no code of the author's: to be told of all that it does would cost more than it."""
+    watch = sys.getprofile()
+    if watch is None:
+        return call(*args, **kwargs)
+    sys.setprofile(None)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        sys.setprofile(watch)
 
 
 def _public(frame: FrameType) -> str:

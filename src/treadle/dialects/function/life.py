@@ -30,7 +30,7 @@ from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
 from .errors import Dropped, NotDeterministic
-from .guard import watched
+from .guard import unwatched, watched
 from .loop import FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
 from .shapes import CheckedState, plain
@@ -368,7 +368,7 @@ class Life:
         self.check_here()
         if not isinstance(name, str):
             raise TypeError(f"a {kind} has a text for its name, not {name!r}")
-        made = self.wait(kind, name, params, **more)
+        made = unwatched(self.wait, kind, name, params, **more)
         assert made.future is not None
         result: Settled = await made.future
         if result.status == "cancelled" and kind not in ("child",):

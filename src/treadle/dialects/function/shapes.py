@@ -19,6 +19,8 @@ from treadle.kernel.errors import InputInvalid, ValueRefused
 from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value, to_value
 
+from .guard import unwatched
+
 EMPTY = inspect.Parameter.empty
 
 
@@ -30,12 +32,16 @@ def plain(value: object) -> Value:
         )
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueRefused(f"{type(value).__name__} cannot be stored: {_said(error)}") from error
+    return unwatched(_kept, made)
+
+
+def _kept(made: object) -> Value:
     return disarmed(to_value(made))
 
 
 def typed(value: Value, annotation: Any) -> Any:
     """A fresh copy of a stored value, as its annotation promises it."""
-    fresh = to_value(value)
+    fresh = unwatched(to_value, value)
     if annotation in (EMPTY, Any, object):
         return fresh
     if annotation is None:

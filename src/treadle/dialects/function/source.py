@@ -13,6 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePath
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -26,7 +27,7 @@ _UNSAID: Final = frozenset({"ctx", "type_comment", "type_params", "kind", "type_
 def place_of(frame: FrameType | None) -> str | None:
     """`file:line` of the nearest frame that is neither ours nor the standard library's."""
     spot = spot_of(frame)
-    return None if spot is None else f"{PurePath(spot[0]).name}:{spot[1]}"
+    return None if spot is None else f"{_base(spot[0])}:{spot[1]}"
 
 
 def spot_of(frame: FrameType | None) -> tuple[str, int] | None:
@@ -45,6 +46,12 @@ def line_of(function: FunctionType) -> int:
     return tree.lineno if isinstance(tree, ast.stmt) else function.__code__.co_firstlineno
 
 
+@lru_cache(maxsize=1_024)
+def _base(file: str) -> str:
+    return PurePath(file).name
+
+
+@lru_cache(maxsize=1_024)
 def is_foreign(file: str) -> bool:
     """Whether a file is not the author's: ours, the standard library's, or no file."""
     if file.startswith("<"):

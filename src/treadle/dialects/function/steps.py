@@ -20,7 +20,7 @@ from treadle.lang.refusing import refuse
 
 from .complaints import SETTING, SHAPE, TYPE, Complaints, annotated
 from .errors import StepFailed, StepTimeout
-from .guard import FlowRandom
+from .guard import FlowRandom, unwatched
 from .life import Life, Settled
 from .loop import Loop
 from .shapes import EMPTY, hints_of, plain, typed
@@ -137,6 +137,7 @@ class Step(Generic[P, R]):
         self.name = name
         self.settings = settings
         self.signature = inspect.signature(function)
+        self._plain = _plain_names(self.signature)
         self._hints: dict[str, Any] | None = None
         update_wrapper(self, function)
 
@@ -183,12 +184,19 @@ class Step(Generic[P, R]):
     def in_run(self, life: Life, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, R]:
         """The call as an await of a run. The arguments are encoded now: what happens to them later does not count."""
         life.check()
-        bound = self.signature.bind(*args, **kwargs)
         try:
-            arguments: dict[str, Value] = {name: plain(value) for name, value in bound.arguments.items()}
+            arguments: dict[str, Value] = {
+                name: plain(value) for name, value in self._bound(args, kwargs).items()
+            }
         except ValueRefused as error:
             raise TypeError(f"{self.name}: {error.message}") from None
-        return self._attempts(life, arguments, place_of(sys._getframe(1)))
+        return self._attempts(life, arguments, unwatched(place_of, sys._getframe(1)))
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name. Where all are given, in order, the names need no looking for."""
+        if not kwargs and self._plain is not None and len(args) == len(self._plain):
+            return dict(zip(self._plain, args, strict=True))
+        return self.signature.bind(*args, **kwargs).arguments
 
     async def _attempts(self, life: Life, arguments: dict[str, Value], place: str | None) -> R:
         settings, attempt = self.settings, 1
@@ -213,6 +221,14 @@ class Step(Generic[P, R]):
                     "timer", f"retry of {self.name}", {}, due_ns=life.now_ns + wait, place=place
                 )
             attempt += 1
+
+
+def _plain_names(signature: inspect.Signature) -> tuple[str, ...] | None:
+    """The names of parameters that may all be given in order; None if some may not."""
+    parameters = signature.parameters.values()
+    if any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+        return None
+    return tuple(signature.parameters)
 
 
 def failure_of(step: str, result: Settled, attempts: int) -> StepFailed:

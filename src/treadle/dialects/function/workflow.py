@@ -44,6 +44,7 @@ class Workflow(Generic[I, R]):
         self.timeout_ns = complaints.duration("timeout", timeout)
         self.guard = guard
         self.limits = complaints.limits(limits)
+        self._definitions: dict[str | None, Definition] = {}
         self._look(complaints)
         # Some only while its file is being checked: it is no definition then.
         self.complaints = tuple(complaints.found)
@@ -80,7 +81,7 @@ class Workflow(Generic[I, R]):
         parameters = list(inspect.signature(self.function).parameters)
         return self.hints.get(parameters[1], EMPTY) if len(parameters) > 1 else None
 
-    @property
+    @cached_property
     def has_input(self) -> bool:
         return len(inspect.signature(self.function).parameters) > 1
 
@@ -162,24 +163,30 @@ class Workflow(Generic[I, R]):
     # --- as the engine sees it ---
 
     def definition(self, file: str | None = None) -> Definition:
+        """The same one each time: each start of the function asks for it."""
+        if (known := self._definitions.get(file)) is not None:
+            return known
         body: dict[str, Value] = {"name": self.name, "version": self.version, "code": self.code}
         if self.limits is not None:
             body["limits"] = self.limits.to_value()
         problems = self.problems()
-        if errors := [problem for problem in problems if problem.severity == "error"]:
+        errors = [problem for problem in problems if problem.severity == "error"]
+        if errors:
             refuse(self.name, errors)
-            problems = [problem for problem in problems if problem.severity != "error"]
-        return Definition(
+        made = Definition(
             DIALECT_NAME,
             self.name,
             self.version,
             body,
             file=file or self.file,
             line=sources.line_of(self.source.function),
-            warnings=tuple(problems),
+            warnings=tuple(problem for problem in problems if problem.severity != "error"),
             code=self,
             along=self.children,
         )
+        if not errors:  # else its file is being checked, and they are told each time
+            self._definitions[file] = made
+        return made
 
     def children(self) -> list[Definition]:
         """The durable functions that it names, which it may run as children."""

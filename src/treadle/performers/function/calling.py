@@ -13,18 +13,21 @@ from treadle.dialects.function.steps import Step
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value
-from treadle.tools.functions import aside
+from treadle.tools.functions import aside, in_a_loop
 from treadle.work.job import Done, is_revoked
 from treadle.work.raised import named, trace, words
 
 from .current import CURRENT, Current, StepRaised
+from .pace import StepPace
 
 
-async def attempt(step: Step[..., Any], arguments: dict[str, Value], now: Current) -> Done:
+async def attempt(
+    step: Step[..., Any], arguments: dict[str, Value], now: Current, pace: StepPace | None = None
+) -> Done:
     """Calls a step once, here. Whatever it raises is an outcome."""
     token = CURRENT.set(now)
     try:
-        value = await _call(step, arguments)
+        value = await _call(step, arguments, pace)
         return Done(value=disarmed(plain(value)))
     except Fatal as error:
         details = {"fatal": True, "exception": "Fatal", "details": plain(error.details)}
@@ -46,13 +49,18 @@ async def attempt(step: Step[..., Any], arguments: dict[str, Value], now: Curren
         CURRENT.reset(token)
 
 
-async def _call(step: Step[..., Any], arguments: dict[str, Value]) -> Any:
+async def _call(step: Step[..., Any], arguments: dict[str, Value], pace: StepPace | None) -> Any:
     args, kwargs = bound(step, arguments)
     function: Callable[..., Any] = step.function
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    here = copy_context()  # a thread has a context of its own
-    return await aside(lambda: here.run(function, *args, **kwargs), None, step.name)
+    here = copy_context()  # of its own: what it sets there is gone with it
+
+    def call() -> Any:
+        return here.run(function, *args, **kwargs)
+
+    work = call if pace is None else pace.taken(step.name, call)
+    return await aside(work, None, step.name) if in_a_loop() else work()
 
 
 def bound(step: Step[..., Any], arguments: dict[str, Value]) -> tuple[list[Any], dict[str, Any]]:

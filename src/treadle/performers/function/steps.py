@@ -8,17 +8,18 @@ so is the time limit, which cancels the coroutine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.dialects.function.steps import STEPS
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import addressed, is_reference
+from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.work.job import Done, Job, StaysOpen
 
 from .apart import Apart
 from .calling import attempt
 from .current import Current
+from .pace import StepPace
 
 if TYPE_CHECKING:
     from treadle.performers import House
@@ -45,9 +46,17 @@ class StepPerformer:
     def __init__(self, outside: House) -> None:
         self._outside = outside
         self._apart = Apart()
+        self._pace = StepPace()
 
     async def close(self) -> None:
         await self._apart.close()
+
+    def threaded(self, intent: OpenIntent, definition: Any) -> bool:
+        """Whether a thread of the lane does it, which needs no event loop and goes on with the next at once: a plain
+        function that was quick the last time, and waits for nothing before it is called."""
+        params = intent.params
+        waits = params.get("process") or params.get("secrets") or not params.get("idempotent", True)
+        return not waits and self._pace.is_quick(str(params["step"]))
 
     async def send(self, job: Job) -> Done:
         """A signal to another run; sent twice it is one."""
@@ -93,7 +102,7 @@ class StepPerformer:
         arguments = await _at_hand(params["args"], job)
         if params.get("process"):
             return await self._apart.attempt(step, arguments, now)
-        return await attempt(step, arguments, now)
+        return await attempt(step, arguments, now, self._pace)
 
 
 async def _at_hand(value: Value, job: Job) -> Value:
