@@ -239,7 +239,7 @@ class PostgresCarrier:
                     for key, shard, body in found:
                         task = asyncio.ensure_future(self._one_answer(key, shard, bytes(body), answering))
                         at_work[key] = task
-                        task.add_done_callback(lambda _, key=key: at_work.pop(key, None))  # type: ignore[misc]
+                        task.add_done_callback(lambda _, key=key: at_work.pop(key, None))  # type: ignore[misc]  # mypy cannot type a lambda with a default
                     await at_most(POLL_S, noticed)
             finally:
                 for task in list(at_work.values()):

@@ -375,7 +375,7 @@ def _invocable(command: Command) -> Callable[..., None]:
     ]
     for parameter in shown:
         say_plainly(parameter)
-    invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # functions may have one, typeshed does not know
         [
             inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
             *shown,

@@ -173,7 +173,7 @@ def _place(layers: list[list[Vertex]], gap: float) -> None:
     for sweep in range(PLACE_SWEEPS):
         down = sweep % 2 == 0
         for layer in layers if down else reversed(layers):
-            _fit(layer, gap, lambda v, down=down: v.above if down else v.below)  # type: ignore[misc]
+            _fit(layer, gap, lambda v, down=down: v.above if down else v.below)  # type: ignore[misc]  # mypy cannot type a lambda with a default
     for layer in layers:
         _fit(layer, gap, lambda v: [*v.above, *v.below])
 

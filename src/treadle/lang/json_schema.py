@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
 from jsonschema.validators import extend
-from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # the package has no types
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
@@ -290,7 +290,7 @@ def _is_regex(instance: object) -> bool:
 
 _FORMATS: Final = FormatChecker(formats=())
 _FORMATS.checks("regex", raises=PatternError)(_is_regex)
-_Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]
+_Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]  # the package has no types
     Draft202012Validator,
     {
         **KEYWORDS,

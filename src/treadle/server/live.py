@@ -104,11 +104,11 @@ async def run_changes(engine: Engine, wanted: ChangesWanted, last: str | None) -
     with engine.watch("") as watch:
         while True:
             since = mark
-            mark, moved = await engine.read(lambda reads, since=since: reads.moved(since))  # type: ignore[misc]
+            mark, moved = await engine.read(lambda reads, since=since: reads.moved(since))  # type: ignore[misc]  # mypy cannot type a lambda with a default
             for id, status, _ in moved:
                 if wanted.statuses and status not in wanted.statuses:
                     continue
-                row = await engine.read(lambda reads, id=id: reads.run(id))  # type: ignore[misc]
+                row = await engine.read(lambda reads, id=id: reads.run(id))  # type: ignore[misc]  # mypy cannot type a lambda with a default
                 if row is not None and wanted.takes(row):
                     change = {
                         "id": id,

@@ -67,7 +67,7 @@ class EngineOwner:
                 continue
             blobs = await self._blobs([one.value, one.events])
             saved = CheckpointSaved(run, intent, one.value, one.events, blobs, None)
-            answer = await self._engine.ask(lambda ack, saved=saved: saved._replace(ack=ack))  # type: ignore[misc]
+            answer = await self._engine.ask(lambda ack, saved=saved: saved._replace(ack=ack))  # type: ignore[misc]  # mypy cannot type a lambda with a default
             open_ = not answer.get("stale")
         return open_
 

@@ -57,7 +57,7 @@ class FunctionTool:
         self.result_bytes_max = result_bytes_max
         self.idempotent = idempotent or pure
         self.function = function
-        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004, an object may be called, too
         self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
         parameters = inspect.signature(function).parameters
         self._names = frozenset(parameters) - _TASK_KEYS

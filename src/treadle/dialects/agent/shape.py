@@ -77,7 +77,7 @@ def _unknown_fields(error: ValidationError) -> Iterator[tuple[str, str, str]]:
     assert isinstance(error.schema, dict)
     properties = error.schema["properties"]
     kind = properties.get("kind", {}).get("const")
-    for key in error.instance:  # type: ignore[union-attr]
+    for key in error.instance:  # type: ignore[union-attr]  # the rule that was broken is one of objects
         if key in properties:
             continue
         close = get_close_matches(str(key), properties, 1)
@@ -113,7 +113,7 @@ def _message(error: ValidationError) -> tuple[str, str]:
 
 
 def _choice(error: ValidationError, given: str) -> tuple[str, str]:
-    options = [option for option in error.validator_value if isinstance(option, dict)]  # type: ignore[union-attr]
+    options = [option for option in error.validator_value if isinstance(option, dict)]  # type: ignore[union-attr]  # the rule that was broken is one of objects
     names = [option["required"][0] for option in options if set(option) == {"required"}]
     if names:
         many = "exactly" if error.validator == "oneOf" else "at least"

@@ -213,7 +213,7 @@ def _format(value: Any, *args: Any, **kwargs: Any) -> str:
 def _round(value: Any, precision: int = 0, method: str = "common") -> float:
     if abs(int(precision)) > DIGITS_MAX:
         raise Misuse(f"round to {precision} digits; at most {DIGITS_MAX} are allowed")
-    rounded: float = do_round(bare(value), precision, method)  # type: ignore[arg-type]
+    rounded: float = do_round(bare(value), precision, method)  # type: ignore[arg-type]  # Jinja names its methods by a literal type
     return rounded
 
 

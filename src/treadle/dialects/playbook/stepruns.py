@@ -202,7 +202,7 @@ def refuse(turn: Turn, name: str, step: Step, token: TokenState, error: dict[str
 def _report(receipt: Receipt, value: Value) -> dict[str, Value]:
     """What a pipeline reported; a receipt that is no report is an error of the worker."""
     if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
-        return canonical(value)  # type: ignore[no-any-return]
+        return canonical(value)  # type: ignore[no-any-return]  # what is canonical is a value
     return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 

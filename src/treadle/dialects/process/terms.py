@@ -87,7 +87,7 @@ class Term:
     def __eq__(self, other: object) -> Term:  # type: ignore[override]  # builds a tree, as SQL builders do
         return _binary("==", self, other)
 
-    def __ne__(self, other: object) -> Term:  # type: ignore[override]
+    def __ne__(self, other: object) -> Term:  # type: ignore[override]  # builds a tree, as SQL builders do
         return _binary("!=", self, other)
 
     def __lt__(self, other: Any) -> Term:

@@ -132,7 +132,7 @@ class Workflow:
         for event, shape in zip(self.events, shapes, strict=True):
             if shape is None:
                 raise self._bad(f"key: {event.name} has no field {path}", code="KEY_FIELD")
-            if shape.describe() != shapes[0].describe():  # type: ignore[union-attr]
+            if shape.describe() != shapes[0].describe():  # type: ignore[union-attr]  # none of them is None: looked at above
                 raise self._bad(f"key: {path} has another type in {event.name}", code="KEY_FIELD")
         key = shapes[0]
         assert key is not None

@@ -283,7 +283,7 @@ class Connection:
                 if (group := _group(self._transport)) is not None:
                     stack.enter_context(WATCHDOG.over(group))
                 # The SDK would match the patterns of a server's schema with `re`, on the event loop.
-                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]  # the check is ours to make, and MCP has no switch for it
                 self.listed = await _tools_of(client)
                 return client
         except (Exception, asyncio.CancelledError) as error:
@@ -301,7 +301,7 @@ async def _transport(stack: AsyncExitStack, server: McpServer, errors: IO[str]) 
         parameters = StdioServerParameters(
             command=server.command, args=list(server.args), env=dict(server.env), cwd=server.cwd
         )
-        return stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]
+        return stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]  # any text file will do, it is typed as stderr
     assert server.url is not None, "a server has a command or a url"
     http = await stack.enter_async_context(
         httpx2.AsyncClient(headers=dict(server.headers), timeout=httpx2.Timeout(server.timeout_s))

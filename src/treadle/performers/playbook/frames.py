@@ -36,7 +36,7 @@ class Frames:
         sub = frame.get("sub")
         if sub is not None:
             frame = {**frame, "sub": await self._loop(sub)}
-        return decode_trusted(encode(frame))  # type: ignore[no-any-return]
+        return decode_trusted(encode(frame))  # type: ignore[no-any-return]  # a copy has the type of what it copies
 
     async def whole(self, saved: dict[str, Any]) -> dict[str, Any]:
         """The frame that was saved, in a copy."""

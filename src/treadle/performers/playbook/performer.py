@@ -56,7 +56,7 @@ class PipelinePerformer:
         file_of: FileOf | None = None,
     ) -> None:
         self._file_of = file_of
-        self._tools: Tools = PlainTools(tools) if isinstance(tools, dict) else tools  # type: ignore[assignment]
+        self._tools: Tools = PlainTools(tools) if isinstance(tools, dict) else tools  # type: ignore[assignment]  # mypy does not narrow a union by `dict` here
         self._secrets = secrets
 
     async def __call__(self, job: Job) -> Done:

@@ -32,8 +32,13 @@ def state_from(host: Host, row: RunRow, cut_seq: int) -> RunState:
     else:
         state = fresh_state(row)
         state.move(records[0].record()["event"]["definition"])
-    definition = lambda digest: host.registry.load(digest).definition  # noqa: E731
-    replay(state, host.machine, definition, records, blobs=BlobCache(host.store))
+    replay(
+        state,
+        host.machine,
+        lambda digest: host.registry.load(digest).definition,
+        records,
+        blobs=BlobCache(host.store),
+    )
     return state
 
 

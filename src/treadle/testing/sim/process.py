@@ -311,7 +311,7 @@ class SimProcess:
             self.world.journals.assert_opened(work)
         job = SimJob(self, work)
         self.world.performed[work.intent.id] = self.world.performed.get(work.intent.id, 0) + 1
-        self._drive(job, performer(job))  # type: ignore[arg-type]
+        self._drive(job, performer(job))  # type: ignore[arg-type]  # a simulated job has what a performer asks of it
 
     def _drive(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
         if self.dead:
