@@ -62,7 +62,7 @@ def needed(method: str, path: str) -> set[str] | None:
     # To replay a run changes nothing; to replay a dead letter does.
     if method == "GET" or (part.startswith("/runs/") and part.endswith(("/wait", "/replay"))):
         return LOOK
-    if part.startswith(("/definitions", "/gc", "/servers", "/apps")):
+    if part.startswith(("/definitions", "/gc", "/retention", "/servers", "/apps")):
         return {"admin"}
     return {"operator", "admin"}
 

@@ -32,13 +32,21 @@ secret = Commands(
 )
 async def gc(
     cli: Session,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many runs it would be.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many runs of which workflow it would be.")
+    ] = False,
     user: Actor = None,
 ) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
     async with cli.acts(work=False) as engine:
         done = await engine.gc(dry_run=dry_run, by=user)
-    report(cli, done)
+    if cli.out.as_json:
+        cli.out.document(done)
+        return
+    report(cli, {name: count for name, count in done.items() if name != "workflows"})
+    for workflow, statuses in done.get("workflows", {}).items():
+        told = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        cli.out.note(f"{workflow}: {told}")
     if dry_run:
         cli.out.note("nothing was changed")
 

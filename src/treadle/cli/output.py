@@ -55,6 +55,8 @@ _USAGE_CODES: Final = frozenset(
         "NO_SUCH_RECORD",
         "ORIGINAL_AT_WORK",
         "PRICES_INVALID",
+        "RETENTION_INVALID",
+        "RETENTION_NOT_FOUND",
         "RUN_EXISTS",
         "RUN_NOT_FOUND",
         "SCHEDULE_EXISTS",

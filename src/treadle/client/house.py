@@ -64,6 +64,17 @@ class HouseAtServer:
         found: list[str] = made["runs"]
         return found
 
+    # --- how long runs are kept ---
+
+    async def retentions(self) -> Rows:
+        return await self._items("/retention")
+
+    async def retention_set(self, workflow: str, keep: Any) -> Row:
+        return await self._row("PUT", path_of("retention", workflow), {"keep": keep}, again=True)
+
+    async def retention_remove(self, workflow: str) -> Row:
+        return await self._row("DELETE", path_of("retention", workflow))
+
     # --- who may ask ---
 
     async def token_create(

@@ -301,10 +301,8 @@ class HttpClient(RemoteTasks, HouseAtServer):
             raise
         return RemoteRun(self._wire, shown["id"])
 
-    async def gc(
-        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
-    ) -> dict[str, int]:
-        found: dict[str, int] = await self._wire.post("/gc", {"dry_run": dry_run}, again=True)
+    async def gc(self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None) -> Row:
+        found: Row = await self._wire.post("/gc", {"dry_run": dry_run}, again=True)
         return found
 
 

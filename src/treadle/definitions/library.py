@@ -16,6 +16,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
 from treadle.lang.quota import Quota
 from treadle.lang.refusing import noting, refuse
+from treadle.lang.retention import Retention
 from treadle.runtime import deploys
 from treadle.runtime.registry import Known, Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
@@ -251,6 +252,9 @@ class Library(Known):
 
     def quota(self, loaded: Loaded) -> Quota | None:
         return self._standing(loaded).limits
+
+    def retention(self, loaded: Loaded) -> Retention | None:
+        return self._standing(loaded).retention
 
     def _standing(self, loaded: Loaded) -> standing.StandingOrders:
         row = loaded.row

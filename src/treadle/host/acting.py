@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
-from treadle.runtime import keeping
+from treadle.runtime import collecting, keeping
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.ports import Item, Own
@@ -93,7 +93,7 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
             return _entry(body["by"], "run.fork", str(body["new_id"]))
         case keeping.REMOVE:
             return _entry(body["by"], "run.delete", str(body["id"]))
-        case keeping.COLLECT:
+        case collecting.COLLECT:
             return _entry(body["by"], "store.collect", "") if body["step"] == "sweep" else None
         case "task":
             return _entry(body.get("user"), f"task.{body['name']}", str(body["task"]))

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from treadle.access import hooks, tokens, trail
 from treadle.kernel.errors import InputInvalid, Unsupported
-from treadle.runtime import dead_letters
+from treadle.kernel.values import from_caller
+from treadle.lang.retention import Retention
+from treadle.runtime import dead_letters, retention
 from treadle.runtime.ports import Clock
 from treadle.secrets.providers import Secret, Secrets, SecretStore
 from treadle.store.protocol import Reads
@@ -55,6 +57,23 @@ class HouseMethods(ABC):
     async def hook_remove(self, name: str) -> None:
         """Removes a webhook."""
         await hooks.remove(self, name)
+
+    async def retentions(self) -> Rows:
+        """What operators have said of how long ended runs are kept, by workflow; `*` is all others."""
+        return await self.read(retention.listed)
+
+    async def retention_set(self, workflow: str, keep: Any) -> dict[str, Any]:
+        """Says how long ended runs of a workflow are kept, whatever its definition says: `"30d"`, `"forever"`, or by
+        status, `{"completed": "7d", "failed": "90d"}`. Servers remove what is older by themselves."""
+        name = retention.checked_name(workflow)
+        await self.operate(retention.KIND, {"do": "set", "name": name, "keep": from_caller(keep)})
+        return {"workflow": name, "keep": Retention.read(keep).to_value()}
+
+    async def retention_remove(self, workflow: str) -> dict[str, Any]:
+        """Leaves it to the definition again, or to what is said of all."""
+        name = retention.checked_name(workflow)
+        await self.operate(retention.KIND, {"do": "remove", "name": name})
+        return {"workflow": name, "keep": None}
 
     async def dead_letters(self) -> Rows:
         """What workers sent back and nobody could use, newest first."""

@@ -9,7 +9,17 @@ from treadle.access import hooks, tokens, trail
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
-from treadle.runtime import bulks, dead_letters, deploys, keeping, quotas, schedules, tasks
+from treadle.runtime import (
+    bulks,
+    collecting,
+    dead_letters,
+    deploys,
+    keeping,
+    quotas,
+    retention,
+    schedules,
+    tasks,
+)
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import version_key
@@ -77,8 +87,10 @@ class EngineOperations:
                 return keeping.perform_remove(desk, asked.body)
             case keeping.FORK:
                 return keeping.perform_fork(desk, asked.body)
-            case keeping.COLLECT:
-                return keeping.perform(desk, asked.body)
+            case collecting.COLLECT:
+                return collecting.perform(desk, asked.body)
+            case retention.KIND:
+                return retention.perform(desk, asked.body)
             case _:
                 return self._applications().perform(desk, asked)
 

@@ -11,7 +11,7 @@ from treadle.arguments import RunFilters, checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import document, keeping
+from treadle.runtime import collecting, document, keeping
 from treadle.store.protocol import Reads, RunRow
 
 from . import checkup
@@ -112,11 +112,14 @@ class StoreMethods:
             before = page[-1].no
 
     async def gc(
-        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None
-    ) -> dict[str, int]:
-        """Removes ended runs past their retention date, and payloads nobody refers to any more."""
+        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None, ruled: bool = False
+    ) -> dict[str, Any]:
+        """Removes ended runs past their retention date, and payloads nobody refers to any more; `ruled`: only runs of
+        which an operator said how long they are kept. A dry run says how many it would be, by workflow and status."""
         bridge = self._bridge
-        return await keeping.collect(bridge.operate, bridge.homes(), now_ns=now_ns, dry_run=dry_run, by=by)
+        return await collecting.collect(
+            bridge.operate, bridge.homes(), now_ns=now_ns, dry_run=dry_run, by=by, ruled=ruled
+        )
 
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the

@@ -28,6 +28,7 @@ from .yaml_text import to_yaml
 FORMATS: Final = ("yaml", "json", "python")
 # What a definition may ask of the house, by the names that most dialects give it at the top of a text.
 STANDING: Final = ("schedule", "alerts", "limits")
+RETENTION: Final = "retention"
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Dialect(ABC):
     def standing(self, body: Any) -> Said:
         """What it asks of the house that runs it, with the places where that stands."""
         said = body if isinstance(body, dict) else {}
-        return {field: ((field,), said[field]) for field in STANDING if field in said}
+        return {field: ((field,), said[field]) for field in (*STANDING, RETENTION) if field in said}
 
     def needs_model(self, definition: Any) -> bool:
         """Whether a run of it cannot go on without a model."""

@@ -1,5 +1,6 @@
 """What a definition asks of the house that runs it, whatever its dialect: when to start it (`schedule`), whom to
-tell of a run that fails, stalls or is late (`alerts`), how many of its runs may be under way at once (`limits`).
+tell of a run that fails, stalls or is late (`alerts`), how many of its runs may be under way at once (`limits`), how
+long those that have ended are kept (`retention`).
 
 A dialect says where these stand in its texts (`Dialect.standing`); here they are read, and what they cannot mean
 becomes a problem at its place. They are part of the canonical body, and so of the digest.
@@ -17,6 +18,7 @@ from treadle.kernel.values import Value
 from .alerts import NO_ALERTS, Alerts
 from .problems import Problems
 from .quota import Quota
+from .retention import Retention
 from .schedules import Schedule
 from .text import Path
 
@@ -29,6 +31,7 @@ class StandingOrders:
     schedule: Schedule | None = None
     alerts: Alerts = NO_ALERTS
     limits: Quota | None = None
+    retention: Retention | None = None
 
 
 def read(name: str, said: Said) -> StandingOrders:
@@ -37,6 +40,7 @@ def read(name: str, said: Said) -> StandingOrders:
         schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None,
         alerts=Alerts.read(said["alerts"][1]) if "alerts" in said else NO_ALERTS,
         limits=Quota.read(said["limits"][1]) if "limits" in said else None,
+        retention=Retention.read(said["retention"][1]) if "retention" in said else None,
     )
 
 

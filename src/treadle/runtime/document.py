@@ -20,6 +20,7 @@ from .hot import BlobCache, load_state, open_work
 from .narrative import events_of, numbered, shown
 from .payloads import may_refer, refers, started_with, whole
 from .registry import Loaded, Registry
+from .retention import kept_until_ns
 from .undecided import is_lasting, is_undecided
 
 PAGE = 500
@@ -113,7 +114,7 @@ def show(
         "parent": state.parent,
         "children": [child.id for child in reversed(reads.runs(parent=state.id, limit=10_000))],
         "stats": stats,
-        "retain_until": _at(row.retain_ns),
+        "retain_until": _at(kept_until_ns(reads, row)),
         **view,
     }
     if at is None and is_undecided(row):
@@ -148,7 +149,7 @@ def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
         "state": None,
         "children": [child.id for child in reversed(reads.runs(parent=row.id, limit=10_000))],
         "stats": {},
-        "retain_until": _at(row.retain_ns),
+        "retain_until": _at(kept_until_ns(reads, row)),
     }
     if row.continued_from is not None:
         document["continued_from"] = row.continued_from
@@ -247,7 +248,7 @@ def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) 
         "frames": [],
         "timers": [{"token": t.intent, "due": _at(t.due_ns)} for t in reads.timers_of(row.no)],
         "last_event": None if last is None else {"seq": state.seq, "kind": last.record()["kind"]},
-        "retain_until": _at(row.retain_ns),
+        "retain_until": _at(kept_until_ns(reads, row)),
         **detail,
         "children": children or detail.get("children", []),
     }

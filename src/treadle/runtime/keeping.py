@@ -1,8 +1,7 @@
-"""House-keeping: forks, collection of what is past its date, the doctor's questions."""
+"""Forks, and the removal of single runs that have ended."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from treadle.kernel.errors import (
@@ -11,16 +10,13 @@ from treadle.kernel.errors import (
     RunExists,
     TreadleError,
     Unsupported,
-    ValueRefused,
 )
 from treadle.kernel.history import fork as fork_run
-from treadle.kernel.model import TERMINAL, is_reference
-from treadle.kernel.roles import FOREVER_NS, CellMachine, KeepingMachine
-from treadle.kernel.values import Value, decode_trusted
+from treadle.kernel.model import TERMINAL
+from treadle.kernel.roles import CellMachine
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
-from . import bulks
-from .audit import KEPT_NS as AUDIT_KEPT_NS
+from .collecting import COLLECT_PER_COMMIT, remove_run
 from .deploys import row_value
 from .desk import Desk
 from .document import row_of
@@ -28,12 +24,8 @@ from .hot import Hot, load_state, open_work
 from .mending import check_compatible
 from .payloads import started_with
 
-COLLECT_PER_COMMIT = 200
 # The operations of house-keeping.
-COLLECT, FORK, REMOVE = "collect", "fork", "remove"
-# How long an answer waits for whoever asked from another process.
-REPLIES_KEPT_NS = 24 * 3_600 * 10**9
-NOBODY = 0
+FORK, REMOVE = "fork", "remove"
 
 
 def fork(
@@ -125,161 +117,11 @@ def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
     return sorted(found)
 
 
-async def collect(
-    operate: Callable[..., Awaitable[Any]],
-    homes: Sequence[str],
-    *,
-    now_ns: int | None,
-    dry_run: bool,
-    by: str | None = None,
-) -> dict[str, int]:
-    """Removes in small commits, so that nothing else waits long; each of those who hold the `homes` what is theirs.
-    Whoever asked is kept among the diagnostics."""
-    if not isinstance(now_ns, int | None):
-        raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
-    removed = 0
-    for home in homes:
-        count = COLLECT_PER_COMMIT
-        while count >= COLLECT_PER_COMMIT:
-            asked = {"step": "runs", "now_ns": now_ns, "dry_run": dry_run}
-            count = await operate(COLLECT, asked, home=home)
-            removed += count
-            if dry_run:
-                break
-    if dry_run:
-        return {"runs": removed, "blobs": 0}
-    expired: list[list[Any]] = []
-    for home in homes:
-        before: int | None = None
-        while before != 0:
-            asked = {"step": "expired", "now_ns": now_ns, "before_no": before}
-            found, before = await operate(COLLECT, asked, home=home)
-            expired += found
-    last = {"step": "sweep", "now_ns": now_ns, "expired": expired, "runs": removed, "by": by}
-    return {"runs": removed, "blobs": await operate(COLLECT, last)}
-
-
-def perform(desk: Desk, asked: dict[str, Any]) -> Any:
-    """One step of a collection, where the runs that it is about are decided."""
-    match asked["step"]:
-        case "runs":
-            return _collect_some(desk, asked["now_ns"], asked["dry_run"])
-        case "expired":
-            return _expired_some(desk, now_ns=asked["now_ns"], before_no=asked["before_no"])
-        case "sweep":
-            _forget_replies(desk, now_ns=asked["now_ns"])
-            removed = _sweep(desk, [(no, digest) for no, digest in asked["expired"]])
-            if asked["by"] is not None:
-                _told(desk, {"by": asked["by"], "runs": asked["runs"], "blobs": removed})
-            return removed
-        case step:
-            raise Unsupported(f"no step {step!r} of a collection is known")
-
-
-def _told(desk: Desk, what: dict[str, Any]) -> None:
-    desk.belongs("")
-    desk.diagnose("", "COLLECTED", what)
-
-
-def _forget_replies(desk: Desk, *, now_ns: int | None) -> None:
-    """Answers that nobody came for: whoever asked is dead. With them, what was audited long ago, and old bulk jobs."""
-    # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
-    now = min(desk.clock.now_ns(), 2**62 if now_ns is None else now_ns)
-    desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
-    desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
-    bulks.forget_old(desk, now)
-
-
-def _sweep(desk: Desk, expired: list[tuple[int, str]]) -> int:
-    removed = desk.store.sweep(keep=desk.pinned(), expired=expired)
-    for _, digest in expired:
-        desk.blobs.forget(digest)
-    return removed
-
-
-def _expired_some(desk: Desk, *, now_ns: int | None, before_no: int | None) -> list[Any]:
-    """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
-    now = desk.clock.now_ns() if now_ns is None else now_ns
-    rows = desk.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
-    expired: list[Value] = []
-    for row in rows:
-        if not desk.held.holds(row.id):
-            continue
-        ended_ns = now if row.ended_ns is None else row.ended_ns
-        found = [
-            digest
-            for digest, lifetime in _lifetimes(desk, row).items()
-            if lifetime is not None and ended_ns + lifetime <= now and desk.store.has_blob(digest)
-        ]
-        if found and _stands_alone(desk, row):
-            expired += [[row.no, digest] for digest in found]
-    return [expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0]
-
-
-def _stands_alone(desk: Desk, row: RunRow) -> bool:
-    """Makes sure that a run can be shown and retried without deciding anything again, for which its
-    payloads might be needed: its last state is a snapshot. False where it cannot be loaded."""
-    if row.seq in desk.store.snapshot_seqs(row.no):
-        return True
-    try:
-        hot = desk.hot.get(row.id)
-    except TreadleError:
-        return False
-    if hot is None:
-        return False
-    desk.stage_snapshot(hot)
-    return True
-
-
-def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
-    """How long after a run's end each of its payloads lives; None: as long as the run. Of several
-    references to one payload the longest counts."""
-    try:
-        loaded = desk.registry.load(row.definition)
-    except TreadleError:
-        return {}  # its code is not at hand: what it stored stays with it
-    machine = loaded.machine
-    if not isinstance(machine, KeepingMachine) or not machine.has_lifetimes(loaded.definition):
-        return {}
-    found: dict[str, int | None] = {}
-    looked_into: set[str] = set()
-    queue: list[Value] = [
-        record.record() for record in desk.store.journal(row.no) if b"checksum" in record.body
-    ]
-    while queue:
-        for reference in _references(queue.pop()):
-            digest = str(reference["checksum"])
-            if "scope" in reference:
-                lifetime = machine.lifetime_ns(reference)
-                known = found.get(digest, 0)
-                found[digest] = None if lifetime is None or known is None else max(known, lifetime)
-                continue
-            found[digest] = None
-            if digest not in looked_into and desk.store.has_blob(digest):
-                # A large report, or a chunk of results: references stand in it too.
-                looked_into.add(digest)
-                queue.append(decode_trusted(desk.store.blob(digest)))
-    return found
-
-
-def _references(value: Value) -> Iterator[dict[str, Any]]:
-    """References to whole payloads; one with a path is an address inside another's payload."""
-    if isinstance(value, dict):
-        if is_reference(value):
-            if "path" not in value:
-                yield value
-            return
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _references(item)
-
-
 def perform_remove(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
     """Removes one run that has ended, whatever its retention says."""
     row = row_of(desk.store, str(asked["id"]))
     _check_ended(row)
-    _remove(desk, row)
+    remove_run(desk, row)
     return {"id": row.id, "removed": True}
 
 
@@ -303,22 +145,3 @@ def _check_ended(row: RunRow) -> None:
             code="RUN_NOT_ENDED",
             cls="consistency",
         )
-
-
-def _remove(desk: Desk, row: RunRow) -> None:
-    desk.hot.drop(row.id)
-    # What is kept for ever is nobody's from now on: runs count from 1.
-    for digest, lifetime in _lifetimes(desk, row).items():
-        if lifetime == FOREVER_NS:
-            desk.batch.blob_refs.append((NOBODY, digest))
-    desk.batch.runs_removed.append(row.no)
-    desk.belongs(row.id)
-
-
-def _collect_some(desk: Desk, now_ns: int | None, dry_run: bool) -> int:
-    now = desk.clock.now_ns() if now_ns is None else now_ns
-    rows = desk.store.retained(now, 1_000_000 if dry_run else COLLECT_PER_COMMIT, desk.held.chosen)
-    if not dry_run:
-        for row in rows:
-            _remove(desk, row)
-    return len(rows)

@@ -27,6 +27,7 @@ from treadle.lang.quota import Quota
 from treadle.store.protocol import Line, Message, PlaceRow, Reads
 
 from .commands import Operate
+from .desk import Desk
 from .hot import BlobCache, Hot
 from .mail import Mail
 from .messages import message_to_bytes
@@ -45,6 +46,8 @@ GIVEN_PER_TURN: Final = 200
 # How long a member may go by what operators said before, where another one decides that.
 STALE_NS: Final = 1_000_000_000
 NO_LIMIT: Final = 2**62
+# For so long the log of a line counts that does not say it: an earlier version wrote it.
+PACE_NS_MAX: Final = 366 * 86_400 * 10**9
 
 
 class _Tally(msgspec.Struct):
@@ -284,7 +287,9 @@ class Lines:
         tally.begun = [*self._log(tally, line), now][-count:]
         documents = self._staging.batch.documents
         documents[:] = [row for row in documents if row[:2] != (BEGUN, name)]
-        documents.append((BEGUN, name, now, encode({"begun": tally.begun})))
+        # After that nobody counts it any more.
+        until_ns = now + pace[1]
+        documents.append((BEGUN, name, now, encode({"begun": tally.begun, "until_ns": until_ns})))
 
     def _wait(self, tally: _Tally, line: Line, quota: Quota) -> None:
         """If it is the rate that lets nobody in, time will."""
@@ -355,6 +360,13 @@ class Lines:
             self._last_ns = self._reads.last_place_ns()
         self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
         return self._last_ns
+
+
+def forget_old(desk: Desk, now_ns: int) -> None:
+    """The logs of lines in which nobody began for as long as they count: with `per` there is one for each key."""
+    for name, log in desk.store.documents(BEGUN):
+        if log.get("until_ns", max(log["begun"], default=0) + PACE_NS_MAX) < now_ns:
+            desk.batch.documents.append((BEGUN, name, 0, None))
 
 
 def _turn(row: PlaceRow) -> tuple[int, int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.kernel.model import QUEUED, Receipt
 from treadle.kernel.run import Step
+from treadle.lang.retention import kept_until
 
 from .alerts import AlertBell
 from .answers import Answers
@@ -102,7 +103,8 @@ class Records:
         row.definition, row.seq, row.updated_ns = state.definition, step.seq, step.at_ns
         row.ended_ns, row.error, row.retain_ns = state.ended_ns, state.error, None
         if state.ended_ns is not None and hot.machine.traits.final:
-            row.retain_ns = state.ended_ns + hot.machine.retention_ns(hot.definition)
+            age_ns = self._registry.retention_ns(state.definition, row.status)
+            row.retain_ns = kept_until(state.ended_ns, age_ns)
         if step.seq == 1:
             row.parent, row.parent_intent = state.parent, state.parent_intent
             row.continued_from, row.started_ns = state.continued_from, state.started_ns

@@ -20,6 +20,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, encode
 from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.lang.quota import Quota
+from treadle.lang.retention import Retention
 from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
@@ -127,6 +128,10 @@ class Known:
         """What its definition says of how many runs may be under way."""
         return None
 
+    def retention(self, loaded: Loaded) -> Retention | None:
+        """What its definition says of how long ended runs are kept."""
+        return None
+
 
 class Registry:
     """Definitions by digest and name over one connection, with what is `known` here on top. With `instead`,
@@ -190,6 +195,13 @@ class Registry:
 
     def quota(self, digest: str) -> Quota | None:
         return self._known.quota(self.load(digest))
+
+    def retention_ns(self, digest: str, status: str) -> int:
+        """How long a run is kept that ended so, as its definition or its dialect says."""
+        loaded = self.load(digest)
+        said = self._known.retention(loaded)
+        age_ns = None if said is None else said.age_ns(status)
+        return loaded.machine.retention_ns(loaded.definition) if age_ns is None else age_ns
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

@@ -198,6 +198,10 @@ class LimitsSet(Body):
     priority: int | None = Field(default=None, ge=-100, le=100)
 
 
+class RetentionSet(Body):
+    keep: str | dict[str, str]
+
+
 class OfWorker(Body):
     worker: str = Field(min_length=1, max_length=200)
 

@@ -21,6 +21,7 @@ from fastapi import FastAPI
 from treadle.access.tokens import any_made
 from treadle.engine import Engine
 from treadle.host.bulk import BulkWork
+from treadle.host.housekeeping import Housekeeping
 from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
@@ -140,8 +141,10 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server)
     bulk: BulkWork = app.state.bulk
+    house = Housekeeping(engine)
     watching = [
-        asyncio.ensure_future(work) for work in (workers.watch(), workers.carrying.run(), bulk.go_on())
+        asyncio.ensure_future(work)
+        for work in (workers.watch(), workers.carrying.run(), bulk.go_on(), house.go_on())
     ]
     await server.serve([sock])
     for task in watching:

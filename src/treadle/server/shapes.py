@@ -213,6 +213,12 @@ class LimitShown(TypedDict):
     lines: list[LineShown]
 
 
+class RetentionShown(TypedDict):
+    workflow: str
+    # Ages by status; null where nobody says anything any more.
+    keep: dict[str, str] | None
+
+
 class Preview(TypedDict):
     next: list[str]
 

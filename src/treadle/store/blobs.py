@@ -28,7 +28,9 @@ class BlobPlace(Protocol):
         ...
 
     def remove(self, digest: str) -> None: ...
-    def digests(self) -> Iterator[str]: ...
+    def digests(self, before_ns: int | None = None) -> Iterator[str]:
+        """What is there; with a time, only what was written before it."""
+        ...
 
 
 def blobs_at(place: str | None, store: Path | None) -> BlobPlace | None:
@@ -104,10 +106,10 @@ class BlobFiles:
     def remove(self, digest: str) -> None:
         self.path(digest).unlink(missing_ok=True)
 
-    def digests(self) -> Iterator[str]:
+    def digests(self, before_ns: int | None = None) -> Iterator[str]:
         if self._folder.is_dir():
             for path in self._folder.glob("??/*"):
-                if path.suffix != ".tmp":
+                if path.suffix != ".tmp" and (before_ns is None or path.stat().st_mtime_ns < before_ns):
                     yield f"sha256:{path.parent.name}{path.name}"
 
     @staticmethod

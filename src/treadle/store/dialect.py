@@ -67,11 +67,30 @@ class SqlDialect(Protocol):
         """How many bytes the database has on disk."""
         ...
 
+    def keep_out(self, tx: Any, table: str) -> None:
+        """Until the transaction ends nobody else writes to a table; whoever has begun to is waited for."""
+        ...
+
+    def shrink(self, connection: Any, *, rewrite: bool) -> int:
+        """Gives some unused room on the disk back: how many bytes; 0 when there is no more."""
+        ...
+
     def integrity(self, connection: Any) -> list[str]: ...
     def errors(self) -> contextlib.AbstractContextManager[None]: ...
     def settle(self, *, log: bool = False) -> None: ...
     def stay(self, *, log: bool = False) -> None: ...
     def close(self, connection: Any) -> None: ...
+
+
+class Tended:
+    """An engine that others write to meanwhile, and that looks after its own room: it uses it again by itself, and gives
+    none of it back to the disk."""
+
+    def shrink(self, connection: Any, *, rewrite: bool) -> int:
+        return 0
+
+    def keep_out(self, tx: Any, table: str) -> None:
+        tx.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def on_shards(column: str, shards: Collection[int] | None) -> str:

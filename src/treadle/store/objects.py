@@ -85,10 +85,12 @@ class BlobObjects:
         except Exception as error:
             raise self._away(error) from error
 
-    def digests(self) -> Iterator[str]:
+    def digests(self, before_ns: int | None = None) -> Iterator[str]:
         try:
             for page in self._store.list():
                 for row in page:
+                    if before_ns is not None and row["last_modified"].timestamp() * 1e9 >= before_ns:
+                        continue
                     name = "".join(str(row["path"]).split("/")[-2:])
                     yield f"{_PREFIX}{name}"
         except Exception as error:

@@ -42,7 +42,7 @@ from treadle.kernel.errors import (
 )
 
 from .blobs import BlobPlace
-from .dialect import Position
+from .dialect import Position, Tended
 from .figures import POSTGRES_BYTES
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
@@ -120,7 +120,7 @@ class Connection:
         self.raw.close()
 
 
-class PostgresDialect:
+class PostgresDialect(Tended):
     """How SqlStore talks to PostgreSQL."""
 
     name = "postgres"

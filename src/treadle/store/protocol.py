@@ -159,6 +159,16 @@ class Crowd(NamedTuple):
     waiting: int
 
 
+class AgeRule(NamedTuple):
+    """Runs that ended so are past their date if they had ended by an instant; None: they never are. It counts for one
+    workflow, or for all but some."""
+
+    status: str
+    ended_by_ns: int | None
+    workflow: str | None = None
+    but: Sequence[str] = ()
+
+
 # How the keys of messages begin that another process left: somebody there waits for the answer.
 GUEST: Final = "guest:"
 
@@ -394,7 +404,17 @@ class Reads(Protocol):
     def document(self, kind: str, id: str) -> Value | None: ...
     def documents(self, kind: str) -> list[tuple[str, Value]]: ...
     def close(self) -> None: ...
-    def retained(self, now_ns: int, limit: int, shards: Collection[int] | None = None) -> list[RunRow]: ...
+    def retained(
+        self,
+        now_ns: int,
+        limit: int,
+        shards: Collection[int] | None = None,
+        rules: Sequence[AgeRule] = (),
+        *,
+        stated: bool = True,
+    ) -> list[RunRow]:
+        """Ended runs past their date: by a rule, where one speaks of them; else, if `stated`, by their own."""
+        ...
 
 
 class Store(Reads, Protocol):
@@ -454,9 +474,21 @@ class Store(Reads, Protocol):
         """Somebody said that something is there for us: `changed` says so. From any thread."""
         ...
 
-    def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
+    def sweep(
+        self,
+        *,
+        keep: Iterable[str] = (),
+        expired: Iterable[tuple[int, str]] = (),
+        loose_before_ns: int | None = None,
+    ) -> int:
         """Removes blobs that no run refers to, except `keep`; how many. What a run has in `expired`
-        (run, digest) it does not refer to any more."""
+        (run, digest) it does not refer to any more. What was put down for a receipt to come stays until it is older
+        than `loose_before_ns`."""
+        ...
+
+    def shrink(self, *, rewrite: bool = False) -> int:
+        """Gives some room on the disk back that is not used any more: how many bytes, 0 when there is no more. With
+        `rewrite` a store that cannot do that in steps is written anew, if that is worth it."""
         ...
 
     def idle(self) -> None:

@@ -12,13 +12,14 @@ from treadle.kernel.history import Stored
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
+from .ages import past_conditions
 from .blobs import known
 from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .packing import unpack
 from .places import PlaceReads
-from .protocol import AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
+from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 
 RUN_COLUMNS = (
     "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
@@ -153,10 +154,20 @@ class SqlReads(RunCounts, PlaceReads):
     def last_task_no(self) -> int:
         return int(self._one("SELECT coalesce(max(no), 0) FROM tasks")[0])
 
-    def retained(self, now_ns: int, limit: int, shards: Collection[int] | None = None) -> list[RunRow]:
-        here = on_shards("shard", shards)
-        query = f"SELECT {RUN_COLUMNS} FROM runs WHERE retain_ns <= ? {here} ORDER BY retain_ns LIMIT ?"
-        return [_run(row) for row in self._all(query, now_ns, limit)]
+    def retained(
+        self,
+        now_ns: int,
+        limit: int,
+        shards: Collection[int] | None = None,
+        rules: Sequence[AgeRule] = (),
+        *,
+        stated: bool = True,
+    ) -> list[RunRow]:
+        here, found = on_shards("shard", shards), list[RunRow]()
+        for condition, values, order in past_conditions(now_ns, rules, stated=stated):
+            query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {condition} {here} ORDER BY {order} LIMIT ?"
+            found += [_run(row) for row in self._all(query, *values, limit - len(found))]
+        return found
 
     # --- journals ---
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import OwnershipLost, Unsupported
 from treadle.kernel.ids import shard_of as kernel_shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import encode
 
 from .blobs import BlobPlace
 from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
 from .packing import pack
 from .places import write_places
-from .protocol import Batch, Message, Numbered, RunRow, TaskRow
+from .protocol import Batch, Message, Numbered, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
+from .row_values import optional, run_values, task_values
+
+
+# A file of a payload that has no row after so long was left by somebody who was killed.
+FILES_KEPT_NS: Final = 3_600 * 10**9
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
@@ -66,55 +72,6 @@ _INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONF
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 _RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
-
-
-def _optional(value: Value) -> bytes | None:
-    return None if value is None else encode(value)
-
-
-def _run_row(run: RunRow) -> tuple[Any, ...]:
-    return (
-        run.no,
-        run.id,
-        run.dialect,
-        run.workflow,
-        run.version,
-        run.definition,
-        _optional(run.cell_key),
-        run.parent,
-        run.parent_intent,
-        run.continued_from,
-        run.reference,
-        run.status,
-        int(run.working),
-        run.started_ns,
-        run.updated_ns,
-        run.ended_ns,
-        run.retain_ns,
-        run.seq,
-        _optional(run.error),
-    )
-
-
-def _task_row(task: TaskRow) -> tuple[Any, ...]:
-    return (
-        task.no,
-        task.id,
-        task.run,
-        task.run_id,
-        task.workflow,
-        task.name,
-        task.type,
-        json.dumps(task.roles),
-        _optional(task.payload),
-        _optional(task.schema),
-        task.reference,
-        task.status,
-        task.assignee,
-        task.created_ns,
-        task.due_ns,
-        encode(task.history),
-    )
 
 
 class SqlStore(SqlReads):
@@ -247,7 +204,7 @@ class SqlStore(SqlReads):
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
-            new = [(*_run_row(run), self.shard_of(run.id)) for run in batch.runs_new.values()]
+            new = [(*run_values(run), self.shard_of(run.id)) for run in batch.runs_new.values()]
             tx.executemany(_INSERT_RUN, new)
         if batch.runs_changed:
             rows = [
@@ -261,7 +218,7 @@ class SqlStore(SqlReads):
                     run.ended_ns,
                     run.retain_ns,
                     run.seq,
-                    _optional(run.error),
+                    optional(run.error),
                     run.no,
                 )
                 for run in batch.runs_changed.values()
@@ -280,7 +237,7 @@ class SqlStore(SqlReads):
             query = "INSERT INTO timers (intent, run, due_ns, fires, shard) VALUES (?, ?, ?, ?, ?)"
             tx.executemany(query, rows)
         if batch.tasks_new:
-            tx.executemany(_INSERT_TASK, [_task_row(task) for task in batch.tasks_new.values()])
+            tx.executemany(_INSERT_TASK, [task_values(task) for task in batch.tasks_new.values()])
             self._write_roles(tx, list(batch.tasks_new.values()))
         if batch.tasks_changed:
             changed = list(batch.tasks_changed.values())
@@ -336,10 +293,13 @@ class SqlStore(SqlReads):
             )
 
     def keep_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Payloads for a receipt that will refer to them, put down without owning the store."""
+        """Payloads for a receipt that will refer to them, put down without owning the store; they wait for it."""
         self._write_files(blobs)
         with self._transaction() as tx:
             self._write_blobs(tx, blobs)
+            query = f"UPDATE blobs SET at_ns = {self._dialect.now_ns} WHERE digest = ?"
+            tx.executemany(query, [(digest,) for digest in blobs])
+            self._write_files(blobs)  # again, where a collection took one away before its row was there
 
     def _write_files(self, blobs: Mapping[str, bytes]) -> None:
         """Files first: a reference must never be durable before what it refers to."""
@@ -433,21 +393,37 @@ class SqlStore(SqlReads):
     def notice(self) -> None:
         """A file says by itself that it has changed."""
 
-    def sweep(self, *, keep: Iterable[str] = (), expired: Iterable[tuple[int, str]] = ()) -> int:
-        """BlobPlace are removed in two steps: the row in a transaction, then the file. A crash between
+    def sweep(
+        self,
+        *,
+        keep: Iterable[str] = (),
+        expired: Iterable[tuple[int, str]] = (),
+        loose_before_ns: int | None = None,
+    ) -> int:
+        """Payloads are removed in two steps: the row in a transaction, then the file. A crash between
         them leaves a file without a row, which the next sweep finds."""
         kept = set(keep)
-        query = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs) ORDER BY digest"
+        before_ns = 2**62 if loose_before_ns is None else max(0, loose_before_ns)
+        query = """SELECT digest FROM blobs WHERE at_ns <= ? AND digest NOT IN (SELECT digest FROM blob_refs)
+                   ORDER BY digest"""
         with self._transaction() as tx:
             self._check_epoch(tx, self._held)
+            self._dialect.keep_out(tx, "blobs")
             tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
-            loose = [row[0] for row in self._all(query) if row[0] not in kept]
+            loose = [row[0] for row in self._all(query, before_ns) if row[0] not in kept]
             tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
         if self._files is not None:
-            for digest in sorted(self._files.digests()):
-                if not self.has_blob(digest):
-                    self._files.remove(digest)
+            # A file comes before its row: a young one without a row may be somebody's who writes it just now.
+            left = self._files.digests(time.time_ns() - FILES_KEPT_NS)
+            for digest in sorted({*loose, *left}):
+                with self._transaction():
+                    if not self.has_blob(digest):
+                        self._files.remove(digest)
         return len(loose)
+
+    def shrink(self, *, rewrite: bool = False) -> int:
+        with self._dialect.errors():
+            return self._dialect.shrink(self._connection, rewrite=rewrite)
 
     # --- whole tables, for copies of the store ---
 

@@ -43,6 +43,10 @@ _ROOM_BYTES_MIN: Final = 64 * 1024
 _CACHE_KB: Final = 32 * 1024
 # There are several readers, and each has a cache of its own.
 _READ_CACHE_KB: Final = 8 * 1024
+# Pages that are given back by one commit; and from how many on a file of an earlier version is written anew.
+_PAGES_PER_STEP: Final = 1_000
+_REWRITE_PAGES_MIN: Final = 256
+_IN_STEPS: Final = 2
 _BUSY_PAUSE_S: Final = 0.01
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
 
@@ -173,6 +177,9 @@ class SqliteDialect:
             newest = migrations[-1][0]
             if (found := self.schema_version(connection)) > newest:
                 raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
+            if found == 0:
+                # How room is given back is settled with the first page.
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
             # It is in the file's header: written only once we know that the file is ours.
             self._log_ahead(connection)
             if found == newest:
@@ -240,6 +247,33 @@ class SqliteDialect:
             with contextlib.suppress(OSError):  # there is none while nobody has written
                 log = os.stat(f"{self.path}-wal").st_size
         return int(pages) * int(bytes_) + log
+
+    def keep_out(self, tx: sqlite3.Connection, table: str) -> None:
+        """There is one writer at a time."""
+
+    def shrink(self, connection: sqlite3.Connection, *, rewrite: bool) -> int:
+        """In steps, where the file was made so. One of an earlier version is written anew once, which takes as long as
+        copying it: only where it is asked for, and much of it is empty."""
+        before, unused, in_steps = self._room(connection)
+        if in_steps:
+            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})").fetchall()
+        elif rewrite and unused * 4 >= before and unused >= _REWRITE_PAGES_MIN:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+            connection.execute("VACUUM")
+        else:
+            return 0
+        self.checkpoint(connection)
+        page_bytes = int(connection.execute("PRAGMA page_size").fetchone()[0])
+        return (before - self._room(connection)[0]) * page_bytes
+
+    @staticmethod
+    def _room(connection: sqlite3.Connection) -> tuple[int, int, bool]:
+        """Pages in all, those that are not used, whether those can be given back in steps."""
+        pages, unused, mode = (
+            int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+            for name in ("page_count", "freelist_count", "auto_vacuum")
+        )
+        return pages, unused, mode == _IN_STEPS
 
     def integrity(self, connection: sqlite3.Connection) -> list[str]:
         rows = connection.execute("PRAGMA quick_check").fetchall()

@@ -9,7 +9,7 @@ import pytest
 from treadle.kernel.errors import InputInvalid, NotWaiting, StoreFull, TreadleError, VersionMismatch
 from treadle.kernel.model import Cancel, Continue, Frame, Patch, Receipt, Retry, Signal, Started
 from treadle.kernel.values import digest_bytes, encode
-from treadle.runtime import keeping, tasks
+from treadle.runtime import collecting, tasks
 from treadle.runtime.commands import Operate, Write
 from treadle.runtime.messages import (
     message_from_bytes,
@@ -218,18 +218,18 @@ def test_a_caller_here_is_told_when_the_commit_of_its_refusal_fails() -> None:
 async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
     bench = Bench()
     now = bench.now_ns()
-    day = keeping.REPLIES_KEPT_NS
+    day = collecting.REPLIES_KEPT_NS
     bench.real.commit(Batch(replies=[("guest:old", now - day - HOUR_NS, b"1"), ("guest:new", now, b"2")]))
 
     async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
         bench.answers.pop("write", None)
-        bench.core.submit(Write(lambda desk: keeping.perform(desk, body), bench.ack("write")))
+        bench.core.submit(Write(lambda desk: collecting.perform(desk, body), bench.ack("write")))
         bench.settle()
         return bench.answers["write"]
 
-    await keeping.collect(operate, [""], now_ns=None, dry_run=True)
+    await collecting.collect(operate, [""], now_ns=None, dry_run=True)
     assert len(bench.real.replies(["guest:old", "guest:new"])) == 2
-    await keeping.collect(operate, [""], now_ns=None, dry_run=False)
+    await collecting.collect(operate, [""], now_ns=None, dry_run=False)
     assert bench.real.replies(["guest:old", "guest:new"]) == {"guest:new": b"2"}
 
 
@@ -241,7 +241,12 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     receipt = Receipt(intent=bench.works[0].intent.id, value=1)
     bench.core.submit(Item("run", receipt))
     bench.settle()
-    bench.core.submit(Write(lambda desk: keeping._collect_some(desk, 2**62, False), bench.ack("gc")))
+    bench.core.submit(
+        Write(
+            lambda desk: collecting.perform(desk, {"step": "runs", "now_ns": 2**62, "ruled": False}),
+            bench.ack("gc"),
+        )
+    )
     bench.core.submit(Item("run", receipt, ack=bench.ack("late")))
     bench.settle()
     bench.core.submit(Item("run", receipt, ack=bench.ack("later")))

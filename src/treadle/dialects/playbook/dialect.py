@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
-from treadle.lang.definition import STANDING, Definition, Dialect, Surroundings
+from treadle.lang.definition import RETENTION, STANDING, Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.standing import Said
@@ -27,7 +27,7 @@ from .schema import json_schema
 _CALLS: Final = ("playbook", "workflow")
 _NAMED_BY: Final = ("path", "workflow", "name")
 # What a playbook asks of the house; its limits stand with the executor.
-_IN_METADATA: Final = tuple(field for field in STANDING if field != "limits")
+_IN_METADATA: Final = (*(field for field in STANDING if field != "limits"), RETENTION)
 
 
 class PlaybookDialect(Dialect):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Receipt
-from treadle.runtime import keeping
+from treadle.runtime import collecting, keeping
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
@@ -313,7 +313,7 @@ class Keeper:
                 self._world.after(PATIENCE_NS, self.collect)
             return
         once = Once()
-        work = keeping.collect(_ask_for, self._world.homes, now_ns=FAR_NS, dry_run=False)
+        work = collecting.collect(_ask_for, self._world.homes, now_ns=FAR_NS, dry_run=False)
         self._drive(owner, work, None, once)
         self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
 
@@ -334,7 +334,7 @@ class Keeper:
             if not once.done and error is None:
                 self._world.after(MS, lambda: None if once.done else self._drive(owner, work, value, once))
 
-        owner.core.submit(Operate(home, keeping.COLLECT, body, told))
+        owner.core.submit(Operate(home, collecting.COLLECT, body, told))
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
-from treadle.runtime import deploys, keeping, tasks
+from treadle.runtime import collecting, deploys, keeping, tasks
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
@@ -365,8 +365,8 @@ class SimOperations(NoOperations):
     def perform(self, desk: Handing, asked: Operate) -> Any:
         if asked.name == "task":
             return tasks.perform(desk, asked)
-        if asked.name == keeping.COLLECT:
-            return keeping.perform(desk, asked.body)
+        if asked.name == collecting.COLLECT:
+            return collecting.perform(desk, asked.body)
         if asked.name == keeping.FORK:
             return keeping.perform_fork(desk, asked.body)
         return deploys.perform(desk, deploys.Deploy.from_value(asked.body))
