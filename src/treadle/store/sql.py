@@ -29,7 +29,6 @@ from .protocol import Batch, Message, Numbered, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
 from .row_values import optional, run_values, task_values
 
-
 # A file of a payload that has no row after so long was left by somebody who was killed.
 FILES_KEPT_NS: Final = 3_600 * 10**9
 
