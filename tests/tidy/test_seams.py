@@ -89,3 +89,15 @@ def _is_room(path: Path) -> bool:
     if path.is_dir():
         return (path / "__init__.py").is_file()
     return path.suffix == ".py" and path.name != "__init__.py"
+
+
+@pytest.mark.parametrize("room", ["runtime", "host", "dialects/function", "performers/function"])
+def test_the_page_names_every_module_of_a_large_room(room: str) -> None:
+    """A newcomer finds the place of a rule by the page alone."""
+    page = (SRC.parents[1] / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    missing = [
+        path.name
+        for path in sorted((SRC / room).glob("*.py"))
+        if path.stem != "__init__" and not path.stem.endswith("_methods") and f"`{path.name}`" not in page
+    ]
+    assert not missing, f"say in docs/ARCHITECTURE.md what these of {room}/ are for: {missing}"
