@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from .command import HOUSE, Apps, Commands, Session
 from .demo import demo
 from .doors import PLAIN, Door
 from .output import Usage
+
+if TYPE_CHECKING:
+    from treadle.server.serving import Options
 
 commands = Commands(HOUSE)
 
@@ -44,6 +48,16 @@ Bus = Annotated[
 ]
 
 
+Processes = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        envvar="TREADLE_PROCESSES",
+        help="So many processes behind the port, on PostgreSQL: one core of the machine each.",
+    ),
+]
 Demonstrates = Annotated[
     bool, typer.Option("--demo", help="Live examples of every dialect, on a store in memory.")
 ]
@@ -57,6 +71,7 @@ Demonstrates = Annotated[
         "treadle serve --store sqlite:////var/lib/treadle/treadle.db --deploy flows/",
         "treadle serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem",
         "treadle serve --store postgresql://db/treadle --bus nats://127.0.0.1:4222 --no-worker",
+        "treadle serve --store postgresql://db/treadle --processes 4",
     ],
     why="it is a server",
     logs=True,
@@ -95,6 +110,7 @@ async def serve(
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
     alert: Alerts = None,
+    processes: Processes = 1,
     with_demo: Demonstrates = False,
     app: Apps = None,
 ) -> int:
@@ -106,15 +122,26 @@ async def serve(
 
     try:
         from treadle.server.carrying import bus_for
+        from treadle.server.processes import place, say_ready
         from treadle.server.serving import Options, serve
     except ModuleNotFoundError as error:
         raise Usage(f"serve needs {error.name}: pip install 'treadle[server]'") from error
 
+    among = place()
+    if processes > 1 and among is None:
+        return await _keep(cli, Options(**door.checked()), processes)
+    if among is not None and name is not None:
+        name = f"{name}-{among.number + 1}"
     work: dict[str, Any] = {"work": not no_worker, "concurrency": concurrency, "pools": pool or ()}
     with demo(cli) if with_demo else nullcontext() as shows:
         carried = bus_for(cli.store, bus)
         options = Options(
-            name=name, advertise=advertise, drain_s=_seconds(drain), bus=carried, **door.checked()
+            name=name,
+            advertise=advertise,
+            drain_s=_seconds(drain),
+            bus=carried,
+            place=among,
+            **door.checked(),
         )
         engine = await cli.prepare(**work, alerts=_alerts(alert or ()))
         for code in app or ():
@@ -126,7 +153,11 @@ async def serve(
 
         def ready(url: str, name: str, access: str) -> None:
             about = {"store": shown(cli.store), "bus": shown(carried), "worker": not no_worker}
-            _say(cli, {"url": url, "name": name, **about, "access": access})
+            said = {"url": url, "name": name, **about, "access": access}
+            if among is None:
+                _say(cli, said)
+            else:
+                say_ready(said)
 
         # What a server does by itself nobody did; whoever asks it for something says who they are.
         with acting(None):
@@ -134,6 +165,22 @@ async def serve(
                 if shows is not None:
                     await shows.start(engine)
                 return await serve(engine, options, ready)
+
+
+async def _keep(cli: Session, options: Options, count: int) -> int:
+    """Keeps several processes behind one port; each reads the options of this command for itself."""
+    from treadle.server.processes import Keeper
+    from treadle.server.serving import listening
+    from treadle.store.open import is_postgres
+
+    if not is_postgres(cli.store):
+        raise Usage(
+            "--processes is for a store on PostgreSQL, whose runs several processes share; all runs of a SQLite file are "
+            "decided by one. Leave --processes out, or copy the store: treadle migrate --from … --to postgresql://…"
+        )
+    with listening(options) as sock:
+        sock.listen()
+        return await Keeper(sock, count, sys.argv[1:]).run(lambda about: _say(cli, about))
 
 
 def _seconds(drain: str) -> float:

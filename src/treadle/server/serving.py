@@ -28,6 +28,7 @@ from .access import AccessOptions, Issuer, is_loopback
 from .app import Member, create_app
 from .carrying import bus_for
 from .connections import ClientPatience, bounded
+from .processes import Place
 from .routing import BODY_MAX
 from .workers import Workers
 
@@ -54,6 +55,8 @@ class Options:
     # Requests a second of one token or address; None: 200, on loopback as many as they like.
     rate: float | None = None
     patience: ClientPatience = field(default_factory=ClientPatience)
+    # One of several processes behind one port.
+    place: Place | None = None
 
     @property
     def access(self) -> AccessOptions:
@@ -81,6 +84,8 @@ class _Server(uvicorn.Server):
 
 def listening(options: Options) -> socket.socket:
     """A socket that listens; an address that is taken is said at once."""
+    if options.place is not None:
+        return socket.socket(fileno=options.place.socket)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # By its protocol asyncio knows what it accepts as TCP and sends at once: without it the body of an answer waits for
     # the acknowledgement of its head, 40 ms.
@@ -116,7 +121,8 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = options.advertise or f"{'https' if options.certificate else 'http'}://{host}:{port}"
     member = Member(url=url) if options.name is None else Member(name=options.name, url=url)
-    workers = Workers(engine, bus=bus_for(engine.store_url, options.bus))
+    alone = options.place is None
+    workers = Workers(engine, bus=bus_for(engine.store_url, options.bus), alone=alone)
     app = create_app(
         engine,
         body_max=options.body_max,
@@ -139,7 +145,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
         access_log=False,
     )
     server = _Server(config, lambda: ready(url, member.name, access))
-    left = _on_signals(app, server)
+    left = _on_signals(app, server, options.place)
     bulk: BulkWork = app.state.bulk
     house = Housekeeping(engine)
     watching = [
@@ -157,8 +163,9 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     return 0
 
 
-def _on_signals(app: FastAPI, server: uvicorn.Server) -> Callable[[], bool]:
-    """Drains at the first signal, leaves at the second; whether there was a second."""
+def _on_signals(app: FastAPI, server: uvicorn.Server, place: Place | None) -> Callable[[], bool]:
+    """Drains at the first signal, or when whoever keeps this process is gone; leaves at the second; whether there was
+    a second."""
     at_once = False
 
     def told() -> None:
@@ -173,4 +180,12 @@ def _on_signals(app: FastAPI, server: uvicorn.Server) -> Callable[[], bool]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
+    if place is not None:
+        keeper = place.keeper
+
+        def gone() -> None:
+            loop.remove_reader(keeper)
+            told()
+
+        loop.add_reader(keeper, gone)
     return lambda: at_once

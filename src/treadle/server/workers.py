@@ -19,7 +19,7 @@ from treadle.bus.entries import RESIDENT
 from treadle.bus.hatch import Hatch
 from treadle.bus.protocol import DEFAULT_POOL, Told
 from treadle.engine import Engine
-from treadle.kernel.errors import LimitExceeded, TreadleError
+from treadle.kernel.errors import LimitExceeded, TreadleError, Unsupported
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
@@ -136,8 +136,11 @@ class Workers:
         now_ns: Callable[[], int] | None = None,
         *,
         bus: str = MEMORY,
+        alone: bool = True,
     ) -> None:
         self._engine = engine
+        # Whether every request to this address comes to this process.
+        self._alone = alone
         self.hatch = hatch or Hatch(engine.bus, EngineOwner(engine), on_forged=self._forged)
         self.carrying = Carrying(engine, self.hatch, bus)
         # Workers that come over the carrier, as they were there a second ago.
@@ -205,6 +208,14 @@ class Workers:
             "seen_at": instant_text(now if row.waiting else row.seen_ns),
             "status": status,
         }
+
+    def check_reach(self) -> None:
+        """Refuses a worker that has only HTTP where it would reach another process each time."""
+        if not self._alone:
+            raise Unsupported(
+                "several processes serve behind this address, and each has work of its own: start the worker with "
+                "--store postgresql://…, or the server with --bus nats://…"
+            )
 
     def _forged(self, worker: str, intent: str) -> None:
         """Somebody showed a lease that was never theirs: kept among the diagnostics, changes nothing."""

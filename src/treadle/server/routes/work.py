@@ -49,8 +49,11 @@ async def register(request: Request) -> Response:
     asked = await told(request, bodies.Register)
     workers = workers_of(request)
     seen = {key: value for key, value in asked.model_dump().items() if key != "worker"}
+    go_on = workers.carrying.told(asked.worker)
+    if go_on["kind"] == "http":
+        workers.check_reach()
     workers.see(asked.worker, actor_of(request).user, **seen)
-    return _answer(request, {"bus": workers.carrying.told(asked.worker)})
+    return _answer(request, {"bus": go_on})
 
 
 @routes.answers(
@@ -60,6 +63,7 @@ async def take(request: Request) -> Response:
     """Work for a worker; waits for it. Registers the worker."""
     asked = await told(request, bodies.Take)
     workers = workers_of(request)
+    workers.check_reach()
     given = asked.model_dump()
     seen = {key: given[key] for key in ("pools", "tools", "apps", "version", "instance", "concurrency")}
     row = workers.see(asked.worker, actor_of(request).user, **seen)
