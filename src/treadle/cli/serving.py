@@ -122,16 +122,17 @@ async def serve(
 
     try:
         from treadle.server.carrying import bus_for
-        from treadle.server.processes import place, say_ready
+        from treadle.server.processes import place
         from treadle.server.serving import Options, serve
     except ModuleNotFoundError as error:
         raise Usage(f"serve needs {error.name}: pip install 'treadle[server]'") from error
 
     among = place()
     if processes > 1 and among is None:
-        return await _keep(cli, Options(**door.checked()), processes)
-    if among is not None and name is not None:
-        name = f"{name}-{among.number + 1}"
+        return await _keep(cli, Options(**door.checked()), name, processes)
+    if among is not None:
+        name = among.name
+        _sign_lines(name)
     work: dict[str, Any] = {"work": not no_worker, "concurrency": concurrency, "pools": pool or ()}
     with demo(cli) if with_demo else nullcontext() as shows:
         carried = bus_for(cli.store, bus)
@@ -157,7 +158,7 @@ async def serve(
             if among is None:
                 _say(cli, said)
             else:
-                say_ready(said)
+                among.say_ready(said)
 
         # What a server does by itself nobody did; whoever asks it for something says who they are.
         with acting(None):
@@ -167,8 +168,9 @@ async def serve(
                 return await serve(engine, options, ready)
 
 
-async def _keep(cli: Session, options: Options, count: int) -> int:
+async def _keep(cli: Session, options: Options, name: str | None, count: int) -> int:
     """Keeps several processes behind one port; each reads the options of this command for itself."""
+    from treadle.server.app import Member
     from treadle.server.processes import Keeper
     from treadle.server.serving import listening
     from treadle.store.open import is_postgres
@@ -180,7 +182,19 @@ async def _keep(cli: Session, options: Options, count: int) -> int:
         )
     with listening(options) as sock:
         sock.listen()
-        return await Keeper(sock, count, sys.argv[1:]).run(lambda about: _say(cli, about))
+        keeper = Keeper(sock, name or Member().name, count, [sys.executable, *sys.orig_argv[1:]])
+        return await keeper.run(lambda about: _say(cli, about))
+
+
+def _sign_lines(name: str) -> None:
+    """Several processes write one log: each line says whose it is."""
+
+    def sign(record: logging.LogRecord) -> bool:
+        record.__dict__.setdefault("server", name)
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(sign)
 
 
 def _seconds(drain: str) -> float:
