@@ -65,10 +65,14 @@ def test_processes_share_a_port_a_store_and_a_log_and_one_that_dies_is_started_a
         assert greeted(said["url"]) == "completed"
 
         refused = httpx.post(f"{said['url']}/api/v1/work/take", json={"worker": "w", "limit": 1, "wait": 0})
-        assert (refused.status_code, refused.json()["code"]) == (422, "UNSUPPORTED"), "each has work of its own"
+        assert (refused.status_code, refused.json()["code"]) == (422, "UNSUPPORTED"), (
+            "each has work of its own"
+        )
 
         os.kill(before[0], signal.SIGKILL)
-        until(lambda: len(children(keeper.pid)) == 2 and before[0] not in children(keeper.pid), "started again")
+        until(
+            lambda: len(children(keeper.pid)) == 2 and before[0] not in children(keeper.pid), "started again"
+        )
         until(lambda: shares(pg_store) == [32, 32], "and has its share")
         assert greeted(said["url"]) == "completed"
 
@@ -153,7 +157,8 @@ here.say_ready({{"url": ""}})
     with keeping(serves) as keeper:
         assert keeper.stdout is not None
         assert keeper.stdout.readline() == "3\n"
-        assert once.exists() and len(children(keeper.pid)) == 3
+        assert once.exists()
+        assert len(children(keeper.pid)) == 3
         keeper.send_signal(signal.SIGINT)
         assert keeper.wait(60) == 0
 
@@ -197,7 +202,8 @@ signal.signal(signal.SIGTERM, told)
 here.say_ready({"url": ""})
 """
     with keeping(slow) as keeper:
-        assert keeper.stdout is not None and keeper.stderr is not None
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
         keeper.stdout.readline()
         keeper.send_signal(signal.SIGTERM)
         draining = 0
