@@ -177,7 +177,7 @@ async def _heard(word: int) -> dict[str, Any] | None:
     """What a child says of itself when it serves; None if it ends before it says anything."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), open(word, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(word, "rb", buffering=0)
     )
     try:
         said = await reader.read()
