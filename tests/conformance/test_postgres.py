@@ -6,10 +6,11 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import psycopg
 import pytest
 
-from treadle.kernel.errors import OwnershipLost, StoreTooNew, StoreUnavailable
+from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreTooNew, StoreUnavailable
 from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.postgres import Connection, PostgresDialect, PostgresStore
 from treadle.store.protocol import Batch
@@ -178,3 +179,34 @@ def test_a_lost_shard_is_told_from_those_that_are_still_held(url: str) -> None:
         assert store.lost() == [7]
         store.commit(Batch(records=[record(1, 2)]))
         assert 7 not in store.held
+
+
+def test_many_rows_in_one_statement_are_what_each_would_be_alone(url: str) -> None:
+    runs = {no: run_row(no) for no in range(1, 6)}
+    more = {
+        "cell_key": b"\x00k",
+        "version": "1",
+        "parent": "r",
+        "ended_ns": 2**62,
+        "error": {"code": "X"},
+        "reference": "é%",
+    }
+    runs[3] = msgspec.structs.replace(runs[3], **more)
+    with contextlib.closing(PostgresStore(PostgresDialect(url))) as store:
+        store.own()
+        rows = [record(no, seq) for no in runs for seq in (1, 2)]
+        store.commit(Batch(runs_new=runs, records=rows))
+        assert [store.run_by_no(no) for no in runs] == list(runs.values())
+        for no in runs:
+            assert [stored.seq for stored in store.journal(no)] == [1, 2]
+        # One that stays as it is, one that gets what the others have not, one that loses it.
+        changed = {
+            2: runs[2],
+            4: msgspec.structs.replace(runs[4], error={"code": "Y"}, ended_ns=7),
+            3: msgspec.structs.replace(runs[3], error=None, ended_ns=None, reference=None),
+        }
+        store.commit(Batch(runs_changed=changed))
+        assert [store.run_by_no(no) for no in changed] == list(changed.values())
+        with pytest.raises(AppendConflict):
+            store.commit(Batch(records=[record(1, 3), record(5, 2)]))
+        assert [stored.seq for stored in store.journal(1)] == [1, 2], "all of it or nothing"

@@ -21,7 +21,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -44,6 +43,7 @@ from treadle.kernel.errors import (
 from .blobs import BlobPlace
 from .dialect import Position, Tended
 from .figures import POSTGRES_BYTES
+from .postgres_rows import in_one, spelled
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
 from .sql import SqlStore
@@ -84,12 +84,6 @@ class ConnectionLost(StoreUnavailable):
     """The server went away, or the way to it did."""
 
 
-@lru_cache(maxsize=1024)
-def _spelled(query: str) -> str:
-    """A shared statement in this driver's spelling."""
-    return query.replace("%", "%%").replace("?", "%s")
-
-
 class Connection:
     """A connection with the few calls that the shared store makes of one."""
 
@@ -97,11 +91,14 @@ class Connection:
         self.raw = raw
 
     def execute(self, query: str, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
-        return self.raw.execute(_spelled(query), parameters or None)
+        return self.raw.execute(spelled(query), parameters or None)
 
-    def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+    def executemany(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
+        if (whole := in_one(query, rows)) is not None:
+            self.raw.execute(*whole)
+            return
         with self.raw.cursor() as cursor:
-            cursor.executemany(_spelled(query), rows)
+            cursor.executemany(spelled(query), rows)
 
     def send(self) -> None:
         """Sends whatever is written down for the server. To end a pipeline the driver itself tries that once, and

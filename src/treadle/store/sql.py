@@ -44,10 +44,10 @@ def _marks(columns: str) -> str:
     return ", ".join("?" * len(columns.split(", ")))
 
 
-_INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({_marks(RUN_COLUMNS)}, ?)"
-_UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
+INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({_marks(RUN_COLUMNS)}, ?)"
+UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
                  retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
-_INSERT_RECORD = (
+INSERT_RECORD = (
     "INSERT INTO journal (run, seq, event_no, opens, closes, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({_marks(TASK_COLUMNS)})"
@@ -165,7 +165,7 @@ class SqlStore(SqlReads):
             self._check_epoch(tx, batch.shards or self._held)
             self._write_runs(tx, batch)
             if batch.records:
-                tx.executemany(_INSERT_RECORD, [(*row[:-1], pack(row[-1])) for row in batch.records])
+                tx.executemany(INSERT_RECORD, [(*row[:-1], pack(row[-1])) for row in batch.records])
             if batch.snapshots:
                 rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
                 tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
@@ -204,7 +204,7 @@ class SqlStore(SqlReads):
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
             new = [(*run_values(run), self.shard_of(run.id)) for run in batch.runs_new.values()]
-            tx.executemany(_INSERT_RUN, new)
+            tx.executemany(INSERT_RUN, new)
         if batch.runs_changed:
             rows = [
                 (
@@ -222,7 +222,7 @@ class SqlStore(SqlReads):
                 )
                 for run in batch.runs_changed.values()
             ]
-            tx.executemany(_UPDATE_RUN, rows)
+            tx.executemany(UPDATE_RUN, rows)
 
     def _write_waits(self, tx: Any, batch: Batch) -> None:
         if batch.timers_done:

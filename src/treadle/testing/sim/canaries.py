@@ -38,9 +38,9 @@ Canary = Callable[[], contextlib.AbstractContextManager[None]]
 @contextlib.contextmanager
 def append_ignores_expected_sequence() -> Iterator[None]:
     """Neither the epoch nor unique(run, seq) holds: a deposed owner overwrites its successor."""
-    overwrite = sql._INSERT_RECORD.replace("INSERT INTO", "INSERT OR REPLACE INTO")
+    overwrite = sql.INSERT_RECORD.replace("INSERT INTO", "INSERT OR REPLACE INTO")
     with (
-        patch.object(sql, "_INSERT_RECORD", overwrite),
+        patch.object(sql, "INSERT_RECORD", overwrite),
         patch.object(sql.SqlStore, "_check_epoch", lambda self, tx, shards: None),
     ):
         yield
