@@ -6,8 +6,9 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -48,19 +49,42 @@ Bus = Annotated[
 ]
 
 
-Processes = Annotated[
-    int,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        envvar="TREADLE_PROCESSES",
-        help="So many processes behind the port, on PostgreSQL: one core of the machine each.",
-    ),
-]
 Demonstrates = Annotated[
     bool, typer.Option("--demo", help="Live examples of every dialect, on a store in memory.")
 ]
+
+
+@dataclass(slots=True)
+class Member:
+    """Who this server is among those of its store."""
+
+    name: Annotated[
+        str | None,
+        typer.Option("--name", envvar="TREADLE_NAME", help="This server's name.", show_default=False),
+    ] = None
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="URL",
+            envvar="TREADLE_ADVERTISE",
+            help="Where others reach this server.",
+            show_default=False,
+        ),
+    ] = None
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            envvar="TREADLE_PROCESSES",
+            help="So many processes behind the port, on PostgreSQL: one core of the machine each.",
+        ),
+    ] = 1
+
+
+ALONE: Final = Member()
 
 
 @commands(
@@ -79,20 +103,7 @@ Demonstrates = Annotated[
 async def serve(
     cli: Session,
     door: Door = PLAIN,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", envvar="TREADLE_NAME", help="This server's name.", show_default=False),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            "--advertise",
-            metavar="URL",
-            envvar="TREADLE_ADVERTISE",
-            help="Where others reach this server.",
-            show_default=False,
-        ),
-    ] = None,
+    member: Member = ALONE,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Decide only; leave work to workers.")
     ] = False,
@@ -110,7 +121,6 @@ async def serve(
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
     alert: Alerts = None,
-    processes: Processes = 1,
     with_demo: Demonstrates = False,
     app: Apps = None,
 ) -> int:
@@ -128,17 +138,17 @@ async def serve(
         raise Usage(f"serve needs {error.name}: pip install 'treadle[server]'") from error
 
     among = place()
-    if processes > 1 and among is None:
-        return await _keep(cli, Options(**door.checked()), name, processes)
+    if member.processes > 1 and among is None:
+        return await _keep(cli, Options(**door.checked()), member)
     if among is not None:
-        name = among.name
-        _sign_lines(name)
+        member.name = among.name
+        _sign_lines(among.name)
     work: dict[str, Any] = {"work": not no_worker, "concurrency": concurrency, "pools": pool or ()}
     with demo(cli) if with_demo else nullcontext() as shows:
         carried = bus_for(cli.store, bus)
         options = Options(
-            name=name,
-            advertise=advertise,
+            name=member.name,
+            advertise=member.advertise,
             drain_s=_seconds(drain),
             bus=carried,
             place=among,
@@ -168,9 +178,9 @@ async def serve(
                 return await serve(engine, options, ready)
 
 
-async def _keep(cli: Session, options: Options, name: str | None, count: int) -> int:
+async def _keep(cli: Session, options: Options, member: Member) -> int:
     """Keeps several processes behind one port; each reads the options of this command for itself."""
-    from treadle.server.app import Member
+    from treadle.server import app
     from treadle.server.processes import Keeper
     from treadle.server.serving import listening
     from treadle.store.open import is_postgres
@@ -182,7 +192,8 @@ async def _keep(cli: Session, options: Options, name: str | None, count: int) ->
         )
     with listening(options) as sock:
         sock.listen()
-        keeper = Keeper(sock, name or Member().name, count, [sys.executable, *sys.orig_argv[1:]])
+        name = member.name or app.Member().name
+        keeper = Keeper(sock, name, member.processes, [sys.executable, *sys.orig_argv[1:]])
         return await keeper.run(lambda about: _say(cli, about))
 
 
