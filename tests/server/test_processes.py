@@ -109,11 +109,11 @@ def test_processes_on_a_file_are_refused_with_the_reason(tmp_path: Path) -> None
 
 KEEPS = """
 import asyncio, socket, sys
-from treadle.server.processes import Keeper
+from treadle.server.processes import ProcessKeeper
 
 async def main():
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        keeper = Keeper(sock, "k", 3, [sys.executable, "-c", sys.argv[1]])
+        keeper = ProcessKeeper(sock, "k", 3, [sys.executable, "-c", sys.argv[1]])
         return await keeper.run(lambda about: print(about["processes"], flush=True))
 
 sys.exit(asyncio.run(main()))

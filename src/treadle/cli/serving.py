@@ -55,7 +55,7 @@ Demonstrates = Annotated[
 
 
 @dataclass(slots=True)
-class Member:
+class Server:
     """Who this server is among those of its store."""
 
     name: Annotated[
@@ -84,7 +84,7 @@ class Member:
     ] = 1
 
 
-ALONE: Final = Member()
+ALONE: Final = Server()
 
 
 @commands(
@@ -103,7 +103,7 @@ ALONE: Final = Member()
 async def serve(
     cli: Session,
     door: Door = PLAIN,
-    member: Member = ALONE,
+    member: Server = ALONE,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Decide only; leave work to workers.")
     ] = False,
@@ -178,10 +178,10 @@ async def serve(
                 return await serve(engine, options, ready)
 
 
-async def _keep(cli: Session, options: Options, member: Member) -> int:
+async def _keep(cli: Session, options: Options, member: Server) -> int:
     """Keeps several processes behind one port; each reads the options of this command for itself."""
     from treadle.server import app
-    from treadle.server.processes import Keeper
+    from treadle.server.processes import ProcessKeeper
     from treadle.server.serving import listening
     from treadle.store.open import is_postgres
 
@@ -193,7 +193,7 @@ async def _keep(cli: Session, options: Options, member: Member) -> int:
     with listening(options) as sock:
         sock.listen()
         name = member.name or app.Member().name
-        keeper = Keeper(sock, name, member.processes, [sys.executable, *sys.orig_argv[1:]])
+        keeper = ProcessKeeper(sock, name, member.processes, [sys.executable, *sys.orig_argv[1:]])
         return await keeper.run(lambda about: _say(cli, about))
 
 

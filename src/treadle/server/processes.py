@@ -65,7 +65,7 @@ class _Child:
     word: int
 
 
-class Keeper:
+class ProcessKeeper:
     """Keeps `count` children on a socket that listens. `command` serves; each child reads its options for itself."""
 
     def __init__(self, sock: socket.socket, name: str, count: int, command: Sequence[str]) -> None:
