@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,7 +28,13 @@ secret = Commands(
 
 
 @commands(
-    examples=["treadle gc", "treadle gc --dry-run", "treadle gc --json", "treadle gc --user ann"],
+    examples=[
+        "treadle gc",
+        "treadle gc --dry-run",
+        "treadle gc --archive /srv/archive",
+        "treadle gc --json",
+        "treadle gc --user ann",
+    ],
     reach=EITHER,
 )
 async def gc(
@@ -35,11 +42,23 @@ async def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many runs of which workflow it would be.")
     ] = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive", metavar="DIR", help="Put the runs into files there first.", show_default=False
+        ),
+    ] = None,
     user: Actor = None,
 ) -> None:
     """Remove runs whose retention has ended, and payloads that nothing refers to."""
-    async with cli.acts(work=False) as engine:
-        done = await engine.gc(dry_run=dry_run, by=user)
+    if archive is not None and cli.server is not None:
+        raise Usage("a server has an archive of its own: treadle serve --archive DIR")
+    if archive is None:
+        async with cli.acts(work=False) as client:
+            done = await client.gc(dry_run=dry_run, by=user)
+    else:
+        async with cli.engine(work=False) as engine:
+            done = await engine.gc(dry_run=dry_run, by=user, archive=archive)
     if cli.out.as_json:
         cli.out.document(done)
         return

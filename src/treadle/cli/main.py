@@ -10,6 +10,7 @@ import typer
 from treadle import __version__
 
 from . import (
+    archives,
     audit,
     backing,
     compare,
@@ -88,6 +89,7 @@ SUBJECTS: Final = (
     deleting.commands,
     retention.retention,
     backing.commands,
+    archives.archive,
     house.secret,
     tokens.token,
     audit.commands,

@@ -49,6 +49,7 @@ _USAGE_CODES: Final = frozenset(
         "FILE_EXISTS",
         "INPUT_INVALID",
         "NOT_A_BACKUP",
+        "NOT_AN_ARCHIVE",
         "NO_FOLDER",
         "LIMITS_INVALID",
         "LIMIT_NOT_FOUND",

@@ -49,6 +49,16 @@ Bus = Annotated[
 ]
 
 
+Archived = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        envvar="TREADLE_ARCHIVE",
+        help="Put runs into files there before they are removed.",
+        show_default=False,
+    ),
+]
 Demonstrates = Annotated[
     bool, typer.Option("--demo", help="Live examples of every dialect, on a store in memory.")
 ]
@@ -121,6 +131,7 @@ async def serve(
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
     alert: Alerts = None,
+    archive: Archived = None,
     with_demo: Demonstrates = False,
     app: Apps = None,
 ) -> int:
@@ -152,6 +163,7 @@ async def serve(
             drain_s=_seconds(drain),
             bus=carried,
             place=among,
+            archive=_shelf(archive),
             **door.checked(),
         )
         engine = await cli.prepare(**work, alerts=_alerts(alert or ()))
@@ -215,6 +227,13 @@ def _seconds(drain: str) -> float:
         return parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
+
+
+def _shelf(archive: Path | None) -> str | None:
+    """A folder that is there, told before anything is served."""
+    if archive is not None and not archive.is_dir():
+        raise Usage(f"--archive: the folder {archive} does not exist; create it", code="NO_FOLDER")
+    return None if archive is None else str(archive.absolute())
 
 
 def _alerts(said: Sequence[str]) -> dict[str, Any]:

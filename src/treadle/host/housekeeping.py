@@ -24,12 +24,16 @@ class KeptHouse(Protocol):
     """What an engine is to whoever keeps its house."""
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
-    async def gc(self, *, by: str | None = None, ruled: bool = False) -> dict[str, Any]: ...
+    async def gc(
+        self, *, by: str | None = None, ruled: bool = False, archive: str | None = None
+    ) -> dict[str, Any]: ...
 
 
 class Housekeeping:
-    def __init__(self, home: KeptHouse, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, home: KeptHouse, *, archive: str | None = None, every_s: float = EVERY_S) -> None:
         self._home = home
+        # The folder of the archive that runs go to before they are removed.
+        self._archive = archive
         self._every_ns = round(every_s * 1e9)
         self._look_s = min(LOOK_S, every_s)
 
@@ -46,7 +50,7 @@ class Housekeeping:
         """Collects, if it is time and nobody else does it; whether it did."""
         if not await self._home.operate(COLLECT, {"step": "take", "every_ns": self._every_ns}):
             return False
-        done = await self._home.gc(ruled=True)
+        done = await self._home.gc(ruled=True, archive=self._archive)
         if done["runs"]:
             log.info("removed %d runs that are past their retention", done["runs"])
         return True

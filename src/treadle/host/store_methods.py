@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
 from treadle.arguments import RunFilters, checked_state, checked_statuses
@@ -12,7 +14,9 @@ from treadle.definitions.library import Library
 from treadle.kernel.errors import RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
 from treadle.runtime import collecting, document, keeping
+from treadle.store.archives import Archive
 from treadle.store.protocol import Reads, RunRow
+from treadle.store.reads import SqlReads
 
 from . import checkup
 from .bridge import Bridge
@@ -112,14 +116,41 @@ class StoreMethods:
             before = page[-1].no
 
     async def gc(
-        self, *, now_ns: int | None = None, dry_run: bool = False, by: str | None = None, ruled: bool = False
+        self,
+        *,
+        now_ns: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        ruled: bool = False,
+        archive: str | Path | None = None,
     ) -> dict[str, Any]:
         """Removes ended runs past their retention date, and payloads nobody refers to any more; `ruled`: only runs of
-        which an operator said how long they are kept. A dry run says how many it would be, by workflow and status."""
+        which an operator said how long they are kept. A dry run says how many it would be, by workflow and status.
+        With an `archive` (a folder) runs are in its files before they are removed."""
         bridge = self._bridge
-        return await collecting.collect(
-            bridge.operate, bridge.homes(), now_ns=now_ns, dry_run=dry_run, by=by, ruled=ruled
-        )
+        shelf = None if archive is None else Archive(Path(archive))
+
+        async def put_away(runs: Sequence[collecting.Past]) -> Sequence[int]:
+            def put(reads: Reads) -> list[int]:
+                assert shelf is not None
+                assert isinstance(reads, SqlReads), "every store is one of SQL"
+                return shelf.put(reads, [run.no for run in runs])
+
+            return await bridge.read(put, long=True)
+
+        try:
+            return await collecting.collect(
+                bridge.operate,
+                bridge.homes(),
+                now_ns=now_ns,
+                dry_run=dry_run,
+                by=by,
+                ruled=ruled,
+                archive=None if shelf is None else put_away,
+            )
+        finally:
+            if shelf is not None:
+                await asyncio.to_thread(shelf.close)
 
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the

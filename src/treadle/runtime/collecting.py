@@ -43,9 +43,9 @@ class Past(NamedTuple):
 
 
 class PutsAway(Protocol):
-    """An archive: what it was handed is durable there when this returns."""
+    """An archive: the numbers of those of the runs that are durable there when this returns."""
 
-    async def __call__(self, runs: Sequence[Past]) -> None: ...
+    async def __call__(self, runs: Sequence[Past]) -> Sequence[int]: ...
 
 
 Operating = Callable[..., Awaitable[Any]]
@@ -105,13 +105,12 @@ async def _remove_past(operate: Operating, home: str, which: dict[str, Any], arc
         else:
             past = [Past(*one) for one in await operate(COLLECT, {"step": "past", **which}, home=home)]
             count = len(past)
-            if past:
-                await archive(past)
-            asked = {"step": "archived", "runs": [list(one) for one in past]}
-            gone = await operate(COLLECT, asked, home=home) if past else 0
+            kept = set(await archive(past)) if past else set()
+            asked = {"step": "archived", "runs": [list(one) for one in past if one.no in kept]}
+            gone = await operate(COLLECT, asked, home=home) if kept else 0
         removed += gone
         if not gone:
-            break  # they were all taken up again meanwhile, and are not past their date any more
+            break  # the rest was taken up again meanwhile, or cannot be archived
     return removed
 
 

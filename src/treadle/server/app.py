@@ -112,6 +112,7 @@ def create_app(
     workers: Workers | None = None,
     access: AccessOptions | None = None,
     patience: ClientPatience | None = None,
+    archive: str | None = None,
 ) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
@@ -134,6 +135,7 @@ def create_app(
     app.state.metrics = Metrics(engine, app.state.workers)
     app.state.bulk = BulkWork(engine, server=app.state.member.name)
     app.state.blob_max = blob_max
+    app.state.archive = archive
     for prefix, routes in PARTS:
         app.include_router(routes, prefix=prefix)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it

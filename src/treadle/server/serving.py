@@ -57,6 +57,8 @@ class Options:
     patience: ClientPatience = field(default_factory=ClientPatience)
     # One of several processes behind one port.
     place: Place | None = None
+    # The folder that ended runs go to before they are removed.
+    archive: str | None = None
 
     @property
     def access(self) -> AccessOptions:
@@ -130,6 +132,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
         access=options.access,
         patience=options.patience,
         workers=workers,
+        archive=options.archive,
     )
     access = await app.state.access.name()
     config = uvicorn.Config(
@@ -147,7 +150,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server, options.place)
     bulk: BulkWork = app.state.bulk
-    house = Housekeeping(engine)
+    house = Housekeeping(engine, archive=options.archive)
     watching = [
         asyncio.ensure_future(work)
         for work in (workers.watch(), workers.carrying.run(), bulk.go_on(), house.go_on())

@@ -129,7 +129,7 @@ def _copied(reads: SqlReads, part: Path, url: str, tell: Tell) -> tuple[dict[str
                 ]
                 target.note_of_store(BACKUP, about)
                 target.note_of_store(UNFINISHED, None)
-            _in_one_file(part)
+            in_one_file(part)
             return about, copied
         except BlobMissing:
             missing_still = _misses(reads)
@@ -157,7 +157,7 @@ def _name_of(reads: SqlReads) -> str:
     return sha256(reads.work_key()).hexdigest()[:16]
 
 
-def _in_one_file(path: Path) -> None:
+def in_one_file(path: Path) -> None:
     """Without a log beside it, so that copying the file copies all of it; and durable."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")

@@ -72,6 +72,13 @@ class SqlConnection:
             with self._dialect.errors():
                 self._connection.execute("ROLLBACK")
 
+    def rows_where(
+        self, table: str, columns: str, where: str, *values: Any, order: str | None = None, limit: int = 2**31
+    ) -> list[Any]:
+        """Rows of a table that meet a condition."""
+        ordered = "" if order is None else f"ORDER BY {order}"
+        return self._all(f"SELECT {columns} FROM {table} WHERE {where} {ordered} LIMIT ?", *values, limit)
+
     def rows_after(
         self, table: str, columns: str, key: str, last: Sequence[Any] | None, limit: int
     ) -> list[Any]:

@@ -105,5 +105,7 @@ async def doctor(request: Request, deep: bool = False) -> Any:
 
 @routes.answers("POST", "/gc", ADMIN, gives=dict[str, Any])
 async def collect(request: Request, body: bodies.Collect | None = None) -> Any:
-    """Removes ended runs past their retention date."""
-    return await engine_of(request).gc(dry_run=body.dry_run if body else False, by=actor_of(request).user)
+    """Removes ended runs past their retention date, after they are in the server's archive if it has one."""
+    return await engine_of(request).gc(
+        dry_run=body.dry_run if body else False, by=actor_of(request).user, archive=request.app.state.archive
+    )
