@@ -140,7 +140,10 @@ def test_gc_and_bench(cli: Cli, write: Write, folder: Path) -> None:
     cli("run", "flow.yaml", code=0)
     assert cli("gc", "--json", code=0).json["runs"] == 0
     rehearsed = cli("gc", "--dry-run", "--json", code=0)
-    assert (rehearsed.json, "nothing was changed" in rehearsed.err) == ({"runs": 0, "blobs": 0}, True)
+    assert (rehearsed.json, "nothing was changed" in rehearsed.err) == (
+        {"runs": 0, "blobs": 0, "workflows": {}},
+        True,
+    )
     found = cli("bench", "--runs", "3", "--steps", "2", "--json", code=0).json
     assert found["steps"] == 6
     assert found["steps_per_second"] > 0

@@ -59,11 +59,9 @@ async def gc(
     else:
         async with cli.engine(work=False) as engine:
             done = await engine.gc(dry_run=dry_run, by=user, archive=archive)
-    if cli.out.as_json:
-        cli.out.document(done)
-        return
-    report(cli, {name: count for name, count in done.items() if name != "workflows"})
-    for workflow, statuses in done.get("workflows", {}).items():
+    workflows = {} if cli.out.as_json else done.pop("workflows", {})
+    report(cli, done)
+    for workflow, statuses in workflows.items():
         told = ", ".join(f"{count} {status}" for status, count in statuses.items())
         cli.out.note(f"{workflow}: {told}")
     if dry_run:
