@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,8 +14,9 @@ from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, make_reference
 from treadle.kernel.roles import CellMachine
-from treadle.kernel.values import Value, digest_bytes, encode, from_caller, to_value
+from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Dialect
+from treadle.lang.handed import from_caller
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
 from treadle.store.protocol import DefinitionRow
@@ -70,6 +71,27 @@ def positive(name: str, value: object) -> int:
     return number
 
 
+def whole(name: str, value: object, least: int = 0) -> int | None:
+    """The number of a record, or of how many are asked for; None where the caller named none."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueRefused(
+            f"{name} is a whole number from {least} on, not {value!r:.40}", details={"path": name}
+        )
+    return value
+
+
+def retried(how: Mapping[str, Any]) -> dict[str, Value]:
+    """How a run is retried. `from_` stands for `from`, which is a word of Python: a step, a node, by name."""
+    given: dict[str, Value] = from_caller(
+        {"from" if name == "from_" else name: value for name, value in how.items()}
+    )
+    if not isinstance(step := given.get("from"), str | None):
+        raise ValueRefused(f"from is the name of a step, not {step!r:.40}", details={"path": "from"})
+    return given
+
+
 def cache_size(given: object) -> tuple[str, object]:
     """How many runs are kept in memory, and who says so."""
     if given is not None:
@@ -79,10 +101,19 @@ def cache_size(given: object) -> tuple[str, object]:
 
 def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> tuple[str, ...]:
     """One status or several. A word that is none would find nothing, and say nothing."""
+    if not isinstance(status or (), str | Sequence | Set):
+        raise ValueRefused(f"a status is one of {', '.join(statuses)}, or a list of them")
     asked = (status,) if isinstance(status, str) else tuple(status or ())
     if unknown := [word for word in asked if word not in statuses]:
         raise ValueRefused(f"{unknown[0]!r} is no status; choose from {', '.join(statuses)}")
     return asked
+
+
+def check_filters(**texts: object) -> None:
+    """Filters that are compared with texts."""
+    for name, value in texts.items():
+        if not isinstance(value, str | None):
+            raise ValueRefused(f"{name} is text, not {value!r:.40}", details={"path": name})
 
 
 def checked_state(state: object) -> dict[str, Value]:
@@ -126,12 +157,25 @@ def check_start(
 
 def checked_event(event: Event) -> Event:
     """Refuses an event that a caller has filled with what it cannot hold: `signal("r", name=5)`."""
+    fields = event_value(event)
     try:
-        msgspec.convert(event_value(event), type(event), builtin_types=(bytes,))
+        msgspec.convert(fields, type(event), builtin_types=(bytes,))
     except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
         raise ValueRefused(f"{event.kind}: {error}") from error
+    for name, value in fields.items():
+        # The rest are values, which are looked at whole where they are handed in.
+        if type(value) is str and not value.isascii():
+            check_text(f"{event.kind}: {name}", value)
     check_name(event)
     return event
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuses half a character, here where everybody is told the same: the owner of a store, and its guests."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueRefused(f"{what} is text with a lone surrogate", details={"path": what}) from error
 
 
 def checked_actor(user: object, roles: object, to: object = None) -> tuple[str | None, tuple[str, ...]]:

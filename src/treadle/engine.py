@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, disarmed
-from treadle.kernel.values import Value, from_caller
+from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.graph import Graph
+from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.lang.quota import check_priority
 from treadle.runtime import deploys, document, keeping
@@ -314,7 +315,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             options=options,
             priority=None if priority is None else check_priority(priority),
         )
-        create = NewRun(row.dialect, row.name, row.version, row.digest, key)
+        create = NewRun(row.dialect, row.name, row.version, row.digest, from_caller(key))
         await self.teach(run, row)
         answer = await self.submit(run, event, create=create, blobs=blobs)
         typed = partial(self.dialects[row.dialect].result, loaded)
@@ -381,13 +382,13 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         """Moves a stalled or failed run on; `how` is the dialect's: `from_` (for `from`, which is a word of
         Python), `input`, `skip`, `fail`, `budget`. With a `definition` (the mended one) it goes on under that from
         where it stopped, if it fits; refused, nothing changes."""
-        how = {"from" if name == "from_" else name: value for name, value in how.items()}
+        asked = arguments.retried(how)
         digest: str | None = None
         if definition is not None:
             digest = (await self.definition(definition)).digest
             if digest in self.library.known:
                 await self.operate("learn", deploys.family_value(self.library.family(digest)))
-        event = Retry(how=from_caller(how), by=by, definition=digest)
+        event = Retry(how=asked, by=by, definition=digest)
         return await self.submit(id, event, submission=once)
 
     async def fork(
@@ -400,6 +401,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         by: str | None = None,
     ) -> Run:
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
+        at = arguments.whole("at", at)
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
         if row is not None:

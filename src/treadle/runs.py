@@ -18,6 +18,7 @@ from treadle.views.comparing import compared
 from treadle.views.trace import trace_of
 from treadle.work.worker import Worker
 
+from .arguments import whole
 from .definitions.library import Library
 from .host.news import Watch
 
@@ -68,6 +69,7 @@ class Run:
 
     async def show(self, *, engine: bool = False, at: int | None = None) -> dict[str, Any]:
         """The run document, as `treadle show --json` prints it."""
+        at = whole("at", at)
         library = self._engine.library
         shown = await self._engine.read(
             lambda reads: document.show(reads, library.registry(reads), self.id, engine=engine, at=at)
@@ -87,6 +89,7 @@ class Run:
 
     async def journal(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""
+        after, limit = whole("after", after) or 0, whole("limit", limit)
         found: list[dict[str, Any]] = []
 
         def page(reads: Reads) -> list[dict[str, Any]]:
@@ -132,7 +135,11 @@ class Run:
         try:
             shown = await self._end(timeout)
         except TimeoutError as error:
-            raise TimeoutError(unfinished(await self.show(), timeout)) from error
+            # Who does not wait looks once, and so does who waited until the very end.
+            ended = await self._engine.read(lambda reads: document.outcome(reads, self.id))
+            if ended is None:
+                raise TimeoutError(unfinished(await self.show(), timeout)) from error
+            shown = ended
         return self._typed(result_of({"id": self.id, **shown}))
 
     async def _end(self, timeout: float | None) -> dict[str, Any]:

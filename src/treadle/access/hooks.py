@@ -45,7 +45,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def checked(name: str, body: Mapping[str, Any]) -> Hook:
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputInvalid("a hook is named by letters, digits and _ . -", where="name")
     try:
         hook = msgspec.convert(dict(body), Hook)

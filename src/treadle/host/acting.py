@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
+from treadle.kernel.values import encode
 from treadle.runtime import collecting, keeping
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Operate, Write
+from treadle.runtime.messages import check_entry
 from treadle.runtime.ports import Item, Own
 
 
@@ -62,13 +64,16 @@ def acting(origin: Origin | None) -> Iterator[None]:
 
 
 def stamped(command: Command) -> Command:
-    """A command with who asks for it, if anybody does."""
+    """A command with who asks for it, if anybody does. An operation that is no value, or that somebody asks for under
+    a name of the engine's own, is refused here with the same words, whoever would decide it."""
     if isinstance(command, Item):
         if command.entry is None and type(command) is not Own and command.event is not None:
             command.entry = _of_event(command.run, command.event)
         return command
     if isinstance(command, Operate):
-        return command if command.entry is not None else replace(command, entry=_of_operation(command))
+        encode([command.home, command.body])
+        check_entry(entry := command.entry or _of_operation(command))
+        return replace(command, entry=entry)
     if isinstance(command, Write) and command.action and command.entry is None:
         return command._replace(entry=_entry(None, command.action, command.target))
     return command

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from treadle.access import hooks, tokens, trail
+from treadle.arguments import whole
 from treadle.kernel.errors import InputInvalid, Unsupported
 from treadle.kernel.values import from_caller
 from treadle.lang.retention import Retention
@@ -116,4 +117,4 @@ class HouseMethods(ABC):
 
     async def audit(self, /, *, limit: int = 100, **filters: Any) -> Rows:
         """Who did what, newest first: `user`, `action`, `target`, `token`, `status`, `since_ns`, `until_ns`."""
-        return await trail.listed(self, **filters, limit=limit)
+        return await trail.listed(self, **filters, limit=whole("limit", limit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.definitions.library import Library
-from treadle.kernel.values import from_caller
+from treadle.lang.handed import from_caller
 from treadle.runtime import quotas
 
 from .bridge import Bridge

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any, Final
 
 from treadle.kernel.errors import Unsupported, ValueRefused
-from treadle.kernel.values import Value, from_caller
+from treadle.kernel.values import Value
+from treadle.lang.handed import from_caller
 from treadle.lang.recurrence import instants
 from treadle.lang.schedules import Schedule
 from treadle.runtime import schedules

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
-from treadle.arguments import RunFilters, checked_state, checked_statuses
+from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
 from treadle.definitions.library import Library
 from treadle.kernel.errors import RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
@@ -57,6 +57,7 @@ class StoreMethods:
             raise ValueRefused(
                 "since_ns, until_ns and limit are whole numbers; times count nanoseconds since 1970"
             )
+        check_filters(workflow=workflow, reference=reference, search=search, parent=parent)
         asked: dict[str, Any] = {
             "status": checked_statuses(status, STATUSES),
             "workflow": workflow,

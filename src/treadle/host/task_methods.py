@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any, Unpack
 
 from treadle.arguments import TaskFilters, checked_actor, checked_statuses
-from treadle.kernel.values import Value, from_caller
+from treadle.kernel.values import Value
+from treadle.lang.handed import from_caller
 from treadle.runtime import tasks
 
 from .bridge import Bridge

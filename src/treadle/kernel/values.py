@@ -164,8 +164,8 @@ def from_caller(value: object) -> Value:
     """`to_value` of what a caller hands in, which keeps to the levels allowed whoever is asked: the codec
     alone would take more of them, as many as the stack of the moment has room for."""
     plain, body = copied(value)
-    if _may_be_deep(body):
-        _check(plain, "$", 0)
+    if _may_be_deep(body) and not _is_shallow(plain, VALUE_DEPTH_MAX):
+        _check(plain, "$", 0)  # names the place
     return plain
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, cast, get_args
 import msgspec
 
 from treadle.kernel.errors import DefinitionError
-from treadle.kernel.values import Value, from_caller
+from treadle.kernel.values import Value
+from treadle.lang.handed import from_caller
 
 from .duration import instant_text, parse_duration, parse_instant
 from .recurrence import SECOND_NS, Cron, Every, OneTime, Recurrence, jitter_ns

@@ -36,15 +36,20 @@ class AuditEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def row(self, at_ns: int, status: str, code: str | None = None) -> AuditRow:
         return AuditRow(
             at_ns=at_ns,
-            user=self.user[:_CHARS_MAX],
+            user=_kept(self.user),
             token=self.token,
-            action=self.action[:_CHARS_MAX],
-            target=self.target[:_CHARS_MAX],
+            action=_kept(self.action),
+            target=_kept(self.target),
             status=status,
             code=code,
             server=self.server,
             request=self.request,
         )
+
+
+def _kept(text: str) -> str:
+    """A text as every store can keep it: who was refused is told, whatever they called themselves."""
+    return text[:_CHARS_MAX].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def outcome(entry: AuditEntry, at_ns: int, value: Any, error: TreadleError | None) -> AuditRow:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
-from treadle.kernel.limits import RUN_ID_CHARS_MAX, VALUE_DEPTH_MAX
+from treadle.kernel.limits import INT_MAX, INT_MIN, RUN_ID_CHARS_MAX, VALUE_DEPTH_MAX
 from treadle.kernel.model import (
     EVENT_TYPES,
     Cancel,
@@ -71,19 +71,21 @@ def unusable(command: Item | Operate) -> TreadleError | None:
         fits = type(command.home) is str and type(command.name) is str and type(command.body) is dict
         if not fits:
             return ValueRefused("an operation is a name and a body, at home at a run")
-        return ValueRefused(_NUL) if "\0" in command.home else None
+        if "\0" in command.home:
+            return ValueRefused(_NUL)
+        return _too_long(command.home) if len(command.home) > RUN_ID_CHARS_MAX else None
     assert isinstance(command, Item)
     item = command
     if type(item.run) is not str:
         return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")
-    if item.expected_version is not None and type(item.expected_version) is not int:
+    if item.expected_version is not None and not _is_whole(item.expected_version):
         return ValueRefused("the expected version is a whole number")
     if "\0" in item.run:
         return ValueRefused(_NUL)
     if len(item.run) <= RUN_ID_CHARS_MAX and item.run.isascii() and item.submission is None:
         return None if item.run or item.event is None else ValueRefused("a run's id is empty")
     if len(item.run) > RUN_ID_CHARS_MAX:
-        return ValueRefused(f"a run's id of {len(item.run)} characters; at most {RUN_ID_CHARS_MAX} are kept")
+        return _too_long(item.run)
     names = [item.run, *(item.submission or ())]
     if not all(isinstance(name, str) for name in names):
         return ValueRefused("the key of a submission is text")
@@ -94,6 +96,14 @@ def unusable(command: Item | Operate) -> TreadleError | None:
     except ValueRefused as error:
         return error
     return None
+
+
+def _too_long(run: str) -> ValueRefused:
+    return ValueRefused(f"a run's id of {len(run)} characters; at most {RUN_ID_CHARS_MAX} are kept")
+
+
+def _is_whole(number: object) -> bool:
+    return type(number) is int and INT_MIN <= number <= INT_MAX
 
 
 # --- messages ---------------------------------------------------------------------------------------
@@ -134,7 +144,7 @@ def message_from_bytes(body: bytes, key: str) -> Item | Operate:
         if "operate" in value or "op" in value:  # `op` is how 0.1.0 wrote it
             (asked,) = value.values() if "operate" in value else (value["op"],)
             operation = msgspec.convert(asked, _Operation)
-            _check_entry(operation.entry)
+            check_entry(operation.entry)
             return Operate(operation.home, operation.name, operation.body, inbox=key, entry=operation.entry)
         delivery = msgspec.convert(value, _Delivery, builtin_types=(bytes,))
         item = _item(delivery, key)
@@ -176,10 +186,10 @@ def _check_foreign(item: Item) -> None:
     if isinstance(item.event, Started | Retry) and item.event.place:
         raise InputInvalid(f"{item.inbox}: a place is given by the engine, and not asked for")
     check_name(item.event)
-    _check_entry(item.entry)
+    check_entry(item.entry)
 
 
-def _check_entry(entry: AuditEntry | None) -> None:
+def check_entry(entry: AuditEntry | None) -> None:
     if entry is not None and entry.user.startswith(OWN_NAMES):
         raise ValueRefused(f"an actor whose name begins with {OWN_NAMES}, as only Treadle's own names do")
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+from treadle.kernel.errors import ValueRefused
+
+# What a driver raises, before it asks its engine, for what no column of any engine holds.
+UNFIT: Final = (UnicodeEncodeError, OverflowError)
+
+
+def unfit(error: Exception) -> ValueRefused:
+    if isinstance(error, UnicodeEncodeError):
+        return ValueRefused("text with a lone surrogate, which no store keeps")
+    return ValueRefused("a number that does not fit into 64 bits, which no store keeps")
 
 
 class Position(NamedTuple):

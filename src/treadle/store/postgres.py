@@ -41,7 +41,7 @@ from treadle.kernel.errors import (
 )
 
 from .blobs import BlobPlace
-from .dialect import Position, Tended
+from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
 from .postgres_rows import in_one, spelled
 from .protocol import Batch, Numbered, asker_of
@@ -268,8 +268,8 @@ class PostgresDialect(Tended):
         """Turns the server's errors into ours."""
         try:
             yield
-        except psycopg.Error as error:
-            raise self.translate(error) from error
+        except (psycopg.Error, *UNFIT) as error:
+            raise (self.translate(error) if isinstance(error, psycopg.Error) else unfit(error)) from error
 
     def translate(self, error: psycopg.Error) -> TreadleError:
         state = error.sqlstate or ""

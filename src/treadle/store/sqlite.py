@@ -32,7 +32,7 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
-from .dialect import Position
+from .dialect import UNFIT, Position, unfit
 from .files import make_private
 from .place import Place, leave_open
 
@@ -286,6 +286,8 @@ class SqliteDialect:
             yield
         except sqlite3.Error as error:
             raise self.translate(error) from error
+        except UNFIT as error:
+            raise unfit(error) from error
 
     def translate(self, error: sqlite3.Error) -> TreadleError:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError) and "binding" in str(error):

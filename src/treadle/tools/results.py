@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import Value, encode
+from treadle.lang.handed import check_written
 
 from .portable import portable
 
@@ -53,6 +55,10 @@ def is_small(value: Any) -> bool:
 
 def kept(value: Any, bytes_max: int) -> Value:
     """The value in plain form, if it is not too large. Raises ResultTooLarge; TypeError if it has no plain form."""
+    try:
+        check_written(value)
+    except ValueRefused as error:
+        raise ResultTooLarge(error.details["bytes"]) from error
     plain: Value = portable(value)
     if type(plain) in _NUMBERS:
         return plain

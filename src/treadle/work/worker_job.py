@@ -19,6 +19,7 @@ from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRef
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
+from treadle.lang.handed import check_written
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.ports import Item, Work
 from treadle.runtime.registry import Loaded
@@ -84,7 +85,9 @@ class WorkerJob:
         return str(self._worker.vault.redact(text))
 
     async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
-        kind, clean = self._worker.vault.redact(to_value([str(type), data if value is None else value]))
+        shown = data if value is None else value
+        check_written(shown)
+        kind, clean = self._worker.vault.redact(to_value([str(type), shown]))
         self._frames += 1
         self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
 

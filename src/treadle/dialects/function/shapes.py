@@ -18,6 +18,7 @@ import msgspec
 from treadle.kernel.errors import InputInvalid, ValueRefused
 from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value, to_value
+from treadle.lang.handed import check_written
 
 from .guard import unwatched
 
@@ -26,6 +27,7 @@ EMPTY = inspect.Parameter.empty
 
 def plain(value: object) -> Value:
     """A value for the journal. What has no plain form is refused with its path."""
+    check_written(value)
     try:
         made = msgspec.to_builtins(
             value, builtin_types=(bytes,), order="deterministic", enc_hook=_encoded, str_keys=True

@@ -198,7 +198,7 @@ class PlaybookMachine(KeepingMachine):
         state, step = turn.state, retry.how.get("from")
         if unknown := [key for key in retry.how if key != "from"]:
             raise Unsupported(f"a playbook retries from a step; it has no way to retry with {unknown[0]!r}")
-        if step is not None and step not in turn.playbook.steps:
+        if step is not None and (not isinstance(step, str) or step not in turn.playbook.steps):
             names = ", ".join(turn.playbook.steps)
             raise TreadleError(f"there is no step {step!r}; steps: {names}", cls="user", code="STEP_UNKNOWN")
         if any(item["step"] == KEYCHAIN_STEP for item in state["failures"]):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, to_value
+from treadle.lang.handed import check_written
 from treadle.tools.imported import imported
 from treadle.tools.portable import portable
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -102,6 +103,7 @@ async def _run(tool: SkillTool, context: Value, about: ToolContext, job: Job) ->
 
 
 def _plain(found: Any, name: str) -> Value:
+    check_written(found)
     try:
         value = portable(found)
     except TypeError as error:

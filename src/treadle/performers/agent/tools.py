@@ -16,6 +16,7 @@ from typing import Any
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
+from treadle.lang.handed import from_caller
 from treadle.lang.json_schema import validator
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named
@@ -219,7 +220,7 @@ class ToolWork:
                 return _in_doubt()
             await job.save({"started": True}, durable=True)
         try:
-            output = to_value(await use())
+            output = from_caller(await use())
             encode(output)
         except StaysOpen:
             raise

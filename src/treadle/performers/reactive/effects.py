@@ -28,7 +28,8 @@ from treadle.dialects.reactive.shapes import (
 )
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import disarmed
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.values import Value, encode
+from treadle.lang.handed import from_caller
 from treadle.tools.protocol import Tool, ToolCall
 from treadle.tools.registry import ToolRegistry, UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -136,7 +137,7 @@ def _receipt(effect: Effect, answer: object) -> Value:
         return effect.receipt.canon(answer)
     except Misfit:
         try:
-            value = to_value(answer)
+            value = from_caller(answer)
             encode(value)
         except TreadleError:
             return {"not a value": type(answer).__name__}

@@ -1,0 +1,122 @@
+"""What somebody's own code hands in: the one value that may hold more than it looks.
+
+In memory a value may hold one part many times: forty lists, each of which holds the one before it twice, stand for more
+than any machine has room for, and YAML with aliases makes them of a few lines. Written out each part is there by
+itself. What is absurdly larger written out than it is in memory is refused before anybody tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from treadle.kernel import values
+from treadle.kernel.errors import ValueRefused
+from treadle.kernel.limits import INT_MAX, VALUE_DEPTH_MAX, WRITTEN_BYTES_MIN, WRITTEN_TIMES_MAX
+from treadle.kernel.values import Value
+
+# What a part takes that is no text: a guess that is right to an order of magnitude.
+_PART_BYTES = 9
+_PARTS_MIN = WRITTEN_BYTES_MIN // _PART_BYTES
+_NESTS = (list, tuple, dict)
+_Nest: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the walk is inside a part, and what it has counted there."""
+
+    whole: _Nest
+    rest: Iterator[Any]
+    size: int
+
+
+def from_caller(value: object) -> Value:
+    """A plain copy of what a caller hands in, in proportion to it, and no deeper than values may be."""
+    check_written(value)
+    return values.from_caller(value)
+
+
+def check_written(value: object) -> None:
+    """Refuses a value that holds the same parts again and again, beyond all measure. Asked where somebody's own code
+    hands something in; what was read from bytes holds nothing twice."""
+    if not isinstance(value, _NESTS) or _is_modest(value):
+        return
+    written, distinct = _sizes(value)
+    if written > WRITTEN_BYTES_MIN and written > WRITTEN_TIMES_MAX * distinct:
+        raise ValueRefused(
+            f"written out the value takes {written:,} bytes, because it holds the same parts again and again; "
+            "hand over each part once",
+            details={"bytes": min(written, INT_MAX)},
+        )
+
+
+def _is_modest(value: _Nest) -> bool:
+    """Whether a value stays below what is worth a closer look, counted as if it were written out: a flat walk, one
+    level after the other, that ends where it leaves that."""
+    total = 0
+    level: Collection[Any] = (value,)
+    for _ in range(VALUE_DEPTH_MAX):  # what is deeper, or inside itself, is refused for that
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is dict:
+                below.extend(item.values())
+            elif kind is list or kind is tuple:
+                below.extend(item)
+            elif kind is str or kind is bytes:
+                total += len(item)
+            elif isinstance(item, _NESTS):
+                below.extend(_parts(item))
+            if len(below) > _PARTS_MIN:
+                return False
+        total += _PART_BYTES * len(below)
+        if total > WRITTEN_BYTES_MIN:
+            return False
+        if not below:
+            return True
+        level = below
+    return True
+
+
+def _sizes(value: _Nest) -> tuple[int, int]:
+    """What a value takes written out, and what its parts take if each is counted once. Goes into each part once;
+    one that is inside itself counts for nothing there, and is refused by whoever writes it."""
+    sizes: dict[int, int] = {id(value): 0}
+    texts: set[int] = set()
+    distinct = 0
+    found = _parts(value)
+    way: list[_Place] = [_Place(value, iter(found), _PART_BYTES * len(found))]
+    while way:
+        here = way[-1]
+        for part in here.rest:
+            if isinstance(part, _NESTS):
+                known = sizes.get(id(part))
+                if known is None:
+                    sizes[id(part)] = 0
+                    found = _parts(part)
+                    way.append(_Place(part, iter(found), _PART_BYTES * len(found)))
+                    break
+                here.size += known
+            elif isinstance(part, str | bytes):
+                here.size += len(part)
+                if id(part) not in texts:
+                    texts.add(id(part))
+                    distinct += len(part)
+        else:
+            way.pop()
+            sizes[id(here.whole)] = here.size
+            distinct += _PART_BYTES * (1 + len(_parts(here.whole)))
+            if way:
+                way[-1].size += here.size
+    return sizes[id(value)], distinct
+
+
+def _parts(whole: _Nest) -> Collection[Any]:
+    """What is in there, whatever a class of somebody's own says of it: the codec does not ask it either."""
+    if isinstance(whole, dict):
+        return dict.values(whole)
+    if isinstance(whole, list):
+        return whole if type(whole) is list else list.copy(whole)
+    return whole if type(whole) is tuple else tuple.__add__(whole, ())
