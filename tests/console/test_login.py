@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from tests.server.issuer import LocalIssuer
 
 from .conftest import Site, look_over, served
 
@@ -35,9 +36,19 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with served(tmp_path_factory.mktemp("guarded"), "--port", "0") as site:
-        admin = site.post("/tokens", {"user": "root", "roles": ["admin"]})["token"]
+def issuer() -> Iterator[LocalIssuer]:
+    found = LocalIssuer()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, issuer: LocalIssuer) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    admin = "an-admin-s-token-for-these-tests"
+    (folder / "admin.token").write_text(admin, "utf-8")
+    doors = ["--token-file", "admin.token", "--oidc-issuer", issuer.url, "--oidc-audience", "treadle"]
+    with served(folder, "--port", "0", *doors, "--oidc-client", "console") as site:
         found = Guarded(site, admin)
         found.ask("POST", "/runs", {"workflow": "order", "id": "broke", "input": {"limit": 1}})
         found.ask("POST", "/runs", {"workflow": "approval", "id": "loan"})
@@ -48,7 +59,58 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def enter(page: Page, token: str) -> None:
     page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Log in with a token").click()
+
+
+def at_issuer(page: Page) -> None:
+    """To the issuer's own page."""
+    page.get_by_role("button", name="Log in with 127.0.0.1").click()
+    expect(page.get_by_role("link", name="I am ann")).to_be_visible()
+
+
+def test_people_log_in_at_their_issuer_and_stay_in_while_it_says_so(
+    guarded: Guarded, issuer: LocalIssuer, page: Page
+) -> None:
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add("/".join(request.url.split("/")[:3])))
+    refused: list[str] = []
+    page.on("console", lambda said: refused.append(said.text) if "Security Policy" in said.text else None)
+    issuer.lasts_s = 4
+    page.goto(f"{guarded.site.url}/runs/broke?tab=state")
+    at_issuer(page)
+    page.get_by_role("link", name="I am ann").click()
+    expect(page.locator("h1")).to_contain_text("card declined")  # where one wanted to go
+    expect(page).to_have_url(f"{guarded.site.url}/runs/broke?tab=state")
+    expect(page.get_by_role("button", name="ann")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_have_count(0)  # a viewer
+    # Its tokens end soon, and are replaced before they do; the next one says more of her.
+    issuer.claims = {"roles": ["operator"]}
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("button", name="Retry", exact=True)).to_be_visible()
+    page.get_by_role("button", name="ann").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("button", name="Log in with 127.0.0.1")).to_be_visible()
+    assert page.evaluate("Object.keys(sessionStorage)") == []
+    assert asked == {guarded.site.url, issuer.url}
+    assert refused == []
+
+
+def test_a_login_that_was_refused_or_not_begun_here_lets_nobody_in(
+    guarded: Guarded, issuer: LocalIssuer, page: Page
+) -> None:
+    page.goto(f"{guarded.site.url}/runs")
+    at_issuer(page)
+    page.get_by_role("link", name="No").click()
+    expect(page.get_by_role("alert")).to_contain_text("The issuer refused: access_denied")
+    page.get_by_role("button", name="Try again").click()
+    at_issuer(page)
+    back = page.get_by_role("link", name="I am ann").get_attribute("href") or ""
+    page.goto(re.sub("state=[^&]+", "state=somebody-else-s", back))
+    expect(page.get_by_role("alert")).to_contain_text("not begun here")
+    page.goto(back)  # nor a second time
+    expect(page.get_by_role("alert")).to_contain_text("not begun here")
+    assert page.evaluate("sessionStorage.getItem('treadle.token')") is None
 
 
 def test_a_viewer_sees_everything_and_is_offered_nothing_that_acts(guarded: Guarded, page: Page) -> None:

@@ -43,7 +43,7 @@ async def made(engine: Engine, *roles: str, **more: Any) -> str:
 def needed(method: str, path: str) -> set[str] | None:
     """The roles of SERVER.md 7 that a route is for; None for everybody. Written from the page, not from the code."""
     part = path.removeprefix("/api/v1")
-    if path in ("/healthz", "/readyz", "/docs") or path.startswith("/docs/"):
+    if part == "/login" or path in ("/healthz", "/readyz", "/docs") or path.startswith("/docs/"):
         return None
     if part == "/hooks/{name:segment}" and method == "POST":
         return None

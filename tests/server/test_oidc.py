@@ -5,17 +5,13 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
-import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from treadle import Engine
 from treadle.access import trail
@@ -24,69 +20,8 @@ from treadle.server.access import AccessOptions
 from treadle.server.app import create_app
 from treadle.server.oidc import Oidc, OidcOptions
 
+from .issuer import LocalIssuer
 from .test_access import client, made
-
-
-class LocalIssuer:
-    """An issuer on this machine: it publishes its keys, and counts who asks for them."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey] = {}
-        self.asked = 0
-        self.down = False
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if issuer.down:
-                    self.send_error(503)
-                    return
-                if self.path == "/.well-known/openid-configuration":
-                    body: dict[str, Any] = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
-                else:
-                    issuer.asked += 1
-                    body = {"keys": [issuer.published(name) for name in issuer.keys]}
-                sent = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.rotate("k1")
-
-    def published(self, name: str) -> dict[str, Any]:
-        key = self.keys[name]
-        algorithm = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
-        found: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))  # type: ignore[arg-type]
-        return {**found, "kid": name, "use": "sig"}
-
-    def rotate(self, name: str) -> None:
-        self.keys = {name: rsa.generate_private_key(public_exponent=65537, key_size=2048)}
-
-    def token(self, *, key: Any = None, kid: str | None = None, alg: str = "RS256", **claims: Any) -> str:
-        name = next(iter(self.keys))
-        said = {
-            "iss": self.url,
-            "aud": "treadle",
-            "sub": "ann",
-            "exp": int(time.time()) + 300,
-            "roles": ["viewer"],
-            **claims,
-        }
-        said = {claim: value for claim, value in said.items() if value is not None}
-        return jwt.encode(said, key or self.keys[name], algorithm=alg, headers={"kid": kid or name})
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
 
 
 @pytest.fixture
@@ -215,3 +150,26 @@ async def test_keys_of_elliptic_curves_are_taken_too(engine: Engine, issuer: Loc
 def test_an_issuer_has_an_address_that_cannot_be_read_on_the_way() -> None:
     with pytest.raises(Unsupported, match="https"):
         Oidc(OidcOptions("http://issuer.example", "treadle"))
+
+
+async def test_the_console_is_told_where_people_log_in_and_may_ask_nobody_else(
+    engine: Engine, issuer: LocalIssuer
+) -> None:
+    console = Oidc(OidcOptions(issuer.url, "treadle", client="console", scope="openid roles"))
+    async with asking(engine, console) as http:
+        told = await http.get("/login")
+        assert told.json() == {
+            "access": "tokens",
+            "oidc": {
+                "issuer": issuer.url,
+                "client": "console",
+                "audience": "treadle",
+                "scope": "openid roles",
+            },
+        }
+        policy = told.headers["content-security-policy"]
+        assert policy == f"default-src 'self'; frame-ancestors 'none'; connect-src 'self' {issuer.url}"
+    async with asking(engine, Oidc(OidcOptions(issuer.url, "treadle"))) as http:
+        told = await http.get("/login")
+        assert told.json()["oidc"] is None, "no client, no login there"
+        assert "connect-src" not in told.headers["content-security-policy"]

@@ -1,12 +1,13 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type ComponentType, useMemo, useRef, useState, useSyncExternalStore } from "react";
-import { Navigate, NavLink, Route, Routes, useNavigate } from "react-router";
+import { type ComponentType, useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { Navigate, NavLink, Route, Routes, useLocation, useNavigate } from "react-router";
 
 import { Dialog, Failure, Loading } from "./components/bits";
 import { Boundary } from "./components/Boundary";
 import { Palette } from "./components/Palette";
 import { api, type Leave, type Me } from "./lib/api";
 import { type Live, useKeys, useMe, useRunChanges } from "./lib/hooks";
+import { keepFresh, RETURN } from "./lib/oidc";
 import { session } from "./lib/session";
 import { exact, zone } from "./lib/time";
 import { Audit } from "./pages/Audit";
@@ -18,7 +19,7 @@ import { Overview } from "./pages/Overview";
 import { RunPage } from "./pages/Run";
 import { Runs } from "./pages/Runs";
 import { Schedules } from "./pages/Schedules";
-import { SignIn } from "./pages/SignIn";
+import { Arriving, SignIn } from "./pages/SignIn";
 import { Tasks } from "./pages/Tasks";
 import { Workers } from "./pages/Workers";
 import { text } from "./strings";
@@ -48,6 +49,12 @@ const KEYS: [string, string][] = [
 
 export function App() {
   const standing = useSyncExternalStore(session.subscribe, session.standing);
+  const client = useQueryClient();
+  const { pathname } = useLocation();
+  useEffect(keepFresh, []);
+  // Another token may mean other roles.
+  useEffect(() => session.subscribe(() => void client.invalidateQueries({ queryKey: ["me"] })), [client]);
+  if (pathname === RETURN) return <Arriving />;
   return standing === "in" ? <Inside /> : <SignIn refused={standing === "refused"} />;
 }
 

@@ -114,6 +114,20 @@ class Door:
         ),
     ] = None
 
+    oidc_client: Annotated[
+        str | None,
+        typer.Option(
+            "--oidc-client",
+            metavar="ID",
+            envvar="TREADLE_OIDC_CLIENT",
+            help="The public client as which the console logs people in there.",
+            show_default=False,
+        ),
+    ] = None
+    oidc_scope: Annotated[
+        str, typer.Option("--oidc-scope", envvar="TREADLE_OIDC_SCOPE", help="What that client asks for.")
+    ] = "openid"
+
     def checked(self) -> dict[str, Any]:
         """What `serving.Options` takes of it."""
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -135,6 +149,8 @@ class Door:
 
     def _issuer(self) -> Issuer | None:
         if self.oidc_issuer is None and self.oidc_audience is None:
+            if self.oidc_client is not None:
+                raise Usage("--oidc-client needs --oidc-issuer and --oidc-audience")
             return None
         if self.oidc_issuer is None or self.oidc_audience is None:
             raise Usage("--oidc-issuer and --oidc-audience go together")
@@ -146,8 +162,17 @@ class Door:
         if any(not group or not role for group, _, role in pairs):
             raise Usage("--oidc-map takes GROUP=ROLE")
         groups = {group: role for group, _, role in pairs}
-        options = OidcOptions(self.oidc_issuer, self.oidc_audience, self.oidc_user, self.oidc_roles, groups)
-        return Oidc(options)
+        return Oidc(
+            OidcOptions(
+                self.oidc_issuer,
+                self.oidc_audience,
+                self.oidc_user,
+                self.oidc_roles,
+                groups,
+                self.oidc_client,
+                self.oidc_scope,
+            )
+        )
 
 
 PLAIN: Final = Door()

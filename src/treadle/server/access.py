@@ -70,8 +70,23 @@ class Actor:
     expires_ns: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where people prove in the browser who they are, and as which client the console asks them to."""
+
+    issuer: str
+    client: str
+    audience: str
+    scope: str = "openid"
+
+
 class Issuer(Protocol):
     """Whoever else vouches for people: an OIDC issuer."""
+
+    @property
+    def login(self) -> Login | None:
+        """How the console lets people log in there; None if it does not."""
+        ...
 
     async def actor(self, token: str) -> Actor | None:
         """Who a token is about; None if it proves nothing."""
@@ -116,6 +131,11 @@ class Access:
             self._made = await self._home.read(tokens.any_made)
             self._looked = time.monotonic()
         return self._made
+
+    @property
+    def login(self) -> Login | None:
+        issuer = self._options.issuer
+        return None if issuer is None else issuer.login
 
     async def name(self) -> str:
         return "tokens" if await self.closed() else "open"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -22,7 +23,7 @@ from treadle.engine import Engine
 from treadle.host.bulk import BulkWork
 
 from . import console, openapi, problems
-from .access import Access, AccessOptions
+from .access import Access, AccessOptions, Login
 from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
@@ -79,8 +80,8 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
-    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
 ]
+_POLICY: Final = "default-src 'self'; frame-ancestors 'none'"
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ def create_app(
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it
     problems.install(app, _methods_at)
     console.install(app, _methods_at)
-    app.add_middleware(SafeHeaders, meter=app.state.metrics.http)
+    app.add_middleware(SafeHeaders, meter=app.state.metrics.http, policy=_policy(app.state.access.login))
     if access is not None and access.origins:
         # Told by a bearer token, never by a cookie: so no credentials, and nobody but who was named.
         app.add_middleware(
@@ -173,13 +174,22 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
+def _policy(login: Login | None) -> str:
+    """What a page may do: nothing with anybody else, but ask the issuer where people log in."""
+    if login is None:
+        return _POLICY
+    at = urlsplit(login.issuer)
+    return f"{_POLICY}; connect-src 'self' {at.scheme}://{at.netloc.rpartition('@')[2]}"
+
+
 class SafeHeaders:
     """What a browser must be told with every answer, the id of the request, and one line in the log: never a body, a
     token or the value of a query."""
 
-    def __init__(self, app: ASGIApp, meter: HttpMeter) -> None:
+    def __init__(self, app: ASGIApp, meter: HttpMeter, policy: str = _POLICY) -> None:
         self._app = app
         self._meter = meter
+        self._headers = [*_HEADERS, (b"content-security-policy", policy.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -199,7 +209,7 @@ class SafeHeaders:
                 self._meter.answered(
                     state.get("route", ""), scope["method"], status, time.monotonic() - began
                 )
-                message["headers"] = [*message["headers"], *_HEADERS, (b"x-request-id", id)]
+                message["headers"] = [*message["headers"], *self._headers, (b"x-request-id", id)]
             await send(message)
 
         try:

@@ -22,7 +22,7 @@ import jwt
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.runtime.messages import OWN_NAMES
 
-from .access import Actor, is_loopback
+from .access import Actor, Login, is_loopback
 from .problems import Refused
 
 log = logging.getLogger("treadle.server")
@@ -46,6 +46,9 @@ class OidcOptions:
     roles: str = "roles"
     # Their groups to our roles; without any, their names are ours.
     groups: Mapping[str, str] = field(default_factory=dict)
+    # The public client as which the console logs people in, and what it asks for besides who they are.
+    client: str | None = None
+    scope: str = "openid"
 
 
 class Oidc:
@@ -58,6 +61,13 @@ class Oidc:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched: float | None = None
         self._fetching = asyncio.Lock()
+
+    @property
+    def login(self) -> Login | None:
+        options = self._options
+        if options.client is None:
+            return None
+        return Login(options.issuer, options.client, options.audience, options.scope)
 
     async def actor(self, token: str) -> Actor | None:
         try:

@@ -323,6 +323,19 @@ class Me(TypedDict):
     may: list[str]
 
 
+class OidcLogin(TypedDict):
+    issuer: str
+    client: str
+    audience: str
+    scope: str
+
+
+class LoginShown(TypedDict):
+    access: Literal["open", "tokens"]
+    # The issuer at which the console lets people log in, and as which client.
+    oidc: OidcLogin | None
+
+
 class AuditShown(TypedDict):
     at: str
     user: str

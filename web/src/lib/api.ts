@@ -2,7 +2,7 @@
 
 import { session } from "./session";
 import type {
-  AuditRow, DeadLetter, DefinitionRow, Graph, History, Insights, Json, JournalRecord, Me, Page, Problem, RunDocument, RunEvent, RunRow, Said, Schedule,
+  AuditRow, DeadLetter, DefinitionRow, Graph, History, Insights, Json, JournalRecord, Login, Me, Page, Problem, RunDocument, RunEvent, RunRow, Said, Schedule,
   ScheduleFields, Server, Stats, Task, TraceStep, Worker,
 } from "./shapes";
 
@@ -65,6 +65,8 @@ const segment = encodeURIComponent;
 
 export const api = {
   me: () => call<Me>("GET", "/me"),
+  /** How one proves who one is; nothing is shown for it. */
+  login: () => call<Login>("GET", "/login", undefined, null),
   /** Whose a token is that is not yet kept. */
   prove: (token: string) => call<Me>("GET", "/me", undefined, token),
   runs: (query: Query) => call<Page<RunRow>>("GET", `/runs${queryText(query)}`),

@@ -1,8 +1,12 @@
 // The token, for as long as the tab is open, and whether the server still takes it.
 
 const TOKEN = "treadle.token";
+const RENEWAL = "treadle.renewal";
 
 export type Standing = "in" | "out" | "refused";
+
+/** How a token of an issuer is replaced before it ends. */
+export interface Renewal { refresh: string; endpoint: string; client: string; audience: string; after: number }
 
 const listeners = new Set<() => void>();
 let standing: Standing = "in";
@@ -12,21 +16,29 @@ function become(next: Standing): void {
   for (const listener of listeners) listener();
 }
 
+function forget(): void {
+  sessionStorage.removeItem(TOKEN);
+  sessionStorage.removeItem(RENEWAL);
+}
+
 export const session = {
   token: (): string | null => sessionStorage.getItem(TOKEN),
+  renewal: (): Renewal | null => JSON.parse(sessionStorage.getItem(RENEWAL) ?? "null") as Renewal | null,
   standing: (): Standing => standing,
-  enter: (token: string): void => {
+  enter: (token: string, renewal: Renewal | null = null): void => {
+    forget();
     sessionStorage.setItem(TOKEN, token);
+    if (renewal !== null) sessionStorage.setItem(RENEWAL, JSON.stringify(renewal));
     become("in");
   },
   leave: (): void => {
-    sessionStorage.removeItem(TOKEN);
+    forget();
     become("out");
   },
   /** The server knows nobody by what was shown. A late answer about another token says nothing about this one. */
   refused: (shown: string | null): void => {
     if (shown !== sessionStorage.getItem(TOKEN) || standing !== "in") return;
-    sessionStorage.removeItem(TOKEN);
+    forget();
     become(shown === null ? "out" : "refused");
   },
   subscribe: (listener: () => void): (() => void) => {

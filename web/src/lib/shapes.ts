@@ -135,6 +135,10 @@ export interface Me {
   may: Leave[];
 }
 
+/** The issuer at which people log in, and as which client of it the console asks. */
+export interface OidcLogin { issuer: string; client: string; audience: string; scope: string }
+export interface Login { access: "open" | "tokens"; oidc: OidcLogin | null }
+
 /** When a schedule starts runs, and what it does about those that are missed or still going on. */
 export interface ScheduleFields {
   cron?: string;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import Request
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from treadle.lang.duration import instant_text
 from treadle.server import bodies, scope, shapes
-from treadle.server.access import ADMIN, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
+from treadle.server.access import ADMIN, EVERYBODY, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
 from treadle.server.routing import Document, Routes, actor_of
 
 from .runs import engine_of
@@ -31,6 +32,13 @@ async def me(request: Request) -> Any:
         "access": await request.app.state.access.name(),
         "may": [role for role in (VIEWER, OPERATOR, TASK, ADMIN) if may(actor.roles, role)],
     }
+
+
+@routes.answers("GET", "/login", EVERYBODY, gives=shapes.LoginShown)
+async def login(request: Request) -> Any:
+    """How people prove who they are in a browser: by a token, or at an issuer with the authorization code flow."""
+    access = request.app.state.access
+    return {"access": await access.name(), "oidc": None if access.login is None else asdict(access.login)}
 
 
 @routes.answers("GET", "/tokens", ADMIN, gives=shapes.Page[shapes.TokenShown])
