@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Site, look_over, served
+from .conftest import Site, look_over
 
 
 def test_a_run_is_started_and_watched_to_its_end(site: Site, page: Page, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_run_is_started_and_watched_to_its_end(site: Site, page: Page, tmp_pat
     expect(page.locator("h1")).to_contain_text("working on charge")
     go.touch()
     expect(page.locator("h1")).to_contain_text("completed")
-    expect(page.get_by_label("charge, done")).to_be_visible()
+    expect(page.get_by_label("charge python, done")).to_be_visible()
 
 
 def test_a_failed_run_shows_why_and_where(site: Site, page: Page) -> None:
@@ -36,7 +36,7 @@ def test_a_failed_run_shows_why_and_where(site: Site, page: Page) -> None:
     site.post("/runs/broke/wait")
     page.goto(f"{site.url}/runs/broke")
     expect(page.locator("h1")).to_contain_text("card declined")
-    page.get_by_label("charge, failed").click()
+    page.get_by_label("charge python, failed").click()
     panel = page.get_by_label("Step charge")
     expect(panel).to_contain_text("card declined")
     expect(panel).to_contain_text("raise ValueError")
@@ -59,7 +59,7 @@ def test_the_slider_goes_back_in_time_and_says_what_changed(site: Site, page: Pa
     site.post("/runs/travelled/wait")
     page.goto(f"{site.url}/runs/travelled?at=1&tab=state")
     expect(page.get_by_text("record 1 of")).to_be_visible()
-    expect(page.get_by_label("charge", exact=True)).to_be_visible()  # not begun at record 1
+    expect(page.get_by_label("charge python", exact=True)).to_be_visible()  # not begun at record 1
     page.get_by_role("button", name="Compare from here").click()
     page.get_by_role("button", name="Now").click()
     expect(page.get_by_text("steps.charge")).to_be_visible()
@@ -69,10 +69,14 @@ def test_the_slider_goes_back_in_time_and_says_what_changed(site: Site, page: Pa
 def test_a_task_is_completed_with_its_form(site: Site, page: Page) -> None:
     site.start("approval", id="loan")
     site.post("/runs/loan/wait")
+    (task,) = httpx.get(f"{site.url}/api/v1/tasks", params={"run": "loan"}).json()["items"]
     page.goto(f"{site.url}/tasks")
     page.get_by_role("button", name=re.compile("Review the loan")).first.click()
+    page.goto(f"{site.url}/tasks?task={task['id']}")
     view = page.get_by_label("Review the loan", exact=True)
     expect(view).to_contain_text("Look at the file")
+    view.get_by_role("button", name="Claim").click()
+    expect(view.get_by_label("History")).to_contain_text("claimed by local")
     view.get_by_label("Approved").check()
     view.get_by_label("Note").fill("fine")
     view.get_by_role("button", name="Complete").click()
@@ -92,6 +96,31 @@ def test_runs_are_cancelled_in_bulk_after_a_preview(site: Site, page: Page) -> N
     expect(dialog).to_contain_text("3 of 3 done")
     for n in range(3):
         assert httpx.get(f"{site.url}/api/v1/runs/bulk-{n}").json()["status"] == "cancelled"
+
+
+def test_all_runs_that_match_a_filter_are_cancelled_after_a_preview(site: Site, page: Page) -> None:
+    for n in range(5):
+        site.start("approval", id=f"sweep-{n}")
+    site.post("/runs/sweep-4/cancel")
+    page.goto(f"{site.url}/runs?search=sweep-&status=waiting,cancelled")
+    expect(page.get_by_label("Choose sweep-0")).to_be_visible()
+    page.get_by_label("Choose all that match").check()
+    expect(page.get_by_label("Choose sweep-0")).to_be_checked()
+    page.get_by_label("Chosen runs").get_by_role("button", name="Retry…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("This changes nothing for any of them.")
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_label("Chosen runs").get_by_role("button", name="Cancel…").click()
+    expect(dialog).to_contain_text("Cancel 4 runs?")
+    expect(dialog).to_contain_text("sweep-0")
+    expect(dialog).to_contain_text('"search":"sweep-"')
+    dialog.get_by_role("button", name="Cancel them").click()
+    expect(dialog).to_contain_text("4 of 4 done")
+    dialog.get_by_role("button", name="Close").click()
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="sweep-0"))
+    expect(row).to_contain_text("cancelled")
+    jobs = httpx.get(f"{site.url}/api/v1/bulk").json()["items"]
+    assert [(job["action"], job["matched"], job["done"]) for job in jobs[:1]] == [("cancel", 4, 4)]
 
 
 def test_two_runs_are_compared(site: Site, page: Page) -> None:
@@ -116,25 +145,6 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page).to_have_url(re.compile("/tasks"))
-
-
-def test_a_page_goes_on_when_its_server_was_killed_and_came_back(tmp_path: Path, browser: Browser) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    with served(tmp_path, "--port", "0") as first:
-        port = first.url.rpartition(":")[2]
-        first.start("approval", id="survivor")
-        page.goto(f"{first.url}/runs/survivor")
-        expect(page.locator("h1")).to_contain_text("waiting for boss")
-        first.process.kill()
-        first.process.wait(30)
-        expect(page.get_by_text("Reconnecting")).to_be_visible()
-    with served(tmp_path, "--port", port) as second:
-        expect(page.get_by_text("Reconnecting")).not_to_be_visible()
-        second.post("/runs/survivor/cancel")
-        expect(page.locator("h1")).to_contain_text("cancelled")
-    context.close()
 
 
 PAGES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,11 +16,21 @@ from treadle.dialects import INSTALLED
 
 from .conftest import Site, look_over, serving
 
+COMMAND = [sys.executable, "-m", "treadle.cli", "serve", "--demo", "--port", "0", "--json"]
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving(tmp_path_factory.mktemp("demo"), "--demo", "--port", "0") as site:
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "kept").mkdir()
+    own = {**os.environ, "TMPDIR": str(folder / "kept")}
+    with serving(folder, "--demo", "--port", "0", env=own) as site:
         yield site
+        if site.process.poll() is None:
+            site.process.terminate()
+            site.process.wait(60)
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert list((folder / "kept").iterdir()) == []
 
 
 def test_the_demo_shows_every_dialect_and_every_state_that_matters(demo: Site, page: Page) -> None:
@@ -46,25 +55,18 @@ def test_a_durable_function_shows_with_the_picture_of_what_happened(demo: Site, 
     expect(nodes.filter(has_text="step orders.charge").first).to_be_visible()
 
 
-def test_the_demo_leaves_nothing_behind_and_takes_no_store_of_yours(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--demo", "--port", "0", "--json"]
-    own = {**os.environ, "TMPDIR": str(kept)}
-    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, env=own) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["store"] == "memory:"
-        process.terminate()
-        assert process.wait(60) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    assert list(kept.iterdir()) == []
-    refused = subprocess.run(
-        [*command, "--store", "sqlite:///mine.db"], cwd=tmp_path, text=True, capture_output=True, timeout=60
-    )
-    assert refused.returncode == 2
-    assert "--demo has a store of its own" in refused.stderr + refused.stdout
-
-
 def test_the_demo_is_good_to_look_at(demo: Site, browser: Browser) -> None:
     with look_over(browser, f"{demo.url}/", "demo"):
         pass
+
+
+def test_the_demo_takes_no_store_of_yours_and_leaves_nothing_behind(demo: Site, tmp_path: Path) -> None:
+    assert demo.store == "memory:"
+    refused = subprocess.run(
+        [*COMMAND, "--store", "sqlite:///mine.db"], cwd=tmp_path, text=True, capture_output=True, timeout=60
+    )
+    assert refused.returncode == 2
+    assert "--demo has a store of its own" in refused.stderr + refused.stdout
+    assert list(tmp_path.iterdir()) == []
+    demo.process.terminate()
+    assert demo.process.wait(60) == 0  # what is left of it is looked at where it was started

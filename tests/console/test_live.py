@@ -52,24 +52,31 @@ def test_a_page_that_was_cut_off_in_the_middle_of_a_run_catches_up(
     expect(page.get_by_text(f"{len(events)} events")).to_be_visible()
 
 
-def test_a_run_goes_on_under_the_page_when_its_owner_is_killed_and_another_server_takes_over(
+def test_pages_go_on_when_their_server_is_killed_another_takes_over_and_it_comes_back(
     tmp_path: Path, browser: Browser
 ) -> None:
-    store = ("--port", "0", "--store", f"sqlite:///{tmp_path}/shared.db")
+    store = ("--store", f"sqlite:///{tmp_path}/shared.db")
     go = tmp_path / "go"
     context = browser.new_context()
-    page = context.new_page()
-    with served(tmp_path, *store) as owner, served(tmp_path, *store) as other:
+    left, stayed = context.new_page(), context.new_page()
+    with served(tmp_path, "--port", "0", *store) as owner, served(tmp_path, "--port", "0", *store) as other:
         owner.start("order", id="moved", input={"hold": str(go)})
-        page.goto(f"{other.url}/runs/moved")
-        expect(page.locator("h1")).to_contain_text("working on charge")
+        left.goto(f"{owner.url}/runs/moved")
+        stayed.goto(f"{other.url}/runs/moved")
+        for page in (left, stayed):
+            expect(page.locator("h1")).to_contain_text("working on charge")
         owner.process.kill()
         owner.process.wait(30)
+        expect(left.get_by_text("Reconnecting")).to_be_visible()
         go.touch()
-        expect(page.locator("h1")).to_contain_text("completed", timeout=90_000)
-        page.get_by_role("link", name="Workers").click()
-        expect(page.get_by_role("table", name="Servers")).to_contain_text(other.url)
+        expect(stayed.locator("h1")).to_contain_text("completed", timeout=90_000)
+        expect(left.locator("h1")).to_contain_text("working on charge")  # what was seen stays
+        stayed.get_by_role("link", name="Workers").click()
+        expect(stayed.get_by_role("table", name="Servers")).to_contain_text(other.url)
         assert other.post("/runs/moved/replay")["equal"]
+        with served(tmp_path, "--port", owner.url.rpartition(":")[2], *store):
+            expect(left.get_by_text("Reconnecting")).not_to_be_visible()
+            expect(left.locator("h1")).to_contain_text("completed")
     context.close()
 
 

@@ -183,10 +183,10 @@ def test_a_revoked_token_leads_back_to_the_login(guarded: Guarded, page: Page) -
     enter(page, made["token"])
     expect(page.get_by_role("link", name="broke")).to_be_visible()
     guarded.ask("DELETE", f"/tokens/{made['id']}")
-    page.get_by_role("link", name="Definitions").click()
+    page.get_by_role("link", name="Schedules").click()
     expect(page.get_by_text("Your token has expired or was revoked")).to_be_visible()
     enter(page, guarded.token("operator")["token"])
-    expect(page.get_by_role("heading", name="Definitions")).to_be_visible()
+    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
 
 
 def test_the_login_is_within_reach_of_everybody(guarded: Guarded, browser: Browser) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Site, look_over
+from .conftest import Site, look_over, served
 
 SCRIPT = Path(__file__).with_name("scripts") / "answered.json"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One of its own: here runs are counted."""
+    with served(tmp_path_factory.mktemp("many"), "--port", "0") as site:
+        yield site
 
 
 @pytest.fixture(scope="module", autouse=True)

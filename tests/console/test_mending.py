@@ -44,6 +44,25 @@ def test_a_failed_run_is_mended_and_goes_on_to_its_end(site: Site, page: Page) -
     assert site.post("/runs/mended/replay")["equal"]
 
 
+def test_a_stalled_call_is_made_again_with_another_payload(site: Site, page: Page) -> None:
+    site.start("paid", id="stuck")
+    site.post("/runs/stuck/wait")
+    page.goto(f"{site.url}/runs/stuck")
+    expect(page.locator("h1")).to_contain_text("too much at once")
+    expect(page.get_by_role("button", name="Give up")).to_be_visible()
+    page.get_by_role("button", name="Edit and retry").click()
+    dialog = page.get_by_role("dialog")
+    payload = dialog.get_by_label("Payload (JSON)")
+    expect(payload).to_have_value(re.compile('"amount": 300'))  # what was sent is what one mends
+    payload.fill("{")
+    expect(dialog.get_by_role("button", name="Edit and retry")).to_be_disabled()
+    payload.fill('{"amount": 30}')
+    expect(dialog).to_contain_text("""treadle retry stuck --input '{"amount":30}'""")
+    dialog.get_by_role("button", name="Edit and retry").click()
+    expect(page.locator("h1")).to_contain_text("completed")
+    assert site.post("/runs/stuck/replay")["equal"]
+
+
 def test_mending_is_within_reach_of_everybody(site: Site, browser: Browser) -> None:
     failed(site, "to-mend")
     with look_over(browser, f"{site.url}/runs/to-mend", "mending") as page:

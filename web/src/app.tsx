@@ -98,7 +98,7 @@ function Shell({ me, live, pages, home }: { me: Me; live: Live; pages: Place[]; 
   return (
     <div className="shell">
       <div>
-        <header className="top">
+        <header className="masthead">
           <NavLink to="/" className="brand">Treadle</NavLink>
           <nav aria-label="Pages">
             {pages.filter((page) => page.label !== undefined).map((page) => (

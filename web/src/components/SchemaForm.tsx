@@ -138,7 +138,7 @@ function FieldInput({ field, value, wrong, onChange }: {
   const control = (() => {
     switch (field.kind) {
       case "boolean":
-        return <input type="checkbox" style={{ width: 18, minHeight: 18 }} checked={value === undefined ? field.schema["default"] === true : value === true} onChange={(e) => onChange(e.target.checked)} {...shared} />;
+        return <input type="checkbox" checked={value === undefined ? field.schema["default"] === true : value === true} onChange={(e) => onChange(e.target.checked)} {...shared} />;
       case "choice":
         return (
           <select value={written} onChange={(e) => onChange(e.target.value)} {...shared}>
@@ -154,7 +154,7 @@ function FieldInput({ field, value, wrong, onChange }: {
     }
   })();
   return (
-    <label>
+    <label className={field.kind === "boolean" ? "check" : ""}>
       <span>{title}{field.required && <span aria-hidden="true"> *</span>} {about && <span className="soft">— {about}</span>}</span>
       {control}
       {wrong && <span className="s-failed">{title} {wrong}</span>}

@@ -24,6 +24,15 @@ export function Code({ value, label }: { value: Json | undefined; label: string 
   );
 }
 
+const PLAIN_MAX = 16;
+
+/** A value as people read it: what is a few plain fields, name by name; else as JSON. */
+export function Plain({ value, label }: { value: Json; label: string }) {
+  const fields = typeof value === "object" && value !== null && !Array.isArray(value) ? Object.entries(value) : [];
+  if (fields.length === 0 || fields.length > PLAIN_MAX || fields.some(([, one]) => typeof one === "object" && one !== null)) return <Code value={value} label={label} />;
+  return <dl className="plain-fields" aria-label={label}>{fields.map(([name, one]) => <div key={name}><dt>{name}</dt><dd>{String(one ?? "—")}</dd></div>)}</dl>;
+}
+
 export function Fold({ title, open = false, children }: { title: string; open?: boolean; children: React.ReactNode }) {
   return (
     <details open={open}>

@@ -2,7 +2,7 @@
 
 import { session } from "./session";
 import type {
-  AuditRow, DeadLetter, DefinitionRow, Graph, History, Insights, Json, JournalRecord, Login, Me, Page, Problem, RunDocument, RunEvent, RunRow, Said, Schedule,
+  AuditRow, BulkJob, DeadLetter, DefinitionRow, Graph, History, Insights, Json, JournalRecord, Limit, Login, Me, Page, Problem, RunDocument, RunEvent, RunFilter, RunRow, Said, Schedule,
   ScheduleFields, Server, Stats, Task, TraceStep, Worker,
 } from "./shapes";
 
@@ -85,6 +85,12 @@ export const api = {
     call<RunDocument>("POST", "/runs", body),
   act: (id: string, action: string, body: object = {}) =>
     call<RunDocument>("POST", `/runs/${segment(id)}/${action}`, body),
+  bulk: (body: { action: string; filter: RunFilter; arguments?: Json; dry_run?: boolean }) =>
+    call<{ matched: number; id?: string; sample?: string[] }>("POST", "/bulk", body),
+  bulkJob: (id: string) => call<BulkJob>("GET", `/bulk/${segment(id)}`),
+  bulkJobs: () => call<Page<BulkJob>>("GET", "/bulk"),
+  bulkStop: (id: string) => call<BulkJob>("DELETE", `/bulk/${segment(id)}`),
+  limits: () => call<Page<Limit>>("GET", "/limits"),
   definitions: () => call<Page<DefinitionRow>>("GET", "/definitions?limit=1000"),
   definition: (name: string) =>
     call<DefinitionRow & { body: Json; description: string | null; input_schema: Json }>("GET", `/definitions/${segment(name)}`),
@@ -114,7 +120,7 @@ export const api = {
   history: (query: Query) => call<History>("GET", `/stats/history${queryText(query)}`),
   insights: (query: Query) => call<Insights>("GET", `/stats/insights${queryText(query)}`),
   deadLetters: (query: Query) => call<Page<DeadLetter>>("GET", `/deadletters${queryText(query)}`),
-  deadLetterAct: (id: string, action: "discard") => call<Json>("POST", `/deadletters/${segment(id)}/${action}`),
+  deadLetterAct: (id: string, action: "discard" | "replay") => call<Json>("POST", `/deadletters/${segment(id)}/${action}`),
   audit: (query: Query) => call<Page<AuditRow>>("GET", `/audit${queryText(query)}`),
 };
 

@@ -8,6 +8,11 @@ export function cause(error: ApiError | null): string {
   return (error.message.split("\n")[0] ?? "").trim() || error.code;
 }
 
+/** The cause where the step is named already. */
+function causeIn(error: ApiError | null): string {
+  return cause(error).replace(/^step '[^']*' failed: /, "");
+}
+
 export function waitText(wait: Wait, now: number): string {
   const due = wait.due ? `, ${until(wait.due, now)}` : "";
   switch (wait.kind) {
@@ -33,9 +38,11 @@ export function sentence(run: RunDocument, now: number): string {
       return "completed";
     case "failed":
     case "stalled":
-      return `${run.status}${run.error?.where ? ` in ${run.error.where}` : ""}: ${cause(run.error)}`;
+      return `${run.status}${run.error?.where ? ` in ${run.error.where}: ${causeIn(run.error)}` : `: ${cause(run.error)}`}`;
     case "cancelled":
       return `cancelled${run.error?.message ? `: ${cause(run.error)}` : ""}`;
+    case "queued":
+      return run.queued ? `in line at place ${run.queued.position.toLocaleString()} since ${span(Math.max(0, now - Date.parse(run.queued.since)))}` : "in line";
     default: {
       const first = run.waiting_for[0];
       const more = run.waiting_for.length - 1;
@@ -92,4 +99,16 @@ export function usageText(usage: Usage): string {
 
 export function money(usd: number): string {
   return `$${usd.toFixed(usd > 0 && usd < 0.1 ? 4 : 2)}`;
+}
+
+/** What limits a workflow, in words. */
+export function limitText(limits: { [key: string]: Json } | null): string {
+  if (limits === null) return "not limited";
+  const { concurrency, rate, queue, per } = limits;
+  const said = [
+    concurrency !== undefined && concurrency !== null && `${concurrency} at once`,
+    rate !== undefined && rate !== null && `${rate} begin`,
+    queue !== undefined && queue !== null && `${queue} in line`,
+  ].filter((part) => part !== false);
+  return `${said.join(", ")}${typeof per === "string" ? `, for each ${per.replace(/^\{\{\s*|\s*\}\}$/g, "")}` : ""}`;
 }

@@ -3,6 +3,7 @@
 import type { ELK, ElkNode } from "elkjs/lib/elk-api";
 
 import type { Graph } from "./api";
+import { isFolded } from "./fold";
 import { patient } from "./patient";
 
 export interface Size { width: number; height: number }
@@ -29,6 +30,11 @@ async function elk(): Promise<ELK> {
   return engine;
 }
 
+/** Begins to load the engine, so that it is there when the first graph has come. */
+export function warm(): void {
+  void elk();
+}
+
 // Above this many nodes one layout is work enough.
 const BOTH_MAX = 80;
 // And above this many it is made with less care: a thousand nodes in one second rather than four.
@@ -41,27 +47,32 @@ export function better(first: Size, other: Size, box: Size): boolean {
   return zoom(other) > zoom(first) * 1.15;
 }
 
-/** From left to right, as one reads, or downwards where that is easier to see. */
+type Way = "RIGHT" | "DOWN" | "WRAPPED";
+
+/** From left to right, as one reads, or downwards where that is easier to see. What is folded is long, and is wrapped as
+ * lines of text are. */
 export async function layout(graph: Graph, box: Size): Promise<Placed> {
-  if (graph.nodes.length > BOTH_MAX) return placed(graph, "DOWN");
-  const [right, down] = await Promise.all([placed(graph, "RIGHT"), placed(graph, "DOWN")]);
+  if (graph.nodes.length > BOTH_MAX) return placed(graph, "DOWN", box);
+  if (graph.nodes.some(isFolded)) return placed(graph, "WRAPPED", box);
+  const [right, down] = await Promise.all([placed(graph, "RIGHT", box), placed(graph, "DOWN", box)]);
   return better(right, down, box) ? down : right;
 }
 
-async function placed(graph: Graph, direction: "RIGHT" | "DOWN"): Promise<Placed> {
+async function placed(graph: Graph, way: Way, box: Size): Promise<Placed> {
   const asked: ElkNode = {
     id: "root",
     layoutOptions: {
       ...(graph.nodes.length > MANY ? QUICK : {}),
       "elk.algorithm": "layered",
-      "elk.direction": direction,
+      "elk.direction": way === "DOWN" ? "DOWN" : "RIGHT",
+      ...(way === "WRAPPED" ? { "elk.layered.wrapping.strategy": "MULTI_EDGE", "elk.aspectRatio": String(box.width / box.height) } : {}),
       "elk.edgeRouting": "ORTHOGONAL",
       "elk.layered.spacing.nodeNodeBetweenLayers": "56",
       "elk.spacing.nodeNode": "28",
       "elk.spacing.edgeLabel": "6",
       "elk.layered.considerModelOrder.strategy": "NODES_AND_EDGES",
     },
-    children: graph.nodes.map((node) => ({ id: node.id, width: widthOf(node.label, node.badge), height: NODE_HEIGHT })),
+    children: graph.nodes.map((node) => ({ id: node.id, width: widthOf(node.label, node.badge) + (isFolded(node) ? 28 : 0), height: NODE_HEIGHT })),
     edges: graph.edges.map((edge, n) => ({
       id: `e${n}`,
       sources: [edge.source],

@@ -2,9 +2,9 @@ import { expect, test } from "vitest";
 
 import { fields, valueOf } from "../components/SchemaForm";
 import { frameReader, queryText, type RunDocument, type RunRow, type Task, type TraceStep, type Worker } from "./api";
-import { applies, bulkCommand } from "./bulk";
+import { applies, bulkCommand, filterCommand, narrowed } from "./bulk";
 import { type Listed, repainted, unseen } from "./changes";
-import { changes, duration, sentence } from "./describe";
+import { changes, duration, limitText, sentence } from "./describe";
 import { folded, lines } from "./diff";
 import { explained, hasPage, marked } from "./errors";
 import { PAGES } from "./errorPages";
@@ -53,7 +53,9 @@ test("changes are told leaf by leaf", () => {
 test("a title is a sentence", () => {
   const run = { status: "waiting", error: null, waiting_for: [{ kind: "task", id: "1", name: "review", roles: ["boss"] }, { kind: "timer", id: "2", name: "" }] };
   expect(sentence(run as unknown as RunDocument, NOW)).toBe("waiting for boss: review and 1 more");
-  const failed = { status: "failed", error: { message: "card declined\nmore", code: "X", class: "user", where: "charge" }, waiting_for: [] };
+  const queued = { status: "queued", error: null, waiting_for: [], queued: { position: 3, since: "2026-11-15T11:58:00Z" } };
+  expect(sentence(queued as unknown as RunDocument, NOW)).toBe("in line at place 3 since 2 min");
+  const failed = { status: "failed", error: { message: "step 'charge' failed: card declined\nmore", code: "X", class: "user", where: "charge" }, waiting_for: [] };
   expect(sentence(failed as unknown as RunDocument, NOW)).toBe("failed in charge: card declined");
 });
 
@@ -222,4 +224,17 @@ test("a code is explained by its own page, or by its row in a table", () => {
 
 test("the codes that the server refuses with have pages", () => {
   for (const code of ["INPUT_INVALID", "RUN_NOT_FOUND", "DEFINITION_NOT_FOUND", "FORBIDDEN", "DRAINING"]) expect(explained(PAGES, code), code).not.toBeNull();
+});
+
+test("bulk work by a filter is about those it changes, and has its command where there is one", () => {
+  expect(narrowed("retry", { workflow: "order" })).toEqual({ workflow: "order", status: ["failed", "stalled"] });
+  expect(narrowed("retry", { status: ["stalled", "completed"] })).toEqual({ status: ["stalled"] });
+  expect(narrowed("cancel", { status: ["completed"] })).toBeNull();
+  expect(filterCommand("cancel", { workflow: "a b", status: ["waiting"], since: "24h" })).toBe("treadle cancel --status waiting --workflow 'a b' --since 24h");
+  expect(filterCommand("cancel", { search: "x" })).toBeNull();
+});
+
+test("limits are told in words", () => {
+  expect(limitText({ concurrency: 2, rate: "10/s", queue: 0, per: "{{ input.customer }}" })).toBe("2 at once, 10/s begin, 0 in line, for each input.customer");
+  expect(limitText(null)).toBe("not limited");
 });

@@ -26,6 +26,8 @@ export interface RunRow {
   started_at: string;
   ended_at: string | null;
   error: ApiError | null;
+  /** Its place in the line of a workflow that is limited. */
+  queued?: { position: number; since: string } | null;
 }
 
 export interface Wait {
@@ -158,6 +160,32 @@ export interface Schedule extends ScheduleFields {
   next: string[];
   last: { tick: string; at: string; outcome: string; run?: string; status?: Status | null } | null;
   origin: string | null;
+}
+
+/** Which runs: as the list is filtered, or by their ids, or all. */
+export interface RunFilter { ids?: string[]; all?: boolean; status?: Status[]; workflow?: string; since?: string; until?: string; search?: string }
+
+/** One action on many runs, and how far it has come. */
+export interface BulkJob {
+  id: string;
+  action: string;
+  status: "running" | "completed" | "cancelled";
+  matched: number;
+  done: number;
+  failed: number;
+  errors: { id: string; error: ApiError }[];
+  by: string;
+  at: string;
+}
+
+/** How many runs of a workflow go on at once, and who is in line. */
+export interface Limit {
+  workflow: string;
+  limits: { [key: string]: Json } | null;
+  origin: string | null;
+  running: number;
+  queued: number;
+  lines: { key: string; running: number; queued: number }[];
 }
 
 export interface Page<T> { items: T[]; next: string | null }

@@ -3,16 +3,16 @@ import { useState } from "react";
 import { Link } from "react-router";
 
 import { Ago, Code, Copy, Dialog, Empty, Failure, Fold, Loading } from "../components/bits";
-import { api, type DeadLetter } from "../lib/api";
+import { api, type DeadLetter, Refusal } from "../lib/api";
 import { cause } from "../lib/describe";
 import { useMay } from "../lib/hooks";
 import { text } from "../strings";
 
-type Act = "discard";
+type Act = "replay" | "discard";
 type Asked = { action: Act; letter: DeadLetter };
 
-const ABOUT: Record<Act, string> = { discard: text.discardAbout };
-const WORDS: Record<Act, string> = { discard: "Discard" };
+const ABOUT: Record<Act, string> = { replay: text.replayAbout, discard: text.discardAbout };
+const WORDS: Record<Act, string> = { replay: "Replay", discard: "Discard" };
 
 /** What workers sent back and nobody could use. */
 export function DeadLetters() {
@@ -29,6 +29,7 @@ export function DeadLetters() {
             <div key={letter.id} role="listitem" className="letter" aria-label={letter.id}>
               <div className="row">
                 <strong className="grow">{cause(letter.error) || letter.reason}</strong>
+                {mayAct && <button onClick={() => setAsked({ action: "replay", letter })}>Replay</button>}
                 {mayAct && <button className="danger" onClick={() => setAsked({ action: "discard", letter })}>Discard</button>}
               </div>
               <div className="facts">
@@ -59,13 +60,14 @@ function AskDialog({ asked: { action, letter }, onClose }: { asked: Asked; onClo
   });
   return (
     <Dialog
-      title={`${WORDS[action]} what ${letter.worker} sent?`}
+      title={action === "replay" ? `Offer the work of ${letter.run} again?` : `Discard what ${letter.worker} sent?`}
       onClose={onClose}
       footer={<button className={action === "discard" ? "danger" : "primary"} disabled={act.isPending} onClick={() => act.mutate()}>{WORDS[action]}</button>}
     >
       <p>{ABOUT[action]}</p>
-      <Copy text={`curl -X POST ${location.origin}/api/v1/deadletters/${letter.id}/${action}`} />
+      <Copy text={`treadle deadletter ${action} ${letter.id}`} />
       {act.error && <Failure error={act.error} />}
+      {act.error instanceof Refusal && act.error.code === "INTENT_NOT_OPEN" && <p>{text.replayLate} <Link to={`/runs/${encodeURIComponent(letter.run)}`}>{letter.run}</Link></p>}
     </Dialog>
   );
 }

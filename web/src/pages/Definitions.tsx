@@ -7,6 +7,7 @@ import { SourceEditor, useProblems } from "../components/SourceEditor";
 import { SourceView } from "../components/SourceView";
 import { type Column, Table } from "../components/Table";
 import { api, type DefinitionRow } from "../lib/api";
+import { limitText } from "../lib/describe";
 import { folded, lines } from "../lib/diff";
 import { useMay, useParam } from "../lib/hooks";
 import { text } from "../strings";
@@ -58,7 +59,7 @@ export function DefinitionPage() {
   if (row.data === undefined) return row.error ? <Failure error={row.error} /> : <Loading />;
   return (
     <div className="page">
-      <div className="row">
+      <div className="row heading">
         <h1 className="grow">{row.data.name} <span className="soft">{row.data.version}</span></h1>
         <Link to={`/runs?workflow=${encodeURIComponent(row.data.name)}`}>Its runs</Link>
         {mayDeploy && source.data !== undefined && <button onClick={() => setEditing(true)}>Mend and deploy</button>}
@@ -66,6 +67,7 @@ export function DefinitionPage() {
       </div>
       <div className="facts">
         <span>{row.data.dialect}</span><code>{row.data.digest.slice(0, 19)}…</code>
+        <Limited workflow={row.data.name} />
         <Versions row={row.data} than={than} onThan={setThan} />
       </div>
       {row.data.description && <p style={{ margin: 0 }}>{row.data.description}</p>}
@@ -82,6 +84,13 @@ export function DefinitionPage() {
       {editing && <DeployDialog onClose={() => setEditing(false)} text={source.data ?? ""} path={`${row.data.name}.yaml`} />}
     </div>
   );
+}
+
+/** How many of its runs go on at once, where that is limited. */
+function Limited({ workflow }: { workflow: string }) {
+  const found = useQuery({ queryKey: ["limits"], queryFn: api.limits });
+  const row = found.data?.items.find((one) => one.workflow === workflow && one.limits !== null);
+  return row && <span>at most {limitText(row.limits)}: {row.running} running, <Link to={`/runs?status=queued&workflow=${encodeURIComponent(workflow)}`}>{row.queued} in line</Link></span>;
 }
 
 /** The versions of this name: go to one, or see what changed since. */

@@ -15,11 +15,14 @@ import { ErrorBox, StepPanel } from "./RunStep";
 import { Transcript } from "./RunTranscript";
 import { Actions } from "./RunWays";
 
-const GraphView = lazy(() => patient(() => import("../components/GraphView")));
+const picture = () => patient(() => import("../components/GraphView"));
+const GraphView = lazy(picture);
 const TABS = ["events", "state", "journal", "transcript", "children", "input"] as const;
 
 export function RunPage() {
   const { id = "" } = useParams();
+  // Loaded beside the run, not after it.
+  useEffect(() => void picture(), []);
   const run = useQuery({ queryKey: ["run", id], queryFn: () => api.run(id) });
   // What was seen stays on the page while the server is away.
   if (run.data === undefined) return run.error ? <Failure error={run.error} /> : <Loading />;
@@ -34,8 +37,8 @@ function RunView({ run }: { run: RunDocument }) {
   const [tab, setTab] = useParam("tab");
   const at = atText === "" ? null : Number(atText);
   const events = useEvents(run);
-  const trace = useQuery({ queryKey: ["trace", run.id], queryFn: () => api.steps(run.id) });
-  const graph = useQuery({ queryKey: ["graph", run.id, at], queryFn: () => api.graph(run.id, at ?? undefined), placeholderData: (old) => old });
+  const trace = useQuery({ queryKey: ["trace", run.id], queryFn: () => api.steps(run.id), structuralSharing: false });
+  const graph = useQuery({ queryKey: ["graph", run.id, at], queryFn: () => api.graph(run.id, at ?? undefined), structuralSharing: false, placeholderData: (old) => old });
   const steps = useMemo(() => trace.data?.items ?? [], [trace.data]);
   const failed = useMemo(() => new Set((graph.data?.nodes ?? []).filter((node) => node.status === "failed").map((node) => node.id)), [graph.data]);
   const shownTab = (TABS as readonly string[]).includes(tab) ? tab : "events";
@@ -44,13 +47,13 @@ function RunView({ run }: { run: RunDocument }) {
   }, [run.id, run.status]);
   return (
     <div className="page">
-      <div className="row">
+      <div className="row heading">
         <StatusMark status={run.status} />
-        <h1 className="grow" style={{ overflowWrap: "anywhere" }}>
+        <h1 className="grow">
           {run.id} <span className="soft" style={{ fontWeight: 400 }}>{sentence(run, now)}</span>
         </h1>
         <div className="row">
-          {mayAct && <Actions run={run} at={at} />}
+          {mayAct && <Actions run={run} at={at} steps={steps} />}
           <Link to={`/compare?a=${encodeURIComponent(run.id)}`}>Compare</Link>
         </div>
       </div>
@@ -68,7 +71,7 @@ function RunView({ run }: { run: RunDocument }) {
       </div>
       <section className="box" aria-label="Timeline">
         <div className="inside stack">
-          <TimelineView steps={steps} failed={failed} at={at} onSelect={setStep} />
+          <TimelineView steps={steps} failed={failed} at={at} live={run.ended_at === null} onSelect={setStep} />
           <Slider at={at} onChange={(seq) => setAt(seq === null ? null : String(seq))} run={run} />
         </div>
       </section>

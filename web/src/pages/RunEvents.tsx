@@ -9,13 +9,15 @@ import { api, follow, type Json, type JournalRecord, type RunDocument, type RunE
 import { clock, exact } from "../lib/time";
 
 const PAINT_MS = 120;
+// A long run is painted less often while it comes: what one came for is above its events.
+const PAINT_LONG_MS = 600;
 const MANY = 2000;
 const RECORDS_MAX = 20_000;
 
 /** The events of a run: what is there at once, then live until it ends. */
 export function useEvents(run: RunDocument): RunEvent[] {
   const [events, setEvents] = useState<RunEvent[]>([]);
-  const [known] = useState({ records: run.version_no, at: Date.now() });
+  const [known] = useState({ records: run.version_no, at: Date.now(), over: run.ended_at !== null });
   const client = useQueryClient();
   useEffect(() => {
     const kept: RunEvent[] = [];
@@ -33,9 +35,9 @@ export function useEvents(run: RunDocument): RunEvent[] {
       const event = frame.event === "end" ? null : (JSON.parse(frame.data) as RunEvent);
       if (event !== null) kept.push(event);
       // A busy run changes thousands of times a second; eyes do not.
-      painting ??= setTimeout(paint, PAINT_MS);
+      painting ??= setTimeout(paint, kept.length > MANY / 10 ? PAINT_LONG_MS : PAINT_MS);
       // What the page began with is there already; only what came later makes it read again.
-      const later = event === null || (event.record === null ? Date.parse(event.at) > known.at : event.record > known.records);
+      const later = event === null ? !known.over : (event.record === null ? Date.parse(event.at) > known.at : event.record > known.records);
       if (later) renewing ??= setTimeout(renew, kept.length > MANY ? 1500 : PAINT_MS);
     });
     return () => {

@@ -6,14 +6,14 @@ import { useNavigate, useSearchParams } from "react-router";
 import { Ago, Empty, Failure, Loading } from "../components/bits";
 import { Histogram } from "../components/Histogram";
 import { StatusText } from "../components/Status";
-import { api, type RunRow, type Status } from "../lib/api";
+import { api, type RunFilter, type RunRow, type Status } from "../lib/api";
 import { type Changes, type Listed, repainted, unseen } from "../lib/changes";
 import { cause, duration, sentence } from "../lib/describe";
 import { fitting, stretches } from "../lib/history";
 import { useChanges, useKeys, useMay, useNow, useParam, usePhone, useSettled } from "../lib/hooks";
 import { ago, clock, mark } from "../lib/time";
 import { text } from "../strings";
-import { BulkBar } from "./Bulk";
+import { BulkBar, BulkJobs } from "./Bulk";
 import { StartDialog } from "./Start";
 import { Views } from "./Views";
 
@@ -62,6 +62,7 @@ export function Runs() {
   const [, setParams] = useSearchParams();
   const [search, setSearch] = useParam("search");
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const [whole, setWhole] = useState(false);
   const [cursor, setCursor] = useState(0);
   const [starting, setStarting] = useState(false);
   const navigate = useNavigate();
@@ -70,6 +71,8 @@ export function Runs() {
   const query = useMemo(() => ({ status, workflow, since, until, search: typed, limit: 200 }), [status, workflow, since, until, typed]);
   const { found, fresh, renew, onTop } = useListed(query);
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.items) ?? [], [found.data]);
+  // All that match means what one sees: another filter, another choice.
+  useEffect(() => setWhole(false), [query]);
   const names = useQuery({ queryKey: ["definitions"], queryFn: api.definitions });
 
   const open = useCallback((id: string) => void navigate(`/runs/${encodeURIComponent(id)}`), [navigate]);
@@ -97,6 +100,10 @@ export function Runs() {
     const next = picked.includes(name) ? picked.filter((one) => one !== name) : [...picked, name];
     setStatus(next.join(","));
   };
+  const none = (): void => {
+    setWhole(false);
+    setChosen(new Set());
+  };
   const filtered = status !== "" || workflow !== "" || since !== "" || until !== "" || search !== "";
   return (
     <div className="page">
@@ -105,6 +112,7 @@ export function Runs() {
         <Views />
         {mayAct && <button className="primary" onClick={() => setStarting(true)}>Start a run</button>}
       </div>
+      <BulkJobs />
       <OverTime workflow={workflow} since={since} onRange={range} />
       <div className="row" role="search">
         <input id="search" style={{ maxWidth: 300 }} type="search" placeholder={text.search} aria-label={text.search} value={search} onChange={(e) => setSearch(e.target.value)} />
@@ -136,6 +144,8 @@ export function Runs() {
           cursor={cursor}
           chosen={chosen}
           choosing={mayAct}
+          whole={whole}
+          onWhole={() => (whole ? none() : setWhole(true))}
           onChoose={(id) => setChosen((old) => {
             const next = new Set(old);
             if (!next.delete(id)) next.add(id);
@@ -148,10 +158,24 @@ export function Runs() {
           onEnd={() => { if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage(); }}
         />
       )}
-      {chosen.size > 0 && <BulkBar rows={rows.filter((row) => chosen.has(row.id))} onDone={() => setChosen(new Set())} />}
+      {(whole || chosen.size > 0) && (
+        <BulkBar
+          key={String(whole)}
+          target={whole ? { filter: filterOf(picked as Status[], { workflow, since, until, search: typed }) } : { rows: rows.filter((row) => chosen.has(row.id)) }}
+          onAll={() => setWhole(true)}
+          onDone={none}
+        />
+      )}
       {starting && <StartDialog onClose={() => setStarting(false)} />}
     </div>
   );
+}
+
+/** The filter of the list as bulk work takes it: nothing chosen means all, and has to be said. */
+function filterOf(status: Status[], texts: Record<"workflow" | "since" | "until" | "search", string>): RunFilter {
+  const given = Object.fromEntries(Object.entries(texts).filter(([, value]) => value !== "")) as RunFilter;
+  const found = { ...given, ...(status.length === 0 ? {} : { status }) };
+  return Object.keys(found).length === 0 ? { all: true } : found;
 }
 
 /** When they began, to choose a time by dragging; only for who looks at all of them. */
@@ -169,8 +193,8 @@ function OverTime({ workflow, since, onRange }: { workflow: string; since: strin
   );
 }
 
-function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd, onTop, fresh, onFresh }: {
-  rows: RunRow[]; cursor: number; chosen: ReadonlySet<string>; choosing: boolean; onChoose: (id: string) => void; onOpen: (id: string) => void; onEnd: () => void;
+function RunTable({ rows, cursor, chosen, choosing, whole, onWhole, onChoose, onOpen, onEnd, onTop, fresh, onFresh }: {
+  rows: RunRow[]; cursor: number; chosen: ReadonlySet<string>; choosing: boolean; whole: boolean; onWhole: () => void; onChoose: (id: string) => void; onOpen: (id: string) => void; onEnd: () => void;
   onTop: (top: boolean) => void; fresh: number; onFresh: () => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
@@ -190,7 +214,9 @@ function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd, onT
     {fresh > 0 && <button className="chip fresh" onClick={show}>{fresh.toLocaleString()} new ↑</button>}
     <div className="table" ref={box} onScroll={(event) => onTop(event.currentTarget.scrollTop < high)} role="table" aria-label={text.runs} aria-rowcount={rows.length} tabIndex={0}>
       <div role="row" className="head runs-grid">
-        <span role="columnheader"><span className="hidden">Choose</span></span>
+        <span role="columnheader">
+          {choosing ? <input type="checkbox" className="choose" aria-label={text.chooseAllLabel} title={text.chooseAllLabel} checked={whole} onChange={onWhole} /> : <span className="hidden">Choose</span>}
+        </span>
         <span role="columnheader">Run</span>
         <span role="columnheader" className="wide">Workflow</span>
         <span role="columnheader">Status</span>
@@ -208,8 +234,9 @@ function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd, onT
               row={row}
               top={item.start}
               focused={item.index === cursor}
-              chosen={chosen.has(row.id)}
-              choosing={choosing}
+              chosen={whole || chosen.has(row.id)}
+              choosing={choosing && !whole}
+              marked={choosing}
               onChoose={() => onChoose(row.id)}
               onOpen={() => onOpen(row.id)}
             />
@@ -221,15 +248,15 @@ function RunTable({ rows, cursor, chosen, choosing, onChoose, onOpen, onEnd, onT
   );
 }
 
-function Row({ row, top, focused, chosen, choosing, onChoose, onOpen }: {
-  row: RunRow; top: number; focused: boolean; chosen: boolean; choosing: boolean; onChoose: () => void; onOpen: () => void;
+function Row({ row, top, focused, chosen, choosing, marked, onChoose, onOpen }: {
+  row: RunRow; top: number; focused: boolean; chosen: boolean; choosing: boolean; marked: boolean; onChoose: () => void; onOpen: () => void;
 }) {
   const now = useNow();
   const phone = usePhone();
   return (
     <div role="row" className="runs-grid" aria-selected={focused} style={{ position: "absolute", top, left: 0, right: 0 }}>
       <span role="cell">
-        {choosing && <input type="checkbox" style={{ width: 16, minHeight: 16 }} aria-label={`Choose ${row.id}`} checked={chosen} onChange={onChoose} />}
+        {marked && <input type="checkbox" className="choose" aria-label={`Choose ${row.id}`} checked={chosen} disabled={!choosing} onChange={onChoose} />}
       </span>
       <span role="cell">
         <a href={`/runs/${encodeURIComponent(row.id)}`} onClick={(event) => { event.preventDefault(); onOpen(); }} title={row.id}>{row.id}</a>

@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
 
-import { Ago, Code, Dialog, Empty, Failure } from "../components/bits";
+import { Ago, Dialog, Empty, Failure, Plain } from "../components/bits";
 import { SchemaForm } from "../components/SchemaForm";
 import { api, type Json, type Task } from "../lib/api";
 import { useMe, useNow, useParam } from "../lib/hooks";
@@ -123,10 +123,10 @@ function TaskView({ id, onDone }: { id: string; onDone: () => void }) {
           <span>run <Link to={`/runs/${encodeURIComponent(data.run)}`}>{data.run}</Link></span>
           {data.reference && <span>reference {data.reference}</span>}
         </div>
-        {data.payload !== null && <div className="payload"><Code value={data.payload} label="What it is about" /></div>}
+        {data.payload !== null && <div className="payload"><Plain value={data.payload} label="What it is about" /></div>}
         {going && <SchemaForm schema={data.schema} submit="Complete" busy={act.isPending} onSubmit={(value: Json) => act.mutate({ action: "complete", body: { data: value } })} />}
         {open && !going && <span className="soft">{text.notYours} {data.roles.join(", ")}</span>}
-        {!open && data.answer !== undefined && data.answer !== null && <div className="payload"><Code value={data.answer} label="Answer" /></div>}
+        {!open && data.answer !== undefined && data.answer !== null && <div className="payload"><Plain value={data.answer} label="Answer" /></div>}
         {act.error && <Failure error={act.error} />}
         <History task={data} />
         {theirs && <CommentForm id={id} />}

@@ -1,9 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "react-router";
 
 import { Ago, Empty, Failure, Loading } from "../components/bits";
 import { StatusMark } from "../components/Status";
 import { type Column, Table } from "../components/Table";
-import { api, type Server, type Worker } from "../lib/api";
+import { api, type Limit, type Server, type Worker } from "../lib/api";
+import { limitText } from "../lib/describe";
 import { type Pool, pools } from "../lib/pools";
 import { text } from "../strings";
 
@@ -14,7 +16,9 @@ export function Workers() {
   const servers = useQuery({ queryKey: ["servers"], queryFn: api.servers, refetchInterval: OFTEN });
   const workers = useQuery({ queryKey: ["workers"], queryFn: api.workers, refetchInterval: OFTEN });
   const stats = useQuery({ queryKey: ["runs", "stats"], queryFn: api.stats, refetchInterval: OFTEN });
-  const failure = servers.error ?? workers.error ?? stats.error;
+  const limits = useQuery({ queryKey: ["limits"], queryFn: api.limits, refetchInterval: OFTEN });
+  const failure = servers.error ?? workers.error ?? stats.error ?? limits.error;
+  const limited = limits.data?.items.filter((row) => row.limits !== null) ?? [];
   const rows = workers.data?.items ?? [];
   const undone = stats.data?.unavailable ?? 0;
   return (
@@ -30,6 +34,12 @@ export function Workers() {
         <header><h2>{text.pools}</h2></header>
         <Table label={text.pools} columns={POOL} rows={pools(rows, stats.data?.queue ?? {})} keyOf={(row) => row.name} />
       </section>
+      {limited.length > 0 && (
+        <section className="box" aria-label={text.limits}>
+          <header><h2>{text.limits}</h2></header>
+          <Table label={text.limits} columns={LIMIT} rows={limited} keyOf={(row) => row.workflow} />
+        </section>
+      )}
       <section className="box" aria-label={text.workers}>
         <header><h2>{text.workers}</h2></header>
         {workers.data?.items.length === 0
@@ -79,6 +89,14 @@ const POOL: Column<Pool>[] = [
   { name: "Queued", size: "80px", cell: (row) => <span className={`tabular ${row.queued > 0 ? "s-waiting" : "soft"}`}>{row.queued.toLocaleString()}</span> },
   { name: "Workers", size: "80px", wide: true, cell: (row) => <span className={`tabular ${row.workers === 0 ? "s-failed" : ""}`}>{row.workers}</span> },
   { name: "Load", size: "minmax(130px, 1.6fr)", cell: (row) => <Load busy={row.busy} slots={row.slots} of={`the pool ${row.name}`} /> },
+];
+
+const LIMIT: Column<Limit>[] = [
+  { name: "Workflow", size: "minmax(100px, 1fr)", cell: (row) => <Link to={`/definitions/${encodeURIComponent(row.workflow)}`}>{row.workflow}</Link> },
+  { name: "In line", size: "80px", cell: (row) => <Link className={`tabular ${row.queued > 0 ? "s-waiting" : "soft"}`} to={`/runs?status=queued&workflow=${encodeURIComponent(row.workflow)}`}>{row.queued.toLocaleString()}</Link> },
+  { name: "Running", size: "80px", cell: (row) => <span className="tabular">{row.running.toLocaleString()}</span> },
+  { name: "At most", size: "minmax(130px, 1.6fr)", wide: true, cell: (row) => limitText(row.limits) },
+  { name: text.limitFrom, size: "96px", wide: true, cell: (row) => row.origin ?? "—" },
 ];
 
 const WORKER: Column<Worker>[] = [
