@@ -14,6 +14,7 @@ from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, event_value, make_reference
 from treadle.kernel.roles import CellMachine
+from treadle.kernel.tracing import OPTION, parse_traceparent
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Dialect
 from treadle.lang.handed import from_caller
@@ -39,6 +40,7 @@ class StartOptions(TypedDict, total=False):
     dry_run: bool
     templates: Mapping[str, Any] | None
     skills: Sequence[str]
+    traceparent: str | None
 
 
 class RunFilters(TypedDict, total=False):
@@ -199,6 +201,7 @@ def run_options(
     dry_run: bool,
     templates: Mapping[str, Any] | None = None,
     skills: Sequence[str] = (),
+    traceparent: str | None = None,
 ) -> dict[str, Any]:
     """Settings recorded with a run, so that whoever drives it on uses the same: names and absolute
     paths, never values."""
@@ -218,6 +221,13 @@ def run_options(
         options["templates"] = to_value(templates)
     if skills:
         options["skills"] = [_absolute(target) for target in skills]
+    if traceparent is not None:
+        if (trace := parse_traceparent(traceparent)) is None:
+            raise ValueRefused(
+                f"{traceparent!r:.80} is no traceparent (W3C Trace Context): 00-TRACE-SPAN-01",
+                details={"path": "traceparent"},
+            )
+        options[OPTION] = str(trace)
     if row.file is not None:
         options["base"] = os.path.dirname(os.path.realpath(row.file))
     return options

@@ -45,10 +45,10 @@ from .host.bridge import Bridge
 from .host.house_methods import HouseMethods
 from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
-from .host.news import Watch
 from .host.operations import EngineOperations
 from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
+from .host.watch_methods import WatchMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .performers.process.transports import Transports
@@ -74,7 +74,16 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 
-class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, LimitMethods, HouseMethods):
+class Engine(
+    TaskMethods,
+    AppMethods,
+    MemberMethods,
+    WorkMethods,
+    WatchMethods,
+    StoreMethods,
+    LimitMethods,
+    HouseMethods,
+):
     """A durable workflow engine on one store."""
 
     def __init__(
@@ -92,6 +101,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         help_others: bool = True,
         pools: Sequence[str] = (),
         alerts: Mapping[str, Any] | None = None,
+        telemetry: str | bool | None = None,
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
@@ -126,6 +136,8 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             ),
             readonly=readonly,
         )
+        # Who is told of runs by OTLP; nothing of it is imported where nobody is.
+        self._traces = self._tracing(telemetry)
         self.worker = Worker(
             self._bridge.bus,
             self._bridge,
@@ -136,6 +148,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             threads=arguments.positive("threads", threads),
             pools=frozenset(pools) or None,
             only=None if work else self._is_at_home,
+            tracer=None if self._traces is None else self._traces.tracer,
         )
         self._works = work
         if not help_others:
@@ -145,6 +158,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         self.library.stored.clear()
         await self._bridge.start(self.worker)
         try:
+            await self._begin_traces()
             for deploy in self._deploying:
                 await self._bridge.operate("deploy", deploy.to_value())
         except BaseException:
@@ -157,6 +171,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         """Stops at once, settles nothing; `await engine.worker.finish(30)` before it ends what is in hand."""
         if self._bridge.is_forked:
             return  # everything that could be closed is the parent's
+        await self._end_traces()
         await self._bridge.stop()
         if "agents" in self.__dict__:
             await self.agents.close()
@@ -280,10 +295,12 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         dry_run: bool = False,
         templates: Mapping[str, Any] | None = None,
         skills: Sequence[str] = (),
+        traceparent: str | None = None,
     ) -> Run:
         """Starts a run, durable when this returns. The same id with the same definition and input is the
         same run. `priority` (-100 to 100) orders those who wait where the workflow is limited. `model` is PROVIDER[:ARG], or a model object that lives in this process. `templates` are
-        further Sources of an agent workflow, by name; `skills` files of Python, FILE.py or FILE.py:NAME."""
+        further Sources of an agent workflow, by name; `skills` files of Python, FILE.py or FILE.py:NAME. `traceparent`
+        is the trace that it belongs to (W3C Trace Context), else one is made of its id."""
         run = id or arguments.new_id()
         if model is not None and not isinstance(model, str):
             model = self.agents.providers.take(run, model)
@@ -297,6 +314,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
             dry_run=dry_run,
             templates=templates,
             skills=skills,
+            traceparent=traceparent,
         )
         loaded = self.library.loaded(row)
         dialect = self.dialects[row.dialect]
@@ -436,23 +454,7 @@ class Engine(TaskMethods, AppMethods, MemberMethods, WorkMethods, StoreMethods, 
         asks_models = self.dialects[shown["dialect"]].asks_models
         return await self.read(lambda reads: script_of(reads, shown, asks_models=asks_models))
 
-    # --- watching, house-keeping, plug-ins ---
-
-    def observe(
-        self, observer: Callable[[dict[str, Any]], Any], *, after: int | Mapping[str, int] = 0
-    ) -> None:
-        """Calls `observer(event)` for every event of every run, after its commit, in order. What it
-        raises is logged and swallowed. An observer that comes back says how far it had got, for the
-        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
-        self._bridge.watching.observe(observer, after=after)
-
-    def watch(self, run: str, *, end: bool = False) -> Watch:
-        """Wakes when a run changes (or ends); for those who then read the store."""
-        return self._bridge.watching.watch(run, end=end)
-
-    async def events_after(self, run: str, after: int, record: int = 1) -> Rows:
-        """A run's events with a higher number than `after`, none of which is in a record before `record`."""
-        return await self._bridge.events_after(run, after, record)
+    # --- house-keeping, plug-ins ---
 
     async def want(self, *runs: str) -> None:
         """Has the work of these runs and their families done, by an engine that does not help others."""

@@ -123,6 +123,7 @@ ASYNCHRONOUS_ONLY = {
     "shard_of",
     "shards_held",
     "teach",
+    "traced",
 }
 
 

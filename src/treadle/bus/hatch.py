@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
 from treadle.kernel.values import Value
@@ -47,10 +50,13 @@ class Hatch:
         owner: Owner,
         *,
         on_forged: Callable[[str, str], None] = lambda worker, intent: None,
+        traced: Callable[[Work], str | None] = lambda work: None,
     ) -> None:
         self.bus = bus
         self._owner = owner
         self._on_forged = on_forged
+        # What work continues, for those who trace it.
+        self._traced = traced
         self._closed = asyncio.Event()
         # Workers that are about to leave, and take nothing more.
         self._leaving: set[str] = set()
@@ -93,7 +99,7 @@ class Hatch:
                 self.bus.expire()
                 leaving = self._closed.is_set() or worker in self._leaving or await gone()
                 items = self.bus.take(worker, pools, 0 if leaving else limit, can)
-                found = Taken(items, self.bus.revoked(worker))
+                found = Taken([self._handed(item) for item in items], self.bus.revoked(worker))
                 left = until - loop.time()
                 if items or found.revoked or left <= 0 or leaving:
                     return found
@@ -104,7 +110,13 @@ class Hatch:
     def claim(self, worker: str, intents: Sequence[str]) -> tuple[list[Handed], list[str]]:
         """Named work, for a worker that has a ticket for it; and what of it this worker has declined."""
         self.bus.expire()
-        return ([], []) if self._closed.is_set() else self.bus.claim(worker, intents)
+        items, declined = ([], []) if self._closed.is_set() else self.bus.claim(worker, intents)
+        return [self._handed(item) for item in items], declined
+
+    def _handed(self, item: Handed) -> Handed:
+        if (trace := self._traced(item.work)) is None:
+            return item
+        return replace(item, work=msgspec.structs.replace(item.work, traceparent=trace))
 
     def renew(self, worker: str, leases: Sequence[str]) -> list[str]:
         self.bus.expire()

@@ -38,6 +38,7 @@ class _Handed(msgspec.Struct, kw_only=True):
     idempotency_key: str | None = None
     seq: int = 0
     at_ns: int = 0
+    traceparent: str | None = None
 
 
 class _Settling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +95,8 @@ def handed_value(handed: Handed) -> dict[str, Any]:
         value["due_ns"] = intent.due_ns
     if intent.idempotency_key is not None:
         value["idempotency_key"] = intent.idempotency_key
+    if work.traceparent is not None:
+        value["traceparent"] = work.traceparent
     return value
 
 
@@ -118,6 +121,7 @@ def handed_from_value(value: Value) -> Handed:
         found.options,
         intent,
         found.checkpoint,
+        found.traceparent,
     )
     return Handed(work, found.attempt, found.lease, found.lease_s)
 

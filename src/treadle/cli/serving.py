@@ -18,6 +18,7 @@ from .command import HOUSE, Apps, Commands, Session
 from .demo import demo
 from .doors import PLAIN, Door
 from .output import Usage
+from .telling import OtlpOption, wanted
 
 if TYPE_CHECKING:
     from treadle.server.serving import Options
@@ -132,6 +133,7 @@ async def serve(
     ] = "30s",
     alert: Alerts = None,
     archive: Archived = None,
+    otlp: OtlpOption = None,
     with_demo: Demonstrates = False,
     app: Apps = None,
 ) -> int:
@@ -166,7 +168,7 @@ async def serve(
             archive=_shelf(archive),
             **door.checked(),
         )
-        engine = await cli.prepare(**work, alerts=_alerts(alert or ()))
+        engine = await cli.prepare(**work, alerts=_alerts(alert or ()), telemetry=wanted(otlp))
         for code in app or ():
             attach(engine, code)
         if shows is not None:

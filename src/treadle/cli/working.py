@@ -15,6 +15,7 @@ from treadle.lang.pools import is_pool
 
 from .command import HOUSE, Apps, Commands, Session
 from .output import Usage
+from .telling import OtlpOption, wanted
 
 if TYPE_CHECKING:
     from treadle.server.remote import RemoteWorker
@@ -108,6 +109,7 @@ async def worker(
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
+    otlp: OtlpOption = None,
     app: Apps = None,
 ) -> int:
     """Do the work of a server or of a store, until SIGTERM or Ctrl-C: take it, renew while it lasts, send back what
@@ -141,7 +143,13 @@ async def worker(
         )
         try:
             remote = RemoteWorker(
-                engine, joined.far, joined.goods, pools=pools, concurrency=member.concurrency, name=name
+                engine,
+                joined.far,
+                joined.goods,
+                pools=pools,
+                concurrency=member.concurrency,
+                name=name,
+                telemetry=wanted(otlp),
             )
             cli.out.lines = True
             whom = {"server": servers[0]} if servers else {"store": joined.store}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,11 +18,38 @@ from treadle.work.worker import Worker
 
 from .bridge import Bridge
 
+if TYPE_CHECKING:
+    from .tracing import EngineTraces
+
 
 class WorkMethods:
     _bridge: Bridge
     worker: Worker
     dialects: Dialects
+    _traces: EngineTraces | None
+
+    def _tracing(self, telemetry: str | bool | None) -> EngineTraces | None:
+        """`telemetry` is an OTLP address, or True: as the variables of OpenTelemetry say."""
+        if telemetry is None or telemetry is False:
+            return None
+        from treadle.telemetry.settings import settings
+
+        from .tracing import EngineTraces
+
+        found = settings(telemetry, os.environ)
+        return None if found is None else EngineTraces(found, self._bridge, self.dialects)
+
+    async def _begin_traces(self) -> None:
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.start)
+
+    async def _end_traces(self) -> None:
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.stop)
+
+    def traced(self, work: Work) -> str | None:
+        """What a worker elsewhere continues, where this engine traces its runs."""
+        return None if self._traces is None else self._traces.traceparent(work)
 
     @property
     def bus(self) -> LocalBus:

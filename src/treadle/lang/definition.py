@@ -7,7 +7,7 @@ it by `Machine.load` and cached. So the stored truth never depends on the compil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -167,6 +167,11 @@ class Dialect(ABC):
         """What it asks of the house that runs it, with the places where that stands."""
         said = body if isinstance(body, dict) else {}
         return {field: ((field,), said[field]) for field in (*STANDING, RETENTION) if field in said}
+
+    def measured(self, kind: str, params: Mapping[str, Any], value: Value) -> Mapping[str, str | int]:
+        """What a trace tells of work that came back, besides that it did: `error.type` where it failed all the same.
+        Names, counts and codes; never values."""
+        return {}
 
     def needs_model(self, definition: Any) -> bool:
         """Whether a run of it cannot go on without a model."""

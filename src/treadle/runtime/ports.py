@@ -40,6 +40,8 @@ class Work(msgspec.Struct, frozen=True):
     options: Mapping[str, Any]
     intent: OpenIntent
     checkpoint: Value = None
+    # Of work that came from elsewhere: the attempt that it is, for those who trace it (W3C Trace Context).
+    traceparent: str | None = None
 
 
 class News(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ runs are the server's. Whatever needs the runs themselves is said not to be here
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,9 +28,11 @@ from treadle.work.worker import Worker
 if TYPE_CHECKING:
     from treadle.engine import Engine
     from treadle.performers.agent.agents import Agents
+    from treadle.telemetry.tracer import Tracer
 
 T = TypeVar("T")
 
+SERVICE: Final = "treadle-worker"
 AT_HOME: Final = "what goes to other runs is done where the runs are"
 
 
@@ -103,6 +106,21 @@ class Fetched:
         return found or self._library.make_ready(self._courier.fetch_definition(digest))
 
 
+def _tracer(telemetry: str | bool | None, worker: str, dialects: Mapping[str, Dialect]) -> Tracer | None:
+    """Who tells of the work that is done here: it continues what the server says."""
+    if telemetry is None or telemetry is False:
+        return None
+    from treadle.host.tracing import measured_by
+    from treadle.telemetry.otlp import Otlp
+    from treadle.telemetry.settings import settings
+    from treadle.telemetry.tracer import Tracer
+
+    found = settings(telemetry, os.environ)
+    if found is None:
+        return None
+    return Tracer(lambda: Otlp(found, SERVICE, worker), worker, None, measured_by(dialects))
+
+
 class RemoteWorker:
     def __init__(
         self,
@@ -114,11 +132,13 @@ class RemoteWorker:
         concurrency: int,
         threads: int = 8,
         name: str = "",
+        telemetry: str | bool | None = None,
     ) -> None:
         near = LocalBus(SystemClock())
         house = RemoteHouse(engine)
         self._house = house
         self._courier = Courier(far, goods, near, pools=pools, concurrency=concurrency)
+        self._tracer = _tracer(telemetry, name, engine.dialects)
         self._worker = Worker(
             near,
             self._courier,
@@ -128,15 +148,20 @@ class RemoteWorker:
             concurrency=concurrency,
             threads=threads,
             name=name,
+            tracer=self._tracer,
         )
 
     async def run(self) -> None:
         """Works until `leave` and all is done, or until it is cancelled."""
         self._worker.start(asyncio.get_running_loop())
+        if self._tracer is not None:
+            self._tracer.start()
         try:
             await self._courier.run()
         finally:
             await self._worker.stop()
+            if self._tracer is not None:
+                await asyncio.to_thread(self._tracer.stop)
             await self._worker.performers.close()
             await self._house.agents.close()
 

@@ -141,7 +141,9 @@ class Workers:
         self._engine = engine
         # Whether every request to this address comes to this process.
         self._alone = alone
-        self.hatch = hatch or Hatch(engine.bus, EngineOwner(engine), on_forged=self._forged)
+        self.hatch = hatch or Hatch(
+            engine.bus, EngineOwner(engine), on_forged=self._forged, traced=engine.traced
+        )
         self.carrying = Carrying(engine, self.hatch, bus)
         # Workers that come over the carrier, as they were there a second ago.
         self._far: dict[str, dict[str, Any]] = {}

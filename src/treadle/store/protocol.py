@@ -18,6 +18,7 @@ from treadle.kernel.limits import INT_MIN
 from treadle.kernel.values import Value
 
 from .figures import StoreNumbers
+from .marks import Followable
 
 
 def bounded(number: int) -> int:
@@ -266,7 +267,7 @@ _beside_runs = attrgetter(
 Numbered = Literal["run", "task"]
 
 
-class Reads(Protocol):
+class Reads(Followable, Protocol):
     """Questions; each is one indexed query (or a page of one)."""
 
     @property

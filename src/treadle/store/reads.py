@@ -17,6 +17,7 @@ from .blobs import known
 from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
+from .following import FollowReads
 from .packing import unpack
 from .places import PlaceReads
 from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
@@ -80,7 +81,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunCounts, PlaceReads):
+class SqlReads(RunCounts, PlaceReads, FollowReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---

@@ -1,6 +1,6 @@
 """What every built-in tool does the same way: read its fields, keep its time, name its errors.
 
-A tool implements `perform`; `run` around it turns a bad field, a missing credential and a deadline
+A tool implements `perform`; what is around it turns a bad field, a missing credential and a deadline
 into outcomes. Aliases of fields (`cmd`, `endpoint`, `query_b64`) are read here and nowhere else.
 """
 
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_duration
+from treadle.work import at_hand
 
 from .protocol import Outcome, ToolCall
 
@@ -43,6 +44,13 @@ class ToolBase(ABC):
     timeout_kind = "timeout"
 
     async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
+        with at_hand.calling(self.kind, call.attempt) as span:
+            outcome = await self._within(config, call)
+            if span is not None and outcome.error is not None:
+                span.failed(str(outcome.error.get("code") or outcome.error["kind"]))
+            return outcome
+
+    async def _within(self, config: dict[str, Any], call: ToolCall) -> Outcome:
         try:
             limit_s = time_limit(config, call)
             if self.times_itself or limit_s is None:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from treadle.work import at_hand
 from treadle.work.http_guard import (
     GuardedBackend,
     InsideAddress,
@@ -119,6 +120,8 @@ class HttpTool(ToolBase):
         key = config.get("idempotency_key", call.idempotency_key)
         if method not in _SAFE and key and "idempotency-key" not in present:
             headers["Idempotency-Key"] = str(key)
+        if "traceparent" not in present and (trace := at_hand.traceparent()) is not None:
+            headers["traceparent"] = trace
         credential = await auth_headers(pick(config, "auth", "credential"), call)
         credential = {name: value for name, value in credential.items() if name.lower() not in present}
         headers |= credential

@@ -7,10 +7,15 @@ task of the event loop takes it to its end; a thread that goes on with something
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from treadle.kernel.model import OpenIntent
+
+if TYPE_CHECKING:
+    from treadle.telemetry.tracer import ToolSpan, WorkSpan
 
 
 class JobAtHand(Protocol):
@@ -19,9 +24,18 @@ class JobAtHand(Protocol):
     intent: OpenIntent
     # Who does it.
     worker: str
+    # Where it is traced here.
+    span: WorkSpan | None
+
+    @property
+    def traceparent(self) -> str | None:
+        """What it continues, for those who go on with its trace."""
+        ...
 
 
 _JOB: Final[ContextVar[JobAtHand | None]] = ContextVar("treadle_job", default=None)
+# A call of a tool within it, where calls are traced.
+_CALL: Final[ContextVar[ToolSpan | None]] = ContextVar("treadle_call", default=None)
 
 
 def current() -> JobAtHand | None:
@@ -34,3 +48,32 @@ def begin(job: JobAtHand) -> None:
 
 def end() -> None:
     _JOB.set(None)
+
+
+def traceparent() -> str | None:
+    """What a request to elsewhere passes on."""
+    if (call := _CALL.get()) is not None:
+        return str(call.context)
+    return None if (job := _JOB.get()) is None else job.traceparent
+
+
+def note(**attributes: str | int | None) -> None:
+    """Something that a trace says of the job at hand; `__` stands for a dot. Names and counts, never values."""
+    job = _JOB.get()
+    if job is not None and job.span is not None:
+        job.span.note({name.replace("__", "."): value for name, value in attributes.items() if value})
+
+
+@contextmanager
+def calling(tool: str, attempt: int) -> Iterator[ToolSpan | None]:
+    """A call of a tool on behalf of the job at hand."""
+    job = _JOB.get()
+    if job is None or job.span is None:
+        yield None
+        return
+    with job.span.calling(tool, attempt) as made:
+        token = _CALL.set(made)
+        try:
+            yield made
+        finally:
+            _CALL.reset(token)

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from treadle.bus.entries import OTHERS, RESIDENT
 from treadle.bus.local import LocalBus
@@ -35,6 +35,9 @@ from .lane import FUNCTIONS, STUCK_S, Lane
 from .others import Others
 from .performers import ANY, PerformerTable, Performs
 from .worker_job import Definitions, Vault, WorkerJob, failed
+
+if TYPE_CHECKING:
+    from treadle.telemetry.tracer import Tracer
 
 log = logging.getLogger("treadle.worker")
 
@@ -90,8 +93,11 @@ class Worker:
         pools: Collection[str] | None = None,
         only: Callable[[Work], bool] | None = None,
         name: str = RESIDENT,
+        tracer: Tracer | None = None,
     ) -> None:
         self.name = name
+        # Who tells of the work that is done here, if anybody is told.
+        self.tracer = tracer
         self.bus = bus
         self.core = core
         self.submit = core.submit
@@ -420,6 +426,17 @@ class Worker:
 
     async def _perform(self, job: WorkerJob) -> Item | None:
         at_hand.begin(job)
+        if job.span is None:
+            return await self._performed(job)
+        item: Item | None = None
+        try:
+            item = await self._performed(job)
+        finally:
+            receipt = None if item is None else item.event
+            job.span.end(receipt if isinstance(receipt, Receipt) else None)
+        return item
+
+    async def _performed(self, job: WorkerJob) -> Item | None:
         row = self.performers.get(job.dialect, job.intent.kind)
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")

@@ -18,6 +18,7 @@ from treadle.kernel.brief import brief
 from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
+from treadle.kernel.tracing import OPTION
 from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
 from treadle.lang.handed import check_written
 from treadle.runtime.commands import CheckpointSaved, FrameSent
@@ -76,6 +77,13 @@ class WorkerJob:
         self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
         self.options = work.options
         self.checkpoint = work.checkpoint
+        self.span = None if worker.tracer is None else worker.tracer.begin(work)
+
+    @property
+    def traceparent(self) -> str | None:
+        if self.span is not None:
+            return str(self.span.context)
+        return self.work.traceparent or self.options.get(OPTION)
 
     @property
     def idempotency_key(self) -> str:

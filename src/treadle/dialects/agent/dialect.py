@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treadle.kernel.values import Value
@@ -77,6 +77,18 @@ class AgentDialect(Dialect):
 
     def needs_model(self, definition: Workflow) -> bool:
         return definition.needs_model
+
+    def measured(self, kind: str, params: Mapping[str, Any], value: Value) -> dict[str, str | int]:
+        """Which provider answered, and how many tokens that took."""
+        usage = value.get("usage") if isinstance(value, dict) else None
+        if not isinstance(usage, dict):
+            return {}
+        found: dict[str, str | int] = {
+            f"gen_ai.usage.{name}": int(usage.get(name) or 0) for name in ("input_tokens", "output_tokens")
+        }
+        if provider := params.get("provider"):
+            found["gen_ai.provider.name"] = str(provider)
+        return found
 
     def check_input(self, definition: Workflow, input: Value, options: dict[str, Value]) -> Value:
         return inputs.apply(definition.inputs, input, dry_run=bool(options.get("dry_run")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -85,6 +85,13 @@ class PlaybookDialect(Dialect):
         return (
             {**said, "limits": (("executor", "spec", "limits"), spec["limits"])} if "limits" in spec else said
         )
+
+    def measured(self, kind: str, params: Mapping[str, Any], value: Value) -> dict[str, str | int]:
+        """A step that failed comes back with its error as a value."""
+        error = value.get("error") if isinstance(value, dict) else None
+        if not isinstance(error, dict):
+            return {}
+        return {"error.type": str(error.get("code") or error.get("kind") or "error")}
 
     def check_input(self, definition: Any, input: Value, options: dict[str, Value]) -> Value:
         if input is None:

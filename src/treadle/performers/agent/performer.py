@@ -17,6 +17,7 @@ from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, copied, encode, to_value
+from treadle.work import at_hand
 from treadle.work.job import Done, Job, StaysOpen
 
 from .api import (
@@ -211,6 +212,7 @@ class AgentWork:
             tools.add_mcp(node, session.tools)
         request = self._request(job, workflow, node, setup, tools)
         request.model = node.model or workflow.model or _own(provider, "default_model")
+        at_hand.note(gen_ai__request__model=request.model)
         request.mcp_servers = sorted(servers)
         goes_on = False
         try:
@@ -356,6 +358,7 @@ class AgentWork:
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or _own(provider, "default_model")
         counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
+        at_hand.note(gen_ai__request__model=model)
         reply = await provider.ask(AskRequest(instruction=question, model=model, **counts))
         text = await self.payloads.slim(job, _text(reply.text), DATA_BYTES_MAX)
         return Done(value={"text": text, "usage": _usage(reply.usage)})

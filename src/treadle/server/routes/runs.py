@@ -12,6 +12,7 @@ from starlette.responses import Response
 from treadle.draw.formats import render
 from treadle.engine import Engine
 from treadle.kernel.model import STATUSES, TERMINAL
+from treadle.kernel.tracing import parse_traceparent
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
 from treadle.server import bodies, live, scope, shapes
@@ -47,8 +48,10 @@ async def start(
     request: Request,
     body: bodies.Start,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    traceparent: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """Starts a run; durable when this answers. The same id with the same input is the same run."""
+    """Starts a run; durable when this answers. The same id with the same input is the same run. With a `traceparent`
+    (W3C Trace Context) the run belongs to that trace."""
     engine = engine_of(request)
     if idempotency_key is not None and body.id not in (None, idempotency_key):
         raise Refused("INPUT_INVALID", "the body has another id than Idempotency-Key", where="id")
@@ -71,6 +74,8 @@ async def start(
         offline=body.offline,
         dry_run=body.dry_run,
         templates=body.templates,
+        # As the standard has it, one that cannot be read is passed over.
+        traceparent=traceparent if parse_traceparent(traceparent) else None,
     )
     headers = {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"}
     return Document(await run.show(), 200 if run.existing else 201, headers)

@@ -1,0 +1,93 @@
+"""Traces of one engine: who follows its journal, and who tells of the work that is done here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from treadle.kernel.tracing import TraceIds
+from treadle.kernel.values import Value, encode
+from treadle.lang.definition import Dialect
+from treadle.runtime.commands import Write
+from treadle.runtime.desk import Desk
+from treadle.runtime.ports import Work
+from treadle.store.protocol import Reads
+from treadle.telemetry.follower import Follower, nothing_measured
+from treadle.telemetry.otlp import Otlp
+from treadle.telemetry.settings import OtlpSettings
+from treadle.telemetry.spans import Measured
+from treadle.telemetry.tracer import Tracer
+
+from .bridge import Bridge
+
+T = TypeVar("T")
+
+SERVICE: Final = "treadle"
+# The row that says how far the journal was told.
+_ROW: Final = ("telemetry", "traces")
+
+
+class _Store:
+    """The store of an engine, as a follower needs it."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def is_ours(self) -> bool:
+        return self._bridge.decides("")
+
+    def read(self, question: Callable[[Reads], T]) -> T:
+        return self._bridge.read_blocking(question)
+
+    def saved(self) -> Value | None:
+        return self.read(lambda reads: reads.document(*_ROW))
+
+    def save(self, body: Value) -> None:
+        def write(desk: Desk) -> None:
+            desk.belongs("")
+            desk.batch.documents.append((*_ROW, desk.clock.now_ns(), encode(body)))
+
+        self._bridge.ask_blocking(lambda ack: Write(write, ack))
+
+
+class EngineTraces:
+    def __init__(self, settings: OtlpSettings, bridge: Bridge, dialects: Mapping[str, Dialect]) -> None:
+        self._settings = settings
+        self._bridge = bridge
+        self._measured = measured_by(dialects)
+        self._key: bytes | None = None
+        self._ids = TraceIds()
+        self._follower: Follower | None = None
+        self.tracer = Tracer(self._connect, "embedded", self.ids, self._measured)
+
+    def _connect(self) -> Otlp:
+        return Otlp(self._settings, SERVICE)
+
+    def ids(self) -> TraceIds:
+        """Those of the store, which is known once it is open."""
+        if self._key != self._bridge.work_key:
+            self._key = self._bridge.work_key
+            self._ids = TraceIds(self._key, ratio=self._settings.ratio)
+        return self._ids
+
+    def traceparent(self, work: Work) -> str:
+        return str(self.ids().context(work.run, work.options, work.intent.id))
+
+    def start(self) -> None:
+        """The store is open. Not on the event loop."""
+        self._follower = Follower(_Store(self._bridge), self._connect(), self.ids, self._measured)
+        self._follower.start()
+        self.tracer.start()
+
+    def stop(self) -> None:
+        """The store is about to close. Not on the event loop."""
+        self.tracer.stop()
+        if self._follower is not None:
+            self._follower.stop()
+
+
+def measured_by(dialects: Mapping[str, Dialect]) -> Callable[[str], Measured]:
+    def found(name: str) -> Measured:
+        return dialects[name].measured if name in dialects else nothing_measured
+
+    return found

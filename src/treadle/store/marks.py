@@ -1,0 +1,31 @@
+"""How far somebody has followed the journal of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from treadle.kernel.history import Stored
+
+
+class Mark(NamedTuple):
+    """How far a follower of the journal is: it has seen everything up to this record of the run with this number."""
+
+    place: int
+    run: int = 0
+    seq: int = 0
+
+
+class FollowedRecord(NamedTuple):
+    mark: Mark
+    stored: Stored
+
+
+class Followable(Protocol):
+    def last_mark(self) -> Mark:
+        """Whatever becomes durable from now on is after it."""
+        ...
+
+    def follow(self, marks: Sequence[Mark], limit: int) -> list[FollowedRecord]:
+        """Records of all runs in the order in which they became durable, after the first of these marks that holds."""
+        ...
