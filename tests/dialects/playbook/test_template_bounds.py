@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from treadle.dialects.playbook.bounds import ITEMS_MAX, SizeBudget, budget
 from treadle.dialects.playbook.handles import Scope
-from treadle.dialects.playbook.templates import Field
+from treadle.dialects.playbook.templates import Field, expression
 from treadle.kernel.errors import ExpressionError
 
 from .harness import Lab
@@ -112,3 +113,57 @@ TASK = 'workflow: [{step: a, tool: {kind: noop, result: "{{ BOMB }}"}}]'
 def test_a_bomb_in_a_guard_or_a_task_fails_its_step_and_nothing_else(text: str, bomb: str) -> None:
     lab = Lab(text.replace("BOMB", bomb)).run().replays()
     assert (lab.status, lab.error["class"]) == ("failed", "expression")
+
+
+SETS = "{% set x = 1 + 1 %}" * 20
+# Each with what it is counted as at least. A short template took seconds for every hundred characters of it.
+DONE_AGAIN = {
+    "what stands in a loop": ("{% for i in range(100) %}" + SETS + "{% endfor %}", 100 * 20),
+    "comparisons in a loop": (
+        "{% for i in range(100) %}" + "{% if i == 3 %}{% endif %}" * 9 + "{% endfor %}",
+        100 * 9,
+    ),
+    "the test of a loop": ("{% for i in range(100) if i == 1 or i == 2 or i == 3 %}{% endfor %}", 100 * 3),
+    "a loop in a loop": (
+        "{% for i in range(10) %}{% for j in range(10) %}" + SETS + "{% endfor %}{% endfor %}",
+        100 * 20,
+    ),
+    "what stands in a macro": (
+        "{% macro m() %}" + SETS + "{% endmacro %}{% for i in range(100) %}{{ m() }}{% endfor %}",
+        100 * (64 + 20),
+    ),
+    "what is called back": (
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% for i in range(100) %}{% call m() %}"
+        + SETS
+        + "{% endcall %}{% endfor %}",
+        100 * (2 * 64 + 20),
+    ),
+    "a loop that calls itself": (
+        "{% for i in range(10) recursive %}{{ loop(range(10)) if loop.depth < 2 }}" + SETS + "{% endfor %}",
+        (10 + 100) * 20,
+    ),
+    "filters one after the other": ("{{ range(100)" + " | map('int')" * 10 + " | sum }}", 100 * 10 * 8),
+    "tests one after the other": (
+        "{{ range(100)" + " | select('ge', 0)" * 10 + " | list | length }}",
+        100 * 10 * 8,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DONE_AGAIN)
+def test_all_that_is_done_again_and_again_counts_and_not_only_the_turn(what: str) -> None:
+    text, least = DONE_AGAIN[what]
+    token = budget.set(spending := SizeBudget())
+    try:
+        expression(text).value(Scope({}))
+    finally:
+        budget.reset(token)
+    assert ITEMS_MAX - spending.left >= least
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ ('\u00df' * 16000000) | upper }}", "{{ ('<' * 16000000) | e | length }}"]
+)
+def test_what_a_filter_makes_of_a_text_is_bounded_too(text: str) -> None:
+    with pytest.raises(ExpressionError, match="larger than 16,777,216"):
+        value(text)

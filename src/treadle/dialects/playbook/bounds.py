@@ -26,6 +26,8 @@ TOGETHER_CHARS_MAX: Final = 4 * OUTPUT_CHARS_MAX
 ITEMS_MAX: Final = 10_000_000
 # What a call of a macro, or of a loop by itself, is counted as: each may hold many others.
 CALL_COST: Final = 64
+# What an item of `map`, `select` and their like is counted as: each has a filter or a test called for it.
+EACH_COST: Final = 8
 # So many characters of a value that is made or searched are counted as one turn.
 CHARS_PER_TURN: Final = 16
 # So many items of a value that is compared are counted as one turn.
@@ -113,9 +115,9 @@ class SizeBudget:
         if self.left < 0:
             raise Misuse(f"a template takes more than {ITEMS_MAX:,} turns")
 
-    def count(self, items: Iterable[Any]) -> Iterator[Any]:
+    def count(self, items: Iterable[Any], weight: int = 1) -> Iterator[Any]:
         for item in items:
-            self.spend(1)
+            self.spend(weight)
             yield item
 
     def pay(self, *values: Any) -> None:
@@ -178,9 +180,15 @@ def share(size: int) -> None:
         raise Misuse(f"the templates here make more than {TOGETHER_CHARS_MAX:,} characters or items together")
 
 
-def count(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of a `{% for %}`, each counted."""
-    return budget.get().count(items)
+def count(items: Iterable[Any], weight: int = 1) -> Iterator[Any]:
+    """The items of a `{% for %}`, each counted with what is done for it."""
+    return budget.get().count(items, 1 if is_first() else weight)
+
+
+def passed(weight: int) -> None:
+    """The body of a macro, or of a loop that calls itself, was entered."""
+    if not is_first():
+        purse().spend(weight)
 
 
 def searched(items: Any) -> Any:

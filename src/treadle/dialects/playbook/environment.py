@@ -25,6 +25,7 @@ from .bounds import (
     budget,
     check_size,
     count,
+    passed,
     purse,
     searched,
     sliced,
@@ -124,6 +125,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     # What the rewritten syntax tree of a template calls (`templates.py`); as attributes of the
     # environment they cannot be hidden by a variable.
     treadle_count = staticmethod(count)
+    treadle_passed = staticmethod(passed)
     treadle_searched = staticmethod(searched)
     treadle_sliced = staticmethod(sliced)
 
@@ -159,6 +161,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 _OPERATIONS: Final = frozenset(
     [
         count,
+        passed,
         searched,
         sliced,
         _Environment.treadle_method,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Final
 
 from jinja2 import Environment, Undefined, pass_environment
@@ -13,7 +13,16 @@ from jinja2.filters import do_round, make_attrgetter
 
 from treadle.kernel.model import disarmed
 
-from .bounds import CHARS_PER_TURN, ITEMS_PER_TURN, Misuse, SizeBudget, budget, check_size, searched
+from .bounds import (
+    CHARS_PER_TURN,
+    EACH_COST,
+    ITEMS_PER_TURN,
+    Misuse,
+    SizeBudget,
+    budget,
+    check_size,
+    searched,
+)
 from .edition import is_first
 from .handles import bare
 from .operations import binary
@@ -91,16 +100,17 @@ _OF_TEXT: Final = words(
     "string upper lower capitalize title trim center indent wordwrap truncate striptags escape e forceescape safe "
     "wordcount replace format b64encode b64decode urlencode"
 )
+# Filters that call another one, or a test, for each item.
+_EACH: Final = words("map select reject selectattr rejectattr")
 # Filters that compare what they are given, item with item.
 _COMPARING: Final = words("sort dictsort groupby unique min max")
 
 
 def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that is given results, not handles, and whose work is counted: the items it is given, and
-    the characters that it makes. Items that come one by one (from `map`, `select`, …) were counted where
-    they came from."""
+    """A filter that is given results, not handles, and whose work is counted: the items it is given, also those
+    that come one by one (from `map`, `select`, …), and the characters that it makes."""
     at = 1 if hasattr(original, "jinja_pass_arg") else 0
-    of_text, comparing = name in _OF_TEXT, name in _COMPARING
+    of_text, comparing, weight = name in _OF_TEXT, name in _COMPARING, EACH_COST if name in _EACH else 1
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         purse = budget.get(None) or SizeBudget()
@@ -115,12 +125,26 @@ def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
                 items, chars = purse.extent.of(args[at])
                 purse.spend(items * len(args[at]).bit_length() // ITEMS_PER_TURN + chars // CHARS_PER_TURN)
         purse.spend(1 + _turns(args[at] if len(args) > at else None))
+        if len(args) > at and not is_first():
+            args = (*args[:at], _each(purse, args[at], weight), *args[at + 1 :])
         made = original(*args, **kwargs)
         if isinstance(made, str):
             purse.spend(len(made) // CHARS_PER_TURN)
+            if not is_first():
+                check_size(len(made))
         return made
 
     return _like(counted, original)
+
+
+def _each(purse: SizeBudget, given: Any, weight: int) -> Any:
+    """What a filter is given, with what it does for each item of it counted. Items that are there at once were
+    counted once already."""
+    if isinstance(given, Iterator):
+        return purse.count(given, weight)
+    if isinstance(given, Sized) and not isinstance(given, str | bytes):
+        purse.spend(len(given) * (weight - 1))
+    return given
 
 
 def _written(arg: Any) -> Any:

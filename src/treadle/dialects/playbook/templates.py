@@ -154,8 +154,23 @@ class _Rewriting(NodeTransformer):
     before a call ask for a method. All else that a dot asks for is a key."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
+        weight = _weight(node)
         self.generic_visit(node)
-        node.iter = _call("count", node.iter)
+        node.iter = _call("count", node.iter, nodes.Const(weight, lineno=node.lineno))
+        if node.recursive:
+            node.body.insert(0, _passing(weight, node))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._entered(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._entered(node)
+
+    def _entered(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:
+        weight = _weight(node)
+        self.generic_visit(node)
+        node.body.insert(0, _passing(weight, node))
         return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
@@ -185,6 +200,26 @@ class _Rewriting(NodeTransformer):
             method = nodes.Const(node.node.attr, lineno=node.lineno)
             node.node = _call("method", node.node.node, method)
         return node
+
+
+# What has a body that may be done many times, and counts it by itself.
+_REPEATED: Final = (nodes.For, nodes.Macro, nodes.CallBlock)
+
+
+def _weight(node: nodes.Node) -> int:
+    """What one turn of a loop, or one call of a macro, is counted as: itself and all that stands in it, but not in
+    the loops and macros in it."""
+    weight, open_ = 1, [*node.iter_child_nodes(exclude=("iter", "target"))]
+    while open_:
+        inner = open_.pop()
+        weight += 1
+        within = ("body", "test") if isinstance(inner, _REPEATED) else ()
+        open_.extend(inner.iter_child_nodes(exclude=within))
+    return weight
+
+
+def _passing(weight: int, node: nodes.Node) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_call("passed", nodes.Const(weight, lineno=node.lineno)), lineno=node.lineno)
 
 
 def _call(name: str, *arguments: nodes.Node) -> nodes.Call:
