@@ -8,7 +8,7 @@ WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all replay-deps check sim kills bulk programs api chaos bench web browser serve fmt clean
+.PHONY: help demo test test-all replay-deps check sim kills bulk programs api chaos bench bench-cluster web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -23,6 +23,7 @@ help:
 	@echo "make api    the HTTP API asked at length by Schemathesis, out of its own description (API_EXAMPLES=200)"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
+	@echo "make bench-cluster  several members and workers on one PostgreSQL (40 minutes; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
 	@echo "make serve  a server with live examples, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"
@@ -76,6 +77,9 @@ chaos: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/compare.py $(BENCH)
+
+bench-cluster: $(READY)
+	@$(BIN)/python benchmarks/cluster.py $(BENCH)
 
 # The console is built with the system's Node, or where there is none that will do, with Node from PyPI.
 $(WEB): $(READY) $(WEB_SOURCES)

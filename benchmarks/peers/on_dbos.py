@@ -1,8 +1,9 @@
-"""DBOS Transact on SQLite, as its documentation sets it up; the connection is asked for WAL and FULL."""
+"""DBOS Transact as its documentation sets it up: on SQLite, asked for WAL and FULL; on PostgreSQL if `cluster.py` names one."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync
 
 from peers import work
 
+POSTGRES = os.environ.get("BENCH_POSTGRES")
+
 
 @sqlalchemy.event.listens_for(sqlalchemy.Engine, "connect")
 def durable(connection: Any, record: Any) -> None:
     """DBOS leaves SQLite's rollback journal on, which is slower at the same durability."""
+    if POSTGRES:
+        return
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 
@@ -73,13 +78,15 @@ class Peer:
     def __init__(self) -> None:
         self.about = {
             "version": version("dbos"),
-            "durability": "SQLite, WAL, synchronous=FULL (set here; its default is a rollback journal), a commit a step",
+            "durability": "PostgreSQL, synchronous_commit=on, a commit a step"
+            if POSTGRES
+            else "SQLite, WAL, synchronous=FULL (set here; its default is a rollback journal), a commit a step",
             "recovery": "by itself",
         }
 
     async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        url = f"sqlite:///{folder}/dbos.sqlite"
+        url = POSTGRES or f"sqlite:///{folder}/dbos.sqlite"
         DBOS(
             config={
                 "name": "bench",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
@@ -14,7 +15,13 @@ from typing import Any
 from peers import work
 from treadle import Engine
 
-DURABILITY = "SQLite, WAL, synchronous=FULL; group commit"
+# `cluster.py` names a database on PostgreSQL; else each has a file.
+POSTGRES = os.environ.get("BENCH_POSTGRES")
+DURABILITY = (
+    "PostgreSQL, synchronous_commit=on; group commit"
+    if POSTGRES
+    else "SQLite, WAL, synchronous=FULL; group commit"
+)
 NO_MODEL = "measured with the agent dialect"
 
 
@@ -39,7 +46,7 @@ class TreadlePeer(ABC):
 
     async def open(self, folder: Path, program: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.engine = Engine(f"sqlite:///{folder}/treadle.db")
+        self.engine = Engine(POSTGRES or f"sqlite:///{folder}/treadle.db")
         self.prepare(self.engine, folder, program)
         await self.engine.__aenter__()
 

@@ -16,7 +16,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import PASSING, EngineStopped, InputInvalid, TreadleError
@@ -32,6 +32,7 @@ from .waiting import at_most
 
 log = logging.getLogger("treadle.bus")
 T = TypeVar("T")
+R = TypeVar("R")
 
 # A relay looks this often whether tickets got lost.
 SWEEP_S: Final = 1.0
@@ -294,55 +295,65 @@ class FarBus:
 
     async def _claim(self, pulled: Sequence[Pulled]) -> list[Handed]:
         """The work behind these tickets. Those of an owner who is away are for later."""
-        found: list[Handed] = []
-        for shard, held in _by(pulled, lambda one: one.ticket.shard).items():
+
+        async def claim(shard: int, held: list[Pulled]) -> list[Handed]:
             intents = list(dict.fromkeys(one.ticket.intent for one in held))
             try:
                 answer = await self._ask(shard, "claim", {"intents": list(intents)})
             except Away:
                 for one in held:
                     await one.put_back(self._declined_s)
-                continue
+                return []
             items = [handed_from_value(item) for item in answer["items"]]
             self._shards.update((item.lease, shard) for item in items)
-            found += items
             for one in held:
                 if one.ticket.intent in answer["declined"]:
                     await one.put_back(self._declined_s)
                 else:
                     await one.spend()
-        return found
+            return items
+
+        found = await _all(claim, _by(pulled, lambda one: one.ticket.shard))
+        return [item for items in found for item in items]
 
     async def renew(self, leases: Sequence[str]) -> list[str]:
-        lost: list[str] = []
-        for shard, some in self._parted(leases, lambda lease: lease).items():
-            lost += (await self._ask(shard, "renew", {"leases": list(some)}))["lost"]
+        async def renew(shard: int, some: list[str]) -> list[str]:
+            return list((await self._ask(shard, "renew", {"leases": list(some)}))["lost"])
+
+        found = await _all(renew, self._parted(leases, lambda lease: lease))
+        lost = {lease for some in found for lease in some}
         self._let_go(lost)
         return [lease for lease in leases if lease in lost]
 
     async def settle(self, receipts: Sequence[Settling]) -> Settled:
-        found = Settled(settled=[], stale=[], refused=[])
-        for shard, some in self._parted(receipts, lambda one: one.lease).items():
+        async def settle(shard: int, some: list[Settling]) -> Settled:
             sent: dict[str, Value] = {"receipts": [settling_value(one) for one in some]}
-            one = convert(await self._ask(shard, "settle", sent, lasting=True), Settled, "an answer")
+            return convert(await self._ask(shard, "settle", sent, lasting=True), Settled, "an answer")
+
+        found = Settled(settled=[], stale=[], refused=[])
+        for one in await _all(settle, self._parted(receipts, lambda one: one.lease)):
             found.settled += one.settled
             found.stale += one.stale
             found.refused += one.refused
-            self._let_go(receipt.lease for receipt in some)
+        self._let_go(receipt.lease for receipt in receipts)
         return found
 
     async def progress(self, told: Sequence[Told]) -> Noted:
-        found = Noted(durable=[], lost=[])
-        for shard, some in self._parted(told, lambda one: one.lease).items():
+        async def tell(shard: int, some: list[Told]) -> Noted:
             sent: dict[str, Value] = {"frames": [told_value(one) for one in some]}
-            one = convert(await self._ask(shard, "progress", sent), Noted, "an answer")
+            return convert(await self._ask(shard, "progress", sent), Noted, "an answer")
+
+        found = Noted(durable=[], lost=[])
+        for one in await _all(tell, self._parted(told, lambda one: one.lease)):
             found.durable += one.durable
             found.lost += one.lost
         return found
 
     async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
-        for shard, some in self._parted(leases, lambda lease: lease).items():
+        async def release(shard: int, some: list[str]) -> None:
             await self._ask(shard, "release", {"leases": list(some), "reason": reason[:1000]})
+
+        await _all(release, self._parted(leases, lambda lease: lease))
         self._let_go(leases)
 
     # --- questions ---
@@ -372,6 +383,16 @@ def _by(what: Iterable[T], key: Callable[[T], int]) -> dict[int, list[T]]:
     for one in what:
         found.setdefault(key(one), []).append(one)
     return found
+
+
+async def _all(ask: Callable[[int, list[T]], Awaitable[R]], parted: Mapping[int, list[T]]) -> list[R]:
+    """Every shard is asked at the same time, and all are heard before anything is said of one that did not answer."""
+    asked = [ask(shard, some) for shard, some in parted.items()]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 def rows_of(members: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:

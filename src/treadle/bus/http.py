@@ -7,6 +7,7 @@ safe: what was settled stays settled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from treadle.store.protocol import DefinitionRow
 from .carrier import Away
 from .messages import convert, handed_from_value, settling_value, told_value
 from .protocol import Handed, Noted, Settled, Settling, Taken, Told
+
+log = logging.getLogger("treadle.worker")
 
 CBOR: Final = "application/cbor"
 PREFIX: Final = "/api/v1"
@@ -108,8 +111,18 @@ class HttpBus:
         return row
 
     async def secret(self, work: Handed, name: str) -> str | dict[str, str] | None:
-        """Servers give none out yet: a worker has its own, or none."""
-        return None
+        """Asked each time it is used, and kept by nobody. A server that gives it not to this work says why; for whoever
+        asks it is as if there were none."""
+        asked: dict[str, Value] = {"intent": work.work.intent.id, "lease": work.lease, "names": [name]}
+        try:
+            values = (await self._post("secrets", asked))["values"]
+        except Refused as error:
+            if error.status != 403:
+                raise
+            log.warning("the secret %s is not given to %s: %s", name, work.work.run, error.message)
+            return None
+        found: str | dict[str, str] | None = values.get(name)
+        return found
 
     # --- requests ---
 

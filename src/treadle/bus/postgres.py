@@ -51,9 +51,15 @@ UPDATE work_tickets SET until_ns = {_NOW} + {TICKET_NS} WHERE no IN (
 ) RETURNING no, id, intent, shard, pool"""
 _FIND: Final = """
 SELECT key, shard, body FROM work_letters WHERE shard = ANY(%s) AND NOT (key = ANY(%s)) ORDER BY no LIMIT %s"""
+# A change and the notice of it are one statement: one way to the server and back.
+_TELL: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
+_PUSH_TELLING: Final = f"WITH done AS ({_PUSH}) {_TELL}"
+_ASK: Final = f"""
+WITH done AS (INSERT INTO work_letters (key, shard, lasting, at_ns, body) VALUES (%s, %s, %s, {_NOW}, %s)) {_TELL}"""
 _ANSWERED: Final = f"""
-WITH asked AS (DELETE FROM work_letters WHERE key = %s RETURNING key)
-INSERT INTO work_answers (key, at_ns, body) SELECT key, {_NOW}, %s FROM asked ON CONFLICT (key) DO NOTHING"""
+WITH asked AS (DELETE FROM work_letters WHERE key = %s RETURNING key),
+done AS (INSERT INTO work_answers (key, at_ns, body) SELECT key, {_NOW}, %s FROM asked ON CONFLICT (key) DO NOTHING)
+{_TELL}"""
 
 
 class _Held:
@@ -174,8 +180,7 @@ class PostgresCarrier:
 
     async def push(self, tickets: Sequence[Ticket]) -> None:
         columns = [[t.id for t in tickets], [t.intent for t in tickets], [t.shard for t in tickets]]
-        await self._execute(_PUSH, *columns, [t.pool for t in tickets], self._queue_max)
-        await self._execute("SELECT pg_notify(%s, 'tickets')", CHANNEL)
+        await self._execute(_PUSH_TELLING, *columns, [t.pool for t in tickets], self._queue_max, "tickets")
 
     async def pull(self, pools: Collection[str], limit: int, wait_s: float) -> Sequence[_Held]:
         until = asyncio.get_running_loop().time() + wait_s
@@ -205,11 +210,7 @@ class PostgresCarrier:
         key = secrets.token_hex(12)
         until = asyncio.get_running_loop().time() + limit_s
         with self._noticing(key) as noticed:
-            query = (
-                f"INSERT INTO work_letters (key, shard, lasting, at_ns, body) VALUES (%s, %s, %s, {_NOW}, %s)"
-            )
-            await self._execute(query, key, shard, lasting, body)
-            await self._execute("SELECT pg_notify(%s, 'letters')", CHANNEL)
+            await self._execute(_ASK, key, shard, lasting, body, "letters")
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 await at_most(min(left, POLL_S), noticed)
                 noticed.clear()
@@ -248,8 +249,7 @@ class PostgresCarrier:
     async def _one_answer(self, key: str, shard: int, body: bytes, answering: Answering) -> None:
         try:
             answer = await answering(shard, body)
-            await self._execute(_ANSWERED, key, answer)
-            await self._execute("SELECT pg_notify(%s, %s)", CHANNEL, key)
+            await self._execute(_ANSWERED, key, answer, key)
         except Away:
             await asyncio.sleep(POLL_S)  # it stays where it is, for whoever can answer
 
@@ -262,7 +262,7 @@ class PostgresCarrier:
     # --- who is there ---
 
     async def tell(self, worker: str) -> None:
-        await self._execute("SELECT pg_notify(%s, %s)", CHANNEL, f"told {worker}")
+        await self._execute(_TELL, f"told {worker}")
 
     async def hear(self, worker: str, told: Callable[[], None]) -> None:
         self._told[worker] = told

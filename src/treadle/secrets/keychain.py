@@ -12,7 +12,7 @@ so the same playbook runs on a laptop with `--secrets FILE`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,9 +47,12 @@ class Keychain:
         *,
         render: Render = _as_is,
         base: str | None = None,
+        ask: Callable[[str], Awaitable[Secret]] | None = None,
     ) -> None:
+        """`ask` looks up a secret by name where more than these `secrets` may have it."""
         self._entries = {str(entry["name"]): entry for entry in entries}
         self._secrets = secrets
+        self._ask = ask or secrets.resolve
         self._render = render
         self._base = base
 
@@ -57,7 +60,7 @@ class Keychain:
         """The fields of an entry, or the text of one that has no fields. A name that the keychain
         does not declare is looked up among the secrets. Errors name the entry and show no value."""
         if (entry := self._entries.get(name)) is None:
-            return await self._secrets.resolve(name)
+            return await self._ask(name)
         before: dict[str, Any] = {}
         for other in self._entries:
             if other == name:
@@ -108,7 +111,7 @@ class Keychain:
                 return self._from_files(entry, wanted)
             case "store":
                 if not wanted:
-                    return await self._secrets.resolve(str(entry.get("secret_name") or name))
+                    return await self._ask(str(entry.get("secret_name") or name))
                 return {str(to): await self._one(str(source)) for to, source in wanted.items()}
         own = {key: str(entry[key]) for key in _OWN_FIELDS if entry.get(key) is not None}
         if literal and (wanted or own):
@@ -120,7 +123,7 @@ class Keychain:
     async def _by_name(self, name: str, wanted: Mapping[str, Any], provider: str) -> Secret:
         """The secret of the entry's name; `map` then picks and renames its fields."""
         try:
-            found = await self._secrets.resolve(name)
+            found = await self._ask(name)
         except SecretMissing as error:
             if not wanted:
                 hint = f" (the provider {provider!r} is not reached from here)" if provider else ""
@@ -165,7 +168,7 @@ class Keychain:
         return {str(to): value for to in wanted}
 
     async def _one(self, name: str) -> str:
-        value = await self._secrets.resolve(name)
+        value = await self._ask(name)
         if isinstance(value, str):
             return value
         raise SecretMissing(f"the secret {name!r} has fields ({', '.join(value)}) where one value is needed")

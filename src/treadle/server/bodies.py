@@ -240,6 +240,12 @@ class Release(Leases):
     reason: str = Field(default="", max_length=1000)
 
 
+class AskSecrets(OfWorker):
+    intent: str
+    lease: str
+    names: list[str] = Field(min_length=1, max_length=100)
+
+
 class Settle(OfWorker):
     """Each receipt is judged by itself, so that a bad one refuses itself only."""
 

@@ -421,6 +421,12 @@ class ProgressKept(TypedDict):
     lost: list[Any]
 
 
+class SecretsGiven(TypedDict):
+    """A text or fields by name; a name that is nowhere is left out."""
+
+    values: dict[str, str | dict[str, str]]
+
+
 class Released(TypedDict):
     released: int
 

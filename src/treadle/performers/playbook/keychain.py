@@ -53,7 +53,10 @@ class KeychainReader:
             if file := options.get("secrets"):
                 secrets = secrets.with_file(str(file))
             entries = list(self._entries.values())
-            self._keychain = Keychain(entries, secrets, render=self._render, base=options.get("base"))
+            # The job asks these secrets first, then whoever owns the run.
+            self._keychain = Keychain(
+                entries, secrets, render=self._render, base=options.get("base"), ask=self._job.secret
+            )
         return await self._keychain.resolve(name)
 
     async def _by_job(self, name: str) -> Any:

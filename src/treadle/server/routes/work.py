@@ -15,6 +15,7 @@ from treadle.lang.duration import instant_text
 from treadle.runtime.desk import Desk
 from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
+from treadle.server.confiding import check_way, confide
 from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of, read_bytes, told
 from treadle.server.workers import Workers
@@ -143,6 +144,26 @@ async def release(request: Request) -> Response:
     workers.see(asked.worker, actor_of(request).user)
     workers.hatch.release(asked.worker, asked.leases, asked.reason)
     return _answer(request, {"released": len(asked.leases)})
+
+
+@routes.answers(
+    "POST",
+    "/work/secrets",
+    WORKER,
+    gives=shapes.SecretsGiven,
+    told=Described(takes=bodies.AskSecrets, media=(CBOR,)),
+)
+async def secrets(request: Request) -> Response:
+    """Secrets that work in hand asks for by name; over TLS or from this machine only."""
+    check_way(request)
+    asked = await told(request, bodies.AskSecrets)
+    workers = workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    _, work = engine_of(request).bus.standing(asked.worker, asked.intent, asked.lease)
+    if work is None:
+        raise Refused("NOT_HANDED_OUT", "this work is not in this worker's hands", cls="authorization")
+    values = await confide(engine_of(request), work, asked.worker, asked.names)
+    return _answer(request, {"values": values})
 
 
 @routes.answers("GET", "/workers", VIEWER, gives=shapes.Page[shapes.WorkerRow])
