@@ -23,9 +23,7 @@ def test_what_is_measured_is_written_as_json_and_as_a_page(
     from cluster_house import Postgres
     from cluster_sizes import TINY
 
-    found = cluster.measure(
-        Postgres(pg_uri), tmp_path, TINY, ["ceiling", "records"], ["treadle_toy"], []
-    )
+    found = cluster.measure(Postgres(pg_uri), tmp_path, TINY, ["ceiling", "records"], ["treadle_toy"], [])
     samples = {sample["subject"]: sample for sample in found["samples"]}
     assert {name: sample.get("failed") for name, sample in samples.items()} == dict.fromkeys(
         ("treadle_toy", "treadle_toy_long", "one server")
