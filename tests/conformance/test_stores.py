@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.pooling import Pooler
 
 from treadle.kernel.errors import AppendConflict
 from treadle.kernel.values import encode
@@ -84,16 +85,12 @@ def sqlite() -> Iterator[StoragePlace]:
 
 
 class PostgresPlace:
-    """A schema of its own in the server of this session."""
+    """A database, or a schema of one."""
 
     shared = True
 
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._schema = f"place_{secrets.token_hex(6)}"
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {self._schema}")
-        self.url = f"{server}&options=-csearch_path%3D{self._schema}"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self._opened: list[SqlReads] = []
 
     def open(self) -> Store:
@@ -115,8 +112,6 @@ class PostgresPlace:
     def close(self) -> None:
         for store in self._opened:
             store.close()
-        with psycopg.connect(self._server, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
 
 
 BACKENDS = ("memory", "sqlite", "postgres")
@@ -126,11 +121,28 @@ BACKENDS = ("memory", "sqlite", "postgres")
 def backends(pg_uri: str) -> dict[str, MakePlace]:
     @contextmanager
     def postgres() -> Iterator[StoragePlace]:
-        place = PostgresPlace(pg_uri)
+        schema = f"place_{secrets.token_hex(6)}"
+        with psycopg.connect(pg_uri, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}")
+        place = PostgresPlace(f"{pg_uri}&options=-csearch_path%3D{schema}")
         yield place
         place.close()
+        with psycopg.connect(pg_uri, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
     return {"memory": memory, "sqlite": sqlite, "postgres": postgres}
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_store_behind_a_pooler(check: Check, pooler: Pooler) -> None:
+    @contextmanager
+    def pooled() -> Iterator[StoragePlace]:
+        with pooler.database() as url:
+            place = PostgresPlace(url)
+            yield place
+            place.close()
+
+    check(pooled)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pooling import Pooler
 
+from .conftest import FLOW
 from .test_workers import LOOP, Api, until
 
 
@@ -72,3 +74,19 @@ def test_workers_of_a_carrier_do_the_work_and_outlive_one_another(
         intents = [record["event"]["intent"] for record in settled]
         assert len(intents) == len(set(intents)), "each settled once"
         assert api.replays(id)
+
+
+def test_a_server_and_a_worker_behind_a_pooler_do_the_work(tmp_path: Path, pooler: Pooler) -> None:
+    """No notices come through, and no session is anybody's own: nothing but promptness depends on them."""
+    (tmp_path / "greet.yaml").write_text(FLOW)
+    with ExitStack() as stack:
+        store = stack.enter_context(pooler.database())
+        serve = ["serve", "--port", "0", "--no-worker", "--deploy", "greet.yaml"]
+        serving, said = stack.enter_context(started(tmp_path, store, *serve))
+        stack.enter_context(started(tmp_path, store, "worker", "--name", "pooled"))
+        api = Api(said["url"])
+        id = api.start("greet")
+        assert api.ended(id)["status"] == "completed"
+        assert api.replays(id)
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0

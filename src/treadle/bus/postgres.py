@@ -22,6 +22,7 @@ from psycopg import AsyncConnection, sql
 
 from treadle.kernel.limits import POOL_QUEUE_MAX
 from treadle.store.postgres import PostgresDialect
+from treadle.store.postgres_link import KEPT_ALIVE
 
 from .carrier import Answering, Away, Shards, Ticket
 from .waiting import at_most
@@ -38,6 +39,8 @@ LASTING_NS: Final = 3_600_000_000_000
 TIDY_S: Final = 10.0
 LETTERS_MAX: Final = 200
 CONNECT_S: Final = 5
+# Every statement here is short; a server that says nothing for so long is away.
+ANSWER_S: Final = 15.0
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
 _PUSH: Final = """
@@ -113,6 +116,7 @@ class PostgresCarrier:
             connect_timeout=CONNECT_S,
             prepare_threshold=None,
             application_name=f"treadle bus {socket.gethostname()} {os.getpid()}",
+            **KEPT_ALIVE,
         )
 
     @contextlib.asynccontextmanager
@@ -123,9 +127,10 @@ class PostgresCarrier:
                 self._listening = asyncio.ensure_future(self._listen())
             done = False
             try:
-                if self._connection is None:
-                    self._connection = await self._connect()
-                yield self._connection
+                async with asyncio.timeout(ANSWER_S):
+                    if self._connection is None:
+                        self._connection = await self._connect()
+                    yield self._connection
                 done = True
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
                 raise Away from error

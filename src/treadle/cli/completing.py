@@ -34,16 +34,15 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
 
 
 def _ask(ctx: typer.Context, incomplete: str, question: Callable[[Any], list[str]]) -> list[str]:
-    from treadle.engine import store_path
-    from treadle.store.open import read_sqlite, schema_version
+    from treadle.store.open import has_store, read_store
 
     from .command import DEFAULT_STORE
 
     try:
-        path = store_path(ctx.params.get("store") or os.environ.get("TREADLE_STORE") or DEFAULT_STORE)
-        if path is None or schema_version(path) == 0:
+        url = ctx.params.get("store") or os.environ.get("TREADLE_STORE") or DEFAULT_STORE
+        if not has_store(url):
             return []
-        reads = read_sqlite(path)
+        reads = read_store(url)
         try:
             return [id for id in question(reads) if id.startswith(incomplete)][:SHOWN_MAX]
         finally:

@@ -30,6 +30,8 @@ def blocking_ack(future: concurrent.futures.Future[Any]) -> Ack:
     """Answers a thread that waits."""
 
     def ack(value: Any, error: TreadleError | None) -> None:
+        if future.done():
+            return  # it was told that its core is over
         if error is not None:
             future.set_exception(error)
         else:

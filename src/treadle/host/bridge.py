@@ -12,8 +12,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from treadle.work.worker import Worker
 
 from .acks import LoopAck, answer_all, blocking_ack
 from .acting import stamped
+from .aside import aside, threads_given
 from .helping import Asking
 from .news import Watching
 from .readers import Readers
@@ -96,7 +98,7 @@ class Bridge:
         self._failure: BaseException | None = None
         self._said_waiting = -PATIENCE_S
         self._started = False
-        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._unanswered: set[asyncio.Future[Any] | concurrent.futures.Future[Any]] = set()
         self._switch_interval = sys.getswitchinterval()
 
     # --- life ---
@@ -199,8 +201,10 @@ class Bridge:
         for tenure in (self._lock, self._member):
             if tenure is not None and self.worker is not None:
                 tenure.alone = not self.worker.others.helps
+        # A core that begins anew bars what the one before it may still have in flight.
+        holder = None if self._member is None else self._member.name
         thread = CoreThread(
-            self.place.open,
+            partial(self.place.open, holder=holder),
             self._make_core,
             self,
             self._lock,
@@ -211,10 +215,10 @@ class Bridge:
             self._worker.start(loop)
         else:
             self.bus.attach(None)
-        with _threads_given():
+        with threads_given():
             thread.start()
         self._thread = thread
-        with _threads_given():
+        with threads_given():
             failure = await asyncio.to_thread(thread.opened.get)
         if failure is not None:
             raise failure
@@ -230,16 +234,16 @@ class Bridge:
         if self._readers is not None:
             # Before the owner's connection: the last to close, if it may write, tidies the log away.
             before, self._readers = self._readers, Readers(self.place, onlooker=self.readonly)
-            await _aside(before.close)
+            await aside(before.close)
         if self._thread is not None:
             self._thread.stop()
-            await _aside(self._thread.join)
+            await aside(self._thread.join)
             self._thread = None
         await self.watching.drain()
         self.watching.close(None)
         if self._readers is not None:
             readers, self._readers = self._readers, None
-            await _aside(readers.close)
+            await aside(readers.close)
         sys.setswitchinterval(self._switch_interval)
 
     def _make_core(self, store: Store, elsewhere: Elsewhere) -> Core:
@@ -274,7 +278,7 @@ class Bridge:
         self._leave_unanswered(failure)
 
     def _leave_unanswered(self, failure: BaseException) -> None:
-        for future in self._unanswered:
+        for future in list(self._unanswered):
             if not future.done():
                 future.set_exception(failure)
 
@@ -375,8 +379,12 @@ class Bridge:
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self.submit(stamped(make(blocking_ack(done))))
-        return done.result(timeout=timeout_s)
+        self._unanswered.add(done)
+        try:
+            self.submit(stamped(make(blocking_ack(done))))
+            return done.result(timeout=timeout_s)
+        finally:
+            self._unanswered.discard(done)
 
     async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
         """Runs a change on the core thread, in a commit of its own. With an `action`, who did it is
@@ -478,23 +486,3 @@ class Bridge:
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))
-
-
-async def _aside(work: Callable[[], None]) -> None:
-    """Waits for something off the loop; on it where the operating system gives no thread for that."""
-    try:
-        await asyncio.to_thread(work)
-    except RuntimeError:
-        work()
-
-
-@contextmanager
-def _threads_given() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise Unsupported(
-            f"the engine cannot start its threads ({error}); raise the limit of memory (ulimit -v) or of "
-            "processes (ulimit -u)",
-            code="NO_THREADS",
-        ) from error

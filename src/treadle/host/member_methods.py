@@ -23,6 +23,11 @@ class MemberMethods:
         return self._bridge.shards[0] > 0
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether this member has no core just now: its store did not answer, and is waited for."""
+        return self._bridge.shares and self._bridge.core is None
+
+    @property
     def shards(self) -> dict[str, int]:
         """How many shards this engine holds, of how many."""
         held, of = self._bridge.shards

@@ -7,12 +7,13 @@ go through a whole history (a replay, the doctor): those have threads of their o
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from treadle.kernel.errors import StoreGone
+from treadle.kernel.errors import StoreGone, StoreUnavailable
 from treadle.store.open import Place, open_sqlite
 from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
@@ -21,6 +22,9 @@ T = TypeVar("T")
 
 SHORT_THREADS = 3
 LONG_THREADS = 2
+# A store that did not answer is not asked again for so long. Each question would wait for it on one of few threads,
+# and those behind it for that.
+AWAY_S = 0.5
 
 
 class Readers:
@@ -37,6 +41,8 @@ class Readers:
             LONG_THREADS, thread_name_prefix="treadle-long-reader"
         )
         self._idle: deque[SqlReads] = deque()
+        # What was said when the store last did not answer, and until when that holds.
+        self._away, self._away_until = "", 0.0
 
     def submit(self, question: Callable[[Reads], T], *, long: bool = False) -> concurrent.futures.Future[T]:
         return (self._long if long else self._short).submit(self._answer, question)
@@ -49,6 +55,15 @@ class Readers:
             self._idle.pop().close()
 
     def _answer(self, question: Callable[[Reads], T]) -> T:
+        if time.monotonic() < self._away_until:
+            raise StoreUnavailable(self._away)
+        try:
+            return self._ask(question)
+        except StoreUnavailable as error:
+            self._away, self._away_until = error.message, time.monotonic() + AWAY_S
+            raise
+
+    def _ask(self, question: Callable[[Reads], T]) -> T:
         reads = self._taken()
         if reads is None:
             empty = open_sqlite(None)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command, Elsewhere, Write
+from treadle.runtime.commands import Command, Elsewhere, FrameSent, Write
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Item, Port
 from treadle.store.members import MEMBERS, Membership
@@ -87,6 +87,7 @@ class CoreThread(threading.Thread):
         self.sharing: Sharing | None = None
         self._turning: Turning | None = None
         self._begun = False
+        self._port = port
         self._asked = Correspondence(port)
 
     def submit(self, command: Command) -> None:
@@ -196,6 +197,7 @@ class CoreThread(threading.Thread):
                         raise  # whoever starts an engine is told that it cannot be
                     log.warning("%s. This member begins anew when it answers again", error.message)
                     together.interrupted(error)
+                    self._turn_away(error)
                     self._stopping.wait(pause)
                     pause = min(2 * pause, _PAUSE_S[1])
                 else:
@@ -245,6 +247,14 @@ class CoreThread(threading.Thread):
         elif not words & {MEMBERS, f"r{self._asked.asker}"}:
             return
         turning.notice()
+
+    def _turn_away(self, error: TreadleError) -> None:
+        """What came while there was no core is not done behind the back of those who were told that it is not."""
+        with suppress(Empty):
+            while True:
+                command = self._commands.get_nowait()
+                if not isinstance(command, FrameSent) and command.ack is not None:
+                    self._port.answer([(command.ack, None, error)])
 
     # --- both ---
 

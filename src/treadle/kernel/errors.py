@@ -330,6 +330,11 @@ class StoreUnavailable(TreadleError):
     code = "STORE_UNAVAILABLE"
 
 
+class CommitUnknown(StoreUnavailable):
+    """Whether a commit is durable cannot be known now: its answer was lost, and the store does not answer.
+    Nobody may go on from what it remembers; whoever begins anew reads what is there."""
+
+
 # The store did not answer: nothing is wrong with what was asked, it is tried again.
 PASSING: tuple[type[TreadleError], ...] = (StoreFull, StoreBusy, StoreUnavailable)
 

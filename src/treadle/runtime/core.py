@@ -23,6 +23,7 @@ from time import perf_counter
 from treadle.kernel.errors import (
     PASSING,
     AppendConflict,
+    CommitUnknown,
     OwnershipLost,
     StoreUnavailable,
     TreadleError,
@@ -357,6 +358,9 @@ class Core:
         except ValueRefused as error:
             self._single_out(error)
             return
+        except CommitUnknown:
+            # What would follow from it may be owed already: only who begins anew finds it.
+            raise
         except TreadleError as error:
             self._rollback(error)
             return

@@ -124,8 +124,7 @@ class Access:
 
     async def closed(self, *, shown: bool = False) -> bool:
         """Whether a token is needed here. Where one was shown the store is asked in any case."""
-        options = self._options
-        if self._made or not options.loopback or options.token is not None or options.issuer is not None:
+        if self._is_known_closed:
             return True
         if shown or time.monotonic() - self._looked >= _BELIEVED_S:
             self._made = await self._home.read(tokens.any_made)
@@ -137,8 +136,18 @@ class Access:
         issuer = self._options.issuer
         return None if issuer is None else issuer.login
 
+    @property
+    def _is_known_closed(self) -> bool:
+        """As far as is known without asking the store."""
+        options = self._options
+        return self._made or not options.loopback or options.token is not None or options.issuer is not None
+
     async def name(self) -> str:
         return "tokens" if await self.closed() else "open"
+
+    def believed(self) -> str:
+        """Its name, as it was when the store last said."""
+        return "tokens" if self._is_known_closed else "open"
 
     async def judge(self, request: Request, role: str) -> Actor:
         """The actor of a request that may be answered; else raises what is answered in its place."""
@@ -150,7 +159,12 @@ class Access:
 
     async def _judged(self, request: Request, role: str) -> Actor:
         limits = self._rates if role != WORKER and request.url.path not in _UNLIMITED else None
-        if await self.closed(shown="authorization" in request.headers):
+        if request.url.path in _UNLIMITED:
+            # Whether this process lives is not for the store to say.
+            is_closed = self._is_known_closed
+        else:
+            is_closed = await self.closed(shown="authorization" in request.headers)
+        if is_closed:
             if role == EVERYBODY:
                 _count(limits, _address(request))
                 return Actor("", ())

@@ -89,11 +89,12 @@ class Carrying:
         except (Away, TimeoutError):
             return {}
 
-    async def is_well(self) -> bool:
+    async def is_well(self, limit_s: float = ANSWER_S) -> bool:
+        """Whether the carrier answers, if there is one."""
         if self._carrier is None:
             return True
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(limit_s):
                 await self._carrier.members()
         except (Away, TimeoutError):
             return False

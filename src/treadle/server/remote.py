@@ -47,8 +47,11 @@ class RemoteHouse:
         self.tools = engine.tools
         self.secrets = engine.secrets
         self.transports = engine.transports
-        self.configs: dict[str, Mapping[str, Any]] = {}
-        self.agents: Agents = Agents(engine.models, engine.secrets, self.configs, self)
+        self.configs = engine.configs
+        # The skills that were registered here; runs are elsewhere, so that what is built in is our own.
+        self.agents: Agents = Agents(
+            engine.models, engine.secrets, engine.configs, self, beside=engine.agents.skills
+        )
 
     @property
     def dialects(self) -> Mapping[str, Dialect]:

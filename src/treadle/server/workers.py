@@ -137,10 +137,14 @@ class Workers:
         *,
         bus: str = MEMORY,
         alone: bool = True,
+        watch_s: float = WATCH_S,
+        patience_s: float = UNAVAILABLE_S,
     ) -> None:
         self._engine = engine
         # Whether every request to this address comes to this process.
         self._alone = alone
+        self._watch_s = watch_s
+        self._patience_s = patience_s
         self.hatch = hatch or Hatch(
             engine.bus, EngineOwner(engine), on_forged=self._forged, traced=engine.traced
         )
@@ -241,7 +245,7 @@ class Workers:
         """Takes work back from silent workers, and has work say that nobody can do it. Until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(self._watch_s)
             self.expired += self._engine.bus.expire()
             self._far = await self.carrying.members()
             found = self.undone()
@@ -251,7 +255,7 @@ class Workers:
             for id, (since, said) in self._undone.items():
                 if (
                     not said
-                    and now - since >= UNAVAILABLE_S
+                    and now - since >= self._patience_s
                     and (work := self._engine.bus.find(id)) is not None
                 ):
                     self._undone[id] = (since, True)

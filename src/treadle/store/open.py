@@ -77,8 +77,9 @@ class Place:
     def has_store(self) -> bool:
         return has_store(self.url)
 
-    def open(self) -> SqlStore:
-        return open_store(self.url)
+    def open(self, *, holder: str | None = None) -> SqlStore:
+        """The store, for who decides in it. A `holder` bars whatever an earlier one of its name still has in flight."""
+        return open_store(self.url, holder=holder)
 
     def reader(self) -> SqlReads:
         return read_store(self.url)
@@ -106,9 +107,9 @@ class Place:
         return Listener(dialect, heard)
 
 
-def open_store(url: str) -> SqlStore:
+def open_store(url: str, *, holder: str | None = None) -> SqlStore:
     """The store at an address, with the right to write; it is made, or brought up to date, where it has to be."""
-    return _postgres(url) if is_postgres(url) else open_sqlite(store_path(url))
+    return _postgres(url, holder) if is_postgres(url) else open_sqlite(store_path(url))
 
 
 def read_store(url: str) -> SqlReads:
@@ -203,8 +204,8 @@ def _postgres_dialect(url: str) -> PostgresDialect:
     return PostgresDialect(url)
 
 
-def _postgres(url: str) -> SqlStore:
+def _postgres(url: str, holder: str | None) -> SqlStore:
     dialect = _postgres_dialect(url)
     from .postgres import PostgresStore
 
-    return PostgresStore(dialect, _files(None))
+    return PostgresStore(dialect, _files(None), name=holder)

@@ -5,7 +5,11 @@ lets nothing through unless this session still is the holder, and still holds ev
 
 **A commit whose answer was lost** is neither success nor failure. The store connects again under a new session, which
 bars whatever the old connection may still have in flight, and reads which commit of its own was the last to be durable.
-So `commit` returns only for what is durable and raises only for what is not; nobody above needs a third word.
+So `commit` returns only for what is durable and raises only for what is not. Where the server stays away that cannot be
+told (`CommitUnknown`): its core is over, and the next one, under the same holder's name, begins with what is there.
+
+**A server that says nothing** (a cut cable, a stalled proxy) is one that is away: an answer that takes longer than any
+statement may take is not waited for.
 
 Nothing lives in a session that PgBouncer's transaction mode would lose: no temporary tables, no session locks, no
 server-side statement names unless they pay (`?prepare=yes`). Wake-ups by NOTIFY are a luxury; polling is the fallback.
@@ -16,11 +20,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -30,6 +33,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from treadle.kernel.errors import (
     AppendConflict,
+    CommitUnknown,
     OwnershipLost,
     StoreBusy,
     StoreFull,
@@ -43,7 +47,7 @@ from treadle.kernel.errors import (
 from .blobs import BlobPlace
 from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
-from .postgres_rows import in_one, spelled
+from .postgres_link import KEPT_ALIVE, Bounded, Connection
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
 from .sql import SqlStore
@@ -82,39 +86,6 @@ _BY_STATE: Final[dict[str, type[TreadleError]]] = {
 
 class ConnectionLost(StoreUnavailable):
     """The server went away, or the way to it did."""
-
-
-class Connection:
-    """A connection with the few calls that the shared store makes of one."""
-
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.raw = raw
-
-    def execute(self, query: str, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
-        return self.raw.execute(spelled(query), parameters or None)
-
-    def executemany(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
-        if (whole := in_one(query, rows)) is not None:
-            self.raw.execute(*whole)
-            return
-        with self.raw.cursor() as cursor:
-            cursor.executemany(spelled(query), rows)
-
-    def send(self) -> None:
-        """Sends whatever is written down for the server. To end a pipeline the driver itself tries that once, and
-        then only listens: what the socket did not take at once would never leave, and no answer ever come."""
-        link = self.raw.pgconn
-        if not link.flush():
-            return
-        with selectors.DefaultSelector() as selector:
-            selector.register(link.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            while link.flush():
-                for _, ready in selector.select():
-                    if ready & selectors.EVENT_READ:
-                        link.consume_input()
-
-    def close(self) -> None:
-        self.raw.close()
 
 
 class PostgresDialect(Tended):
@@ -158,15 +129,13 @@ class PostgresDialect(Tended):
             return Connection(self._connected(asked))
 
     def _connected(self, asked: dict[str, Any]) -> psycopg.Connection[Any]:
-        return psycopg.connect(
+        return Bounded.connect(
             **asked,
             autocommit=True,
             connect_timeout=_CONNECT_S,
             prepare_threshold=5 if self._prepare else None,
             application_name=f"treadle {socket.gethostname()} {os.getpid()}",
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
+            **KEPT_ALIVE,
         )
 
     def settle(self, *, log: bool = False) -> None:
@@ -357,12 +326,13 @@ class PostgresStore(PostgresReads, SqlStore):
 
     def own(self) -> int:
         epoch = super().own()
-        self._begin_session()
+        self._commit_no = self._begin_session()
         return epoch
 
     def hold(self, shards: Mapping[int, int]) -> None:
         if not self._session:
-            self._begin_session()
+            # Commits are counted on from where an earlier holder of this name was.
+            self._commit_no = self._begin_session()
         super().hold(shards)
 
     def notice(self) -> None:
@@ -415,7 +385,10 @@ class PostgresStore(PostgresReads, SqlStore):
         try:
             super().commit(batch)
         except ConnectionLost:
-            self._connect_again()
+            try:
+                self._connect_again()
+            except ConnectionLost as away:
+                raise CommitUnknown(away.message) from away
             if self._durable_no != self._commit_no:
                 raise
 

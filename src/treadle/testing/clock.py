@@ -49,7 +49,7 @@ class VirtualClock:
         """Waits until nothing moves any more without people, signals or time."""
         for engine in self._owners():
             with engine.watch("") as watch:
-                while not await engine.write(partial(_at_rest, frozenset(engine.worker.unknown))):
+                while not await engine.write(partial(_at_rest, frozenset(engine.unavailable()))):
                     await watch.changed(_LOOK_AGAIN_S)
 
     async def advance(self, seconds: float) -> None:

@@ -25,6 +25,8 @@ from treadle.testing.scripted import ScriptedModel
 
 from .workflows import CASES, EXAMPLE_NAMES, EXAMPLES, notes
 
+pytestmark = pytest.mark.at_home("copies the file of the store after each commit")
+
 ASKED = ("model", "route", "ask")
 
 

@@ -272,6 +272,7 @@ async def test_a_node_runs_another_workflow(tmp_path, flow):
     assert len(shown["children"]) == 1
 
 
+@pytest.mark.at_home("a worker elsewhere cannot start or follow runs")
 async def test_every_workflow_is_a_tool(tmp_path, flow):
     inner = flow("x")
     outer = flow({"a": {"skills": ["workflows"]}}) | {"id": "outer"}
@@ -325,6 +326,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.at_home("kills a process of its own on one file")
 @pytest.mark.parametrize("kill_at", [1, 5, 7, 10])
 async def test_a_killed_process_is_resumed_by_the_next(tmp_path, kill_at):
     here = str(Path(__file__).parent)

@@ -24,6 +24,8 @@ from treadle.testing import VirtualClock
 from . import six
 from .six import CALLS
 
+pytestmark = pytest.mark.at_home("copies the file of the store after each commit")
+
 TERMINAL = ("completed", "failed", "cancelled")
 
 

@@ -66,6 +66,7 @@ def test_a_worker_that_dies_in_the_middle_leaves_every_finished_item() -> None:
     assert lab.result == [120, "119 " + "x" * 1000]
 
 
+@pytest.mark.at_home("what a worker elsewhere refers to is in the store already")
 async def test_each_payload_of_a_loop_goes_to_the_store_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

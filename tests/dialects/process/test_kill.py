@@ -177,6 +177,7 @@ async def drive(store: str, *, kill_at: Any = ()) -> tuple[Any, Any, Any, int]:
                 await answer(outside, engine, *waits[0])
 
 
+@pytest.mark.at_home("kills processes of its own on one file")
 async def test_killed_at_every_wait(tmp_path: Path) -> None:
     result, state, effects, boundaries = await drive(f"sqlite:///{tmp_path}/calm.db")
     assert result == {

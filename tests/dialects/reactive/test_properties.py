@@ -99,6 +99,7 @@ def _publish_until_killed(store: str) -> int:
     return published
 
 
+@pytest.mark.at_home("kills processes of its own on one file")
 async def test_killed_at_any_moment_the_choreography_ends_the_same(tmp_path):
     """A process publishes orders and is killed; the next one finishes: nothing lost, nothing twice."""
     store = f"sqlite:///{tmp_path}/t.db"

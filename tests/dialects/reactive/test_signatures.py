@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from treadle import Engine
 from treadle import reactive as rx
 from treadle.host.signing import node_signer
@@ -66,6 +68,7 @@ def make(gate: asyncio.Event) -> rx.App:
     return rx.App("sign", [cell])
 
 
+@pytest.mark.at_home("forges a message in the file")
 async def test_a_receipt_without_the_nodes_signature_settles_nothing(tmp_path: Path) -> None:
     gate = asyncio.Event()
     store = tmp_path / "t.db"

@@ -47,13 +47,15 @@ class Agents:
         secrets: Secrets,
         configs: Mapping[str, Mapping[str, Any]],
         runs: Host,
+        *,
+        beside: Skills | None = None,
     ) -> None:
         self._models = models
         self._secrets = secrets
         self._runs = runs
         clean_logs.knows(secrets)
         self._mcp = _LazyMcp(runs)
-        self.skills = Skills(learn=self._learn, built_in=self._built_in)
+        self.skills = Skills(learn=self._learn, built_in=self._built_in, beside=beside)
         self.providers = Providers(models, resolve=secrets.resolve, learn=self._learn)
         self.work = AgentWork(
             provider=self.providers.get,

@@ -88,10 +88,17 @@ def environment(variable: str, base: str | None) -> str | None:
 class Skills:
     """The skills of one engine. `learn(name, value)` makes a configured value known as a secret."""
 
-    def __init__(self, *, learn: Learn, built_in: Callable[[], Iterable[Skill]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        *,
+        learn: Learn,
+        built_in: Callable[[], Iterable[Skill]] = lambda: (),
+        beside: Skills | None = None,
+    ) -> None:
+        """What is registered `beside` is registered here, and the other way round."""
         self._learn = learn
         self._built_in = built_in
-        self._registered: dict[str, Skill] = {}
+        self._registered: dict[str, Skill] = {} if beside is None else beside._registered
         self._found: dict[str, Skill] | None = None
         self._of_files: dict[str, dict[str, Skill]] = {}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from fastapi import Request
 from starlette.responses import Response
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import StoreUnavailable, TreadleError
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.metrics import MEDIA
@@ -15,6 +16,9 @@ from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of
 
 from .runs import engine_of
+
+# Whoever asks whether we are ready is told within a few seconds, also where the store says nothing at all.
+READY_S: Final = 2.0
 
 routes = Routes()
 health = Routes()
@@ -31,17 +35,21 @@ async def ready(request: Request) -> Response:
     """Whether requests can be served, and what is missing where they cannot."""
     state = request.app.state
     engine = engine_of(request)
-    found: dict[str, Any] = {
-        "ready": True,
-        "store": "ok",
-        "bus": "ok",
-        "shards": engine.shards,
-        "access": await state.access.name(),
-    }
+    found: dict[str, Any] = {"ready": True, "store": "ok", "bus": "ok", "shards": engine.shards}
     try:
-        await engine.read(lambda reads: reads.last_run_no())
+        async with asyncio.timeout(READY_S):
+            await engine.read(lambda reads: reads.last_run_no())
+            await state.access.closed()
     except TreadleError as error:
         found |= {"ready": False, "store": error.code}
+    except TimeoutError:
+        found |= {"ready": False, "store": StoreUnavailable.code}
+    if engine.begins_anew:
+        found |= {"ready": False, "store": StoreUnavailable.code}
+    if not await state.workers.carrying.is_well(READY_S):
+        # Starts and commands are taken all the same; work waits, or comes over HTTP.
+        found["bus"] = "BUS_UNAVAILABLE"
+    found["access"] = state.access.believed()
     if state.draining.is_set():
         found |= {"ready": False, "draining": True}
     return Document(found, 200 if found["ready"] else 503)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from treadle.performers.agent.skill import Skill
-from treadle.store.open import store_path
+from treadle.store.open import store_path_or_none
 from treadle.store.protocol import Reads
 
 from .duckdb import duckdb_skill
@@ -30,7 +30,7 @@ class Home(Runs, Protocol):
 
 
 def built_in(home: Home) -> Iterable[Skill]:
-    store = store_path(home.store_url)
+    store = store_path_or_none(home.store_url)
 
     async def definitions(run: str) -> list[str]:
         found: list[str] = await home.read(lambda reads: definition_files(reads, run))

@@ -1,0 +1,29 @@
+"""Threads beside the event loop, and what becomes of an engine to which the operating system gives none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from treadle.kernel.errors import Unsupported
+
+
+async def aside(work: Callable[[], None]) -> None:
+    """Waits for something off the loop; on it where the operating system gives no thread for that."""
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:
+        work()
+
+
+@contextmanager
+def threads_given() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise Unsupported(
+            f"the engine cannot start its threads ({error}); raise the limit of memory (ulimit -v) or of "
+            "processes (ulimit -u)",
+            code="NO_THREADS",
+        ) from error
