@@ -8,7 +8,7 @@ WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all replay-deps check sim kills bulk programs api chaos bench bench-cluster web browser serve fmt clean
+.PHONY: help house outage canaries demo test test-all replay-deps check sim kills bulk programs api chaos bench bench-cluster web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -21,6 +21,9 @@ help:
 	@echo "make bulk   10,000 failed runs retried by one command, which is killed in between"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
 	@echo "make api    the HTTP API asked at length by Schemathesis, out of its own description (API_EXAMPLES=200)"
+	@echo "make house  the tests of all dialects on PostgreSQL, their work done by a worker behind NATS (HOUSE=postgres: behind PostgreSQL)"
+	@echo "make outage PostgreSQL restarted, cut off, stopped for 30 s under a running server (OUTAGE_S=30)"
+	@echo "make canaries  every planted bug must be found within 50 seeds, with one core and with three"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH=--quick: 3 minutes)"
 	@echo "make bench-cluster  several members and workers on one PostgreSQL (40 minutes; BENCH=--quick: 3 minutes)"
@@ -74,6 +77,18 @@ CHAOS_S ?= 60
 CHAOS_SEED ?= 20261115
 chaos: $(READY)
 	@$(BIN)/python -m tests.chaos.chaos --seconds $(CHAOS_S) --seed $(CHAOS_SEED)
+
+HOUSE ?= nats
+house: $(READY)
+	@TREADLE_HOUSE=$(HOUSE) $(BIN)/python -m pytest -n 2 --dist worksteal -rs tests/dialects
+
+OUTAGE_S ?= 30
+outage: $(READY)
+	@TREADLE_OUTAGE_S=$(OUTAGE_S) $(BIN)/python -m pytest -q tests/server/test_outage.py
+
+canaries: $(READY)
+	@$(BIN)/python -m treadle.testing.sim --canaries --seeds 50
+	@$(BIN)/python -m treadle.testing.sim --canaries --seeds 50 --cores 3
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/compare.py $(BENCH)

@@ -33,7 +33,8 @@ HOUSE = os.environ.get("TREADLE_HOUSE", "")
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What is marked `house` runs here, and once more in the other house."""
-    if metafunc.definition.get_closest_marker("house") is not None and not HOUSE:
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "house" in marks and "at_home" not in marks and not HOUSE:
         houses = [pytest.param("", id=pytest.HIDDEN_PARAM), pytest.param("nats", id="nats")]
         metafunc.parametrize("in_house", houses, indirect=True)
 

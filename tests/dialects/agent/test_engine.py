@@ -17,6 +17,9 @@ from treadle.agent import Skill
 from treadle.kernel.model import Receipt
 from treadle.testing.scripted import ScriptedModel
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 SECRET = "tr0ub4dor-and-3-horses"
 
 

@@ -17,6 +17,9 @@ from treadle.testing import assert_replays
 from . import apart
 from .waiting import until
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 SEEN: list[Any] = []
 
 

@@ -14,6 +14,9 @@ from treadle.kernel.errors import NotWaiting
 from treadle.testing import assert_replays, play
 from treadle.testing.playing import Play
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 
 def whole(made: Play[Any]) -> Play[Any]:
     made.assert_replays()

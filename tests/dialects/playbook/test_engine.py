@@ -13,6 +13,9 @@ from treadle.tools.protocol import Outcome, ToolCall
 
 from .harness import compile_text
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 
 class Flaky:
     """Fails until it is repaired; waits for ever when told to."""

@@ -23,6 +23,9 @@ from treadle.kernel.model import Receipt
 from treadle.process import payload, process, result, start, state, task
 from treadle.testing.clock import VirtualClock
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 
 @pytest.fixture
 def clock() -> VirtualClock:

@@ -35,6 +35,9 @@ from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
 from treadle.kernel.values import decode
 from treadle.testing import assert_replays
 
+# Also on PostgreSQL, with a worker behind NATS.
+pytestmark = pytest.mark.house
+
 
 @pytest.fixture(autouse=True)
 def _executors():

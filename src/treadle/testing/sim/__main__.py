@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 
+from .canaries import CANARIES, SHARED_CANARIES, seeds_to_find
 from .world import SimulationFailed, simulate
 
 
@@ -16,11 +17,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=0, help="run this many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--cores", type=int, default=1, help="how many processes share the store")
+    parser.add_argument("--canaries", action="store_true", help="find each planted bug within --seeds N")
     options = parser.parse_args(arguments)
     if options.seed is None and not options.seeds:
         parser.error("name a seed, or --seeds N")
     # Faults are made on purpose here; what the core says of each is no news.
     logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
+    if options.canaries:
+        return _hunt(options.seeds, options.cores)
     if options.seed is not None:
         print(simulate(options.seed, cores=options.cores))
         return 0
@@ -35,6 +39,19 @@ def main(arguments: list[str] | None = None) -> int:
     took = time.monotonic() - began
     print(f"{options.seeds} seeds passed in {took:.0f} s: {records} records, {deaths} deaths of a process")
     return 0
+
+
+def _hunt(seeds: int, cores: int) -> int:
+    """Plants one bug after another; 1 if one of them is not found."""
+    missed = 0
+    for canary in CANARIES if cores == 1 else SHARED_CANARIES:
+        found = seeds_to_find(canary, seeds_max=seeds, cores=cores)
+        if found is None:
+            missed += 1
+            print(f"NOT FOUND in {seeds} seeds: {canary.__name__}", file=sys.stderr, flush=True)
+        else:
+            print(f"{canary.__name__}: found with seed {found[0] - 1}", flush=True)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
