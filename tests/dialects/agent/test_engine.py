@@ -367,6 +367,7 @@ async def test_a_killed_process_is_resumed_by_the_next(tmp_path, kill_at):
     assert sum(counts.values()) <= len(logged(undisturbed)) + 1, "at most what was in flight is asked again"
 
 
+@pytest.mark.at_home("a process of its own dies on one file")
 @pytest.mark.parametrize("decision", ["retry", "skip", "fail"])
 async def test_a_process_that_dies_inside_a_tool_leaves_a_question(tmp_path, decision):
     """The tool took effect and is not idempotent: nobody but a person may repeat it."""

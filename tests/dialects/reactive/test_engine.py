@@ -462,7 +462,7 @@ async def test_a_guest_publishes_through_the_owner(tmp_path, in_house):
                 runs = await guest.publish(OrderCreated("o-1", 5), submission_id="s1")
                 assert runs == ["com.acme/order@1/o-1"]
             records = await (await guest.cell(order, "o-1")).journal()
-            assert [record["kind"] for record in records if record["kind"] != "receipt"] == ["domain"]
+            assert [record["kind"] for record in records if record["kind"] != "receipt"] == ["started"]
             with pytest.raises(InputInvalid):
                 await guest.publish("com.acme/OrderCreated@1", {})
             assert (await guest.snapshot())["shop"]["roots"] == (await owner.snapshot())["shop"]["roots"]
