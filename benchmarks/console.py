@@ -179,6 +179,34 @@ FRAMES = """async ([selector, by, times]) => {
 }"""
 
 
+# The picture is pulled as a hand pulls it, and one looks at how long each frame takes.
+FRAMES_OF_A_MOVE = """async (times) => {
+  const pane = document.querySelector('.react-flow__pane');
+  const box = pane.getBoundingClientRect();
+  const at = (type, x, y, target) => target.dispatchEvent(new MouseEvent(type, {bubbles: true, cancelable: true, view: window, button: 0, buttons: 1, clientX: x, clientY: y}));
+  const x = box.left + box.width / 2;
+  const y = box.top + box.height - 30;
+  at('mousedown', x, y, pane);
+  const gaps = [];
+  let last = performance.now();
+  for (let n = 0; n < times; n += 1) {
+    at('mousemove', x, y - n * 20, window);
+    await new Promise(requestAnimationFrame);
+    const now = performance.now();
+    gaps.push(now - last);
+    last = now;
+  }
+  at('mouseup', x, y, window);
+  gaps.sort((a, b) => a - b);
+  return {median_ms: gaps[gaps.length >> 1], p95_ms: gaps[Math.floor(gaps.length * 0.95)], longest_ms: gaps[gaps.length - 1]};
+}"""
+
+
+def unfolded(page: Page) -> None:
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_role("button", name="start, done", exact=True).wait_for(timeout=120_000)
+
+
 def shown(page: Page, url: str, selector: str, times: int = 5) -> dict[str, float]:
     """From the address to what one came for, each time in a page without anything kept but the files."""
 
@@ -202,7 +230,8 @@ def pages(url: str) -> dict[str, dict[str, float]]:
         found["a run: its title"] = shown(page, f"{url}/runs/order-000001", "h1")
         found["the long run: its title"] = shown(page, f"{url}/runs/the-long-one", "h1")
         found["the long run: its picture"] = shown(page, f"{url}/runs/the-long-one", ".react-flow__node", 3)
-        page.get_by_text("events", exact=False).nth(0).wait_for()
+        found["the long run: all of its 1,000 nodes, after a click"] = timed(lambda: unfolded(page), 1)
+        found["the long run: a frame while moving its picture"] = page.evaluate(FRAMES_OF_A_MOVE, 300)
         page.wait_for_function("document.querySelector('.events')?.scrollHeight > 200000", timeout=120_000)
         found["the long run: a frame while scrolling its events"] = page.evaluate(
             FRAMES, [".events", 600, 200]

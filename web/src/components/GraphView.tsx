@@ -1,12 +1,13 @@
 import {
-  BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, MiniMap, Panel, Position, ReactFlow, useReactFlow, type Edge, type EdgeProps, type FitViewOptions, type Node, type NodeProps,
+  BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, MiniMap, Panel, Position, ReactFlow, useReactFlow, type Edge, type EdgeProps, type FitViewOptions, type Node, type NodeProps, type Viewport,
 } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import type { Graph, GraphNode } from "../lib/api";
-import { FOLD_ABOVE, foldedParts, foldGraph, isFolded, openFor } from "../lib/fold";
+import { usePhone } from "../lib/hooks";
+import { FOLD_ABOVE, type Folded, foldedParts, foldGraph, isFolded, openFor } from "../lib/fold";
 import { layout, path, type Placed as Spots, warm } from "../lib/layout";
 import { text } from "../strings";
 import { Loading } from "./bits";
@@ -60,9 +61,9 @@ function LineEdge({ id, data, markerEnd, style }: EdgeProps<Line>) {
   );
 }
 
-const READABLE = 0.75;
-// A large graph that is folded is looked at as a whole.
-const OVERVIEW = 0.5;
+// What is smaller cannot be read: then one begins at one place, this large.
+const READABLE = 0.5;
+const CLOSE = 0.75;
 const COLOURS: Record<string, string> = { done: "var(--completed)", failed: "var(--failed)", running: "var(--running)", waiting: "var(--waiting)", stalled: "var(--stalled)" };
 const ACTIVE = new Set(["failed", "running", "stalled", "waiting", "pending"]);
 
@@ -72,6 +73,27 @@ const PADDING = { top: `${INSET.top}px`, left: `${INSET.left}px`, right: `${INSE
 
 function boxOf(place: HTMLElement | null): { width: number; height: number } {
   return { width: (place?.clientWidth || 900) - INSET.left - INSET.right, height: (place?.clientHeight || 380) - INSET.top - INSET.bottom };
+}
+
+function zoomOf(place: HTMLElement | null, spots: Spots): number {
+  const { width, height } = boxOf(place);
+  return Math.min(width / spots.width, height / spots.height, 1.1);
+}
+
+/** Where a picture begins: all of it if that can be read, else close to one node, without showing what lies beyond its edges. */
+function viewOf(place: HTMLElement | null, spots: Spots, start: Spots["nodes"][number] | undefined): Viewport {
+  const { width, height } = boxOf(place);
+  const whole = zoomOf(place, spots);
+  const zoom = whole < READABLE ? CLOSE : whole;
+  const along = (room: number, inset: number, size: number, middle: number): number => {
+    const free = room - size * zoom;
+    return inset + (free >= 0 ? free / 2 : Math.max(free, Math.min(0, room / 2 - middle * zoom)));
+  };
+  return {
+    x: along(width, INSET.left, spots.width, (start?.x ?? 0) + (start?.width ?? 0) / 2),
+    y: along(height, INSET.top, spots.height, (start?.y ?? 0) + (start?.height ?? 0) / 2),
+    zoom,
+  };
 }
 
 const WHOLE: FitViewOptions = { maxZoom: 1.1, padding: PADDING };
@@ -86,13 +108,23 @@ function useFolding(graph: Graph, selected: string | undefined) {
     const wrong = graph.nodes.filter((node) => node.status === "failed" || node.status === "stalled").map((node) => node.id);
     return new Set(openFor(graph, new Set(selected === undefined ? wrong.slice(0, 1) : [selected])));
   });
-  const unfold = useCallback((id: string) => setOpen((old) => new Set(old).add(id)), []);
-  const turn = (): void => {
+  // How often somebody folded or opened something, and what was opened last: there the picture goes.
+  const [turns, setTurns] = useState({ count: 0, at: "" });
+  const turned = useCallback((at: string) => setTurns(({ count }) => ({ count: count + 1, at })), []);
+  const unfold = useCallback((fold: Folded) => {
+    setOpen((old) => new Set(old).add(fold.id));
+    turned(fold.members[0]?.id ?? "");
+  }, [turned]);
+  const close = (): void => {
     setOpen(new Set());
+    turned("");
+  };
+  const turn = (): void => {
+    close();
     setWhole(!whole);
   };
   const shown = useMemo(() => (!large || whole ? graph : foldGraph(graph, foldedParts(graph, open))), [graph, large, whole, open]);
-  return { shown, unfold, large, whole, turn, foldAgain: open.size > 0 && !whole ? () => setOpen(new Set()) : null };
+  return { shown, unfold, large, whole, turn, turns, foldAgain: open.size > 0 && !whole ? close : null };
 }
 
 function structureOf(graph: Graph): string {
@@ -132,7 +164,8 @@ export default memo(function GraphView({ graph, selected, onSelect }: {
 }) {
   const place = useRef<HTMLDivElement>(null);
   const [listed, setListed] = useState(false);
-  const { shown, unfold, large, whole, turn, foldAgain } = useFolding(graph, selected);
+  const phone = usePhone();
+  const { shown, unfold, large, whole, turn, turns, foldAgain } = useFolding(graph, selected);
   const seen = useMemo(() => structureOf(shown), [shown]);
   const placed = useQuery({
     queryKey: ["layout", seen], queryFn: async () => ({ of: seen, spots: await layout(shown, boxOf(place.current)) }), staleTime: Infinity, placeholderData: keepPreviousData,
@@ -148,7 +181,8 @@ export default memo(function GraphView({ graph, selected, onSelect }: {
   useEffect(() => {
     drawn.current = picture;
   }, [picture]);
-  const click = useCallback((_: unknown, { data: { node } }: Placed) => (isFolded(node) ? unfold(node.id) : onSelect?.(node.id)), [unfold, onSelect]);
+  const click = useCallback((_: unknown, { data: { node } }: Placed) => (isFolded(node) ? unfold(node) : onSelect?.(node.id)), [unfold, onSelect]);
+  const active = useMemo(() => new Set(shown.nodes.filter((node) => ACTIVE.has(node.status)).map((node) => node.id)), [shown]);
   const acts = (
     <>
       {foldAgain && !listed && <button onClick={foldAgain}>{text.fold}</button>}
@@ -158,12 +192,12 @@ export default memo(function GraphView({ graph, selected, onSelect }: {
   );
   if (listed) return <div className="graph listed"><div className="graph-acts">{acts}</div><NodeList graph={graph} selected={selected} onSelect={onSelect} /></div>;
   if (spots === undefined) return <div ref={place} className="graph" role="status" aria-label="The picture is being laid out"><Loading /></div>;
-  const { width, height } = boxOf(place.current);
-  // What would be too small to read begins where something happens; one zooms out for the rest.
-  const small = Math.min(width / spots.width, height / spots.height) < (large && !whole ? OVERVIEW : READABLE);
-  const here = picture.nodes.filter(({ data }) => ACTIVE.has(data.node.status));
-  const start = (here.length > 0 ? here : picture.nodes).slice(0, 1).map(({ id }) => ({ id }));
-  const fit: FitViewOptions = small ? { minZoom: READABLE, maxZoom: READABLE, padding: PADDING, nodes: start } : WHOLE;
+  // A column of a thousand is a line on a map, and a phone has no room for one.
+  const mapped = !phone && zoomOf(place.current, spots) < READABLE && spots.height < spots.width * 6 && spots.width < spots.height * 12;
+  const view = (): Viewport => {
+    const start = spots.nodes.find(({ id }) => id === turns.at) ?? spots.nodes.find(({ id }) => active.has(id)) ?? spots.nodes[0];
+    return viewOf(place.current, spots, start);
+  };
   return (
     <div className="graph" ref={place}>
       <ReactFlow
@@ -172,8 +206,7 @@ export default memo(function GraphView({ graph, selected, onSelect }: {
         nodeTypes={nodeTypes}
         edgeTypes={edgeTypes}
         onNodeClick={click}
-        fitView
-        fitViewOptions={fit}
+        defaultViewport={view()}
         minZoom={0.1}
         nodesConnectable={false}
         nodesFocusable={false}
@@ -182,20 +215,27 @@ export default memo(function GraphView({ graph, selected, onSelect }: {
       >
         <Controls showInteractive={false} fitViewOptions={WHOLE} />
         <Panel position="top-right" className="graph-acts">{acts}</Panel>
-        <Refit place={place} fit={fit} />
-        {small && <MiniMap pannable zoomable ariaLabel="The whole picture" style={{ width: 160, height: 90 }} nodeColor={(node) => COLOURS[(node as Placed).data.node.status] ?? "var(--line)"} />}
+        <Refit place={place} view={view} turn={current ? turns.count : -1} />
+        {mapped && <MiniMap pannable zoomable ariaLabel="The whole picture" style={{ width: 160, height: 90 }} nodeColor={(node) => COLOURS[(node as Placed).data.node.status] ?? "var(--line)"} />}
       </ReactFlow>
     </div>
   );
 });
 
-/** Fits the picture again when its box has another width: a phone that is turned, a window that is pulled. */
-function Refit({ place, fit }: { place: React.RefObject<HTMLDivElement | null>; fit: FitViewOptions }) {
-  const { fitView } = useReactFlow();
-  const how = useRef(fit);
+/** Fits the picture again when its box has another width (a phone that is turned, a window that is pulled) and when something
+ * was folded or opened, once that is laid out. */
+function Refit({ place, view, turn }: { place: React.RefObject<HTMLDivElement | null>; view: () => Viewport; turn: number }) {
+  const { setViewport } = useReactFlow();
+  const how = useRef(view);
+  const seen = useRef(0);
   useEffect(() => {
-    how.current = fit;
-  }, [fit]);
+    how.current = view;
+  }, [view]);
+  useEffect(() => {
+    if (turn < 0 || turn === seen.current) return;
+    seen.current = turn;
+    requestAnimationFrame(() => void setViewport(how.current()));
+  }, [turn, setViewport]);
   useEffect(() => {
     const box = place.current;
     if (box === null) return undefined;
@@ -203,11 +243,11 @@ function Refit({ place, fit }: { place: React.RefObject<HTMLDivElement | null>; 
     const watch = new ResizeObserver(() => {
       if (Math.abs(box.clientWidth - wide) < 40) return;
       wide = box.clientWidth;
-      requestAnimationFrame(() => void fitView(how.current));
+      requestAnimationFrame(() => void setViewport(how.current()));
     });
     watch.observe(box);
     return () => watch.disconnect();
-  }, [place, fitView]);
+  }, [place, setViewport]);
   return null;
 }
 

@@ -8,6 +8,12 @@ export function cause(error: ApiError | null): string {
   return (error.message.split("\n")[0] ?? "").trim() || error.code;
 }
 
+/** Why a run that ended is as it is, where that says more than its status. */
+export function toldOf(run: RunRow): string {
+  const said = cause(run.error);
+  return said === run.status ? "" : said;
+}
+
 /** The cause where the step is named already. */
 function causeIn(error: ApiError | null): string {
   return cause(error).replace(/^step '[^']*' failed: /, "");
@@ -40,7 +46,7 @@ export function sentence(run: RunDocument, now: number): string {
     case "stalled":
       return `${run.status}${run.error?.where ? ` in ${run.error.where}: ${causeIn(run.error)}` : `: ${cause(run.error)}`}`;
     case "cancelled":
-      return `cancelled${run.error?.message ? `: ${cause(run.error)}` : ""}`;
+      return `cancelled${toldOf(run) ? `: ${toldOf(run)}` : ""}`;
     case "queued":
       return run.queued ? `in line at place ${run.queued.position.toLocaleString()} since ${span(Math.max(0, now - Date.parse(run.queued.since)))}` : "in line";
     default: {

@@ -8,6 +8,7 @@ import { changes, duration, limitText, sentence } from "./describe";
 import { folded, lines } from "./diff";
 import { explained, hasPage, marked } from "./errors";
 import { PAGES } from "./errorPages";
+import { happened } from "./happened";
 import { byWorkflow, fitting, perHour, stretches } from "./history";
 import { better, path } from "./layout";
 import { pools } from "./pools";
@@ -237,4 +238,14 @@ test("bulk work by a filter is about those it changes, and has its command where
 test("limits are told in words", () => {
   expect(limitText({ concurrency: 2, rate: "10/s", queue: 0, per: "{{ input.customer }}" })).toBe("2 at once, 10/s begin, 0 in line, for each input.customer");
   expect(limitText(null)).toBe("not limited");
+});
+
+test("the picture of a function shows how each of its awaits came out, also then", () => {
+  const node = (id: string, label: string, shape = "step") => ({ id, label, shape, status: "idle", badge: "" });
+  const graph = { title: "f", nodes: [node("start", "f", "start"), node("0", "step pay"), node("1", "step pay"), node("2", "step ship")], edges: [{ source: "1", target: "2", label: "", dashed: false, taken: 0 }] };
+  const steps = [step("pay", 1, "2026-11-15T11:59:00Z", "2026-11-15T11:59:10Z"), step("pay", 3, "2026-11-15T11:59:20Z", null)];
+  const states = (at: number | null): string[] => happened(graph, steps, at).nodes.map((one) => one.status);
+  expect(states(null)).toEqual(["done", "done", "running", "idle"]);
+  expect(states(1)).toEqual(["done", "running", "idle", "idle"]);
+  expect(happened(graph, steps, null).edges[0]?.taken).toBe(0);
 });

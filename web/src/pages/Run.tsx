@@ -1,5 +1,5 @@
-import { useQuery } from "@tanstack/react-query";
-import { Suspense, lazy, useEffect, useMemo } from "react";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Suspense, lazy, useCallback, useEffect, useMemo } from "react";
 import { Link, useParams } from "react-router";
 
 import { Ago, Code, Empty, Failure, Loading } from "../components/bits";
@@ -7,6 +7,7 @@ import { StatusMark } from "../components/Status";
 import { TimelineView } from "../components/TimelineView";
 import { api, type RunDocument } from "../lib/api";
 import { changes, duration, sentence, usageText } from "../lib/describe";
+import { awaited, happened } from "../lib/happened";
 import { useMay, useNow, useParam } from "../lib/hooks";
 import { clock, exact } from "../lib/time";
 import { patient } from "../lib/patient";
@@ -19,10 +20,17 @@ const picture = () => patient(() => import("../components/GraphView"));
 const GraphView = lazy(picture);
 const TABS = ["events", "state", "journal", "transcript", "children", "input"] as const;
 
+const graphOf = (id: string, at: number | null) => ({ queryKey: ["graph", id, at], queryFn: () => api.graph(id, at ?? undefined), structuralSharing: false });
+
 export function RunPage() {
   const { id = "" } = useParams();
+  const [at] = useParam("at");
+  const client = useQueryClient();
   // Loaded beside the run, not after it.
-  useEffect(() => void picture(), []);
+  useEffect(() => {
+    void picture();
+    void client.prefetchQuery(graphOf(id, at === "" ? null : Number(at)));
+  }, [id, at, client]);
   const run = useQuery({ queryKey: ["run", id], queryFn: () => api.run(id) });
   // What was seen stays on the page while the server is away.
   if (run.data === undefined) return run.error ? <Failure error={run.error} /> : <Loading />;
@@ -36,10 +44,20 @@ function RunView({ run }: { run: RunDocument }) {
   const [step, setStep] = useParam("step");
   const [tab, setTab] = useParam("tab");
   const at = atText === "" ? null : Number(atText);
-  const events = useEvents(run);
-  const trace = useQuery({ queryKey: ["trace", run.id], queryFn: () => api.steps(run.id), structuralSharing: false });
-  const graph = useQuery({ queryKey: ["graph", run.id, at], queryFn: () => api.graph(run.id, at ?? undefined), structuralSharing: false, placeholderData: (old) => old });
+  const graph = useQuery({ ...graphOf(run.id, at), placeholderData: (old) => old });
+  // One thing after the other: of a long run the picture is what one sees first.
+  const pictured = !graph.isPending;
+  const events = useEvents(run, pictured);
+  const trace = useQuery({ queryKey: ["trace", run.id], queryFn: () => api.steps(run.id), structuralSharing: false, enabled: pictured });
   const steps = useMemo(() => trace.data?.items ?? [], [trace.data]);
+  const live = run.dialect === "function";
+  const shown = useMemo(() => (live && graph.data ? happened(graph.data, steps, at) : graph.data), [live, graph.data, steps, at]);
+  // What is chosen is known by its name; what a function awaited has a number in the picture.
+  const choose = useCallback((id: string) => {
+    const node = live ? graph.data?.nodes.find((one) => one.id === id) : undefined;
+    setStep(node === undefined ? id : awaited(node.label));
+  }, [live, graph.data, setStep]);
+  const chosen = live ? graph.data?.nodes.find((node) => awaited(node.label) === step)?.id : step;
   const failed = useMemo(() => new Set((graph.data?.nodes ?? []).filter((node) => node.status === "failed").map((node) => node.id)), [graph.data]);
   const shownTab = (TABS as readonly string[]).includes(tab) ? tab : "events";
   useEffect(() => {
@@ -61,9 +79,9 @@ function RunView({ run }: { run: RunDocument }) {
       {run.error && <ErrorBox error={run.error} />}
       <div className="split">
         <section className="box" aria-label="Picture of the run">
-          {graph.data && graph.data.nodes.length > 0 ? (
+          {shown && shown.nodes.length > 0 ? (
             <Suspense fallback={<Loading />}>
-              <GraphView graph={graph.data} selected={step || undefined} onSelect={setStep} />
+              <GraphView graph={shown} selected={chosen || undefined} onSelect={choose} />
             </Suspense>
           ) : graph.error ? <Failure error={graph.error} /> : <Empty why="This run has no picture yet." />}
         </section>

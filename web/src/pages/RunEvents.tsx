@@ -15,11 +15,12 @@ const MANY = 2000;
 const RECORDS_MAX = 20_000;
 
 /** The events of a run: what is there at once, then live until it ends. */
-export function useEvents(run: RunDocument): RunEvent[] {
+export function useEvents(run: RunDocument, begun: boolean): RunEvent[] {
   const [events, setEvents] = useState<RunEvent[]>([]);
   const [known] = useState({ records: run.version_no, at: Date.now(), over: run.ended_at !== null });
   const client = useQueryClient();
   useEffect(() => {
+    if (!begun) return undefined;
     const kept: RunEvent[] = [];
     let painting: ReturnType<typeof setTimeout> | undefined;
     let renewing: ReturnType<typeof setTimeout> | undefined;
@@ -45,7 +46,7 @@ export function useEvents(run: RunDocument): RunEvent[] {
       clearTimeout(painting);
       clearTimeout(renewing);
     };
-  }, [run.id, client, known]);
+  }, [run.id, client, known, begun]);
   return events;
 }
 

@@ -8,7 +8,7 @@ import { Histogram } from "../components/Histogram";
 import { StatusText } from "../components/Status";
 import { api, type RunFilter, type RunRow, type Status } from "../lib/api";
 import { type Changes, type Listed, repainted, unseen } from "../lib/changes";
-import { cause, duration, sentence } from "../lib/describe";
+import { duration, sentence, toldOf } from "../lib/describe";
 import { fitting, stretches } from "../lib/history";
 import { useChanges, useKeys, useMay, useNow, useParam, usePhone, useSettled } from "../lib/hooks";
 import { ago, clock, mark } from "../lib/time";
@@ -275,6 +275,6 @@ function Row({ row, top, focused, chosen, choosing, marked, onChoose, onOpen }: 
 function Why({ row, now, phone }: { row: RunRow; now: number; phone: boolean }) {
   const waits = row.status === "waiting" || row.status === "running" || row.status === "queued";
   const found = useQuery({ queryKey: ["run", row.id], queryFn: () => api.run(row.id), enabled: waits });
-  const said = waits ? (found.data ? sentence(found.data, now) : "") : cause(row.error);
+  const said = waits ? (found.data ? sentence(found.data, now) : "") : toldOf(row);
   return <span title={said}>{said || (phone ? `${row.workflow} · ${ago(row.started_at, now)}` : "")}</span>;
 }
