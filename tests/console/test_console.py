@@ -66,7 +66,8 @@ def test_the_slider_goes_back_in_time_and_says_what_changed(site: Site, page: Pa
     expect(page).to_have_url(re.compile("from=1"))
 
 
-def test_a_task_is_completed_with_its_form(site: Site, page: Page) -> None:
+def test_a_task_is_claimed_and_completed_with_its_form_on_a_phone(site: Site, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
     site.start("approval", id="loan")
     site.post("/runs/loan/wait")
     (task,) = httpx.get(f"{site.url}/api/v1/tasks", params={"run": "loan"}).json()["items"]
@@ -177,6 +178,17 @@ def test_every_page_is_within_reach_of_everybody(site: Site, browser: Browser, n
     with look_over(browser, site.url + PAGES[name], name) as page:
         if name in ("run", "failed", "definition"):
             expect(page.locator(".react-flow__node").first).to_be_visible()
+
+
+def test_dark_is_chosen_and_kept(site: Site, page: Page) -> None:
+    page.goto(f"{site.url}/runs")
+    page.get_by_role("button", name="Change to dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Change to light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
 def test_an_error_leads_to_what_it_means_and_what_to_do(site: Site, page: Page) -> None:

@@ -78,6 +78,8 @@ def test_workers_and_servers_are_shown_with_their_pools_and_load(site: Site, pag
     server = page.get_by_role("table", name="Servers").get_by_role("row").nth(1)
     expect(server).to_contain_text(site.url)
     expect(server).to_contain_text("live")
+    shards = httpx.get(f"{site.url}/readyz").json()["shards"]
+    expect(server).to_contain_text(f"{shards['held']} of {shards['of']}")
     worker = page.get_by_role("table", name="Workers").get_by_role("row", name="gpu-1")
     expect(worker).to_contain_text("1 of 4")
     expect(worker).to_contain_text("train.py")

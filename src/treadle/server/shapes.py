@@ -243,6 +243,8 @@ class ServerRow(TypedDict):
     started_at: str
     seen_at: str
     status: str
+    # How many of the store's shards it decides: held, of.
+    shards: NotRequired[dict[str, int]]
 
 
 class Stats(TypedDict):

@@ -77,8 +77,9 @@ async def stats(request: Request) -> Any:
 
 @routes.answers("GET", "/servers", VIEWER, gives=shapes.Page[shapes.ServerRow])
 async def servers(request: Request) -> Any:
-    """The members of this store that serve."""
-    return {"items": [request.app.state.member.row()], "next": None}
+    """The members of this store that serve, with the shards that each decides."""
+    row = {**request.app.state.member.row(), "shards": engine_of(request).shards}
+    return {"items": [row], "next": None}
 
 
 @routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.RunsReached)
