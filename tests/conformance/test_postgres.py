@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import psycopg
 import pytest
+from tests.server.cable import Cable
 
-from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreTooNew, StoreUnavailable
+from treadle.kernel.errors import (
+    AppendConflict,
+    CommitUnknown,
+    OwnershipLost,
+    StoreTooNew,
+    StoreUnavailable,
+)
+from treadle.store import postgres
 from treadle.store.open import has_store, migrate_store, open_store, shown
-from treadle.store.postgres import Connection, PostgresDialect, PostgresStore
+from treadle.store.postgres import Connection, ConnectionLost, PostgresDialect, PostgresStore
+from treadle.store.postgres_link import Bounded
 from treadle.store.protocol import Batch
 from treadle.testing.rows import record, run_row
 
@@ -67,6 +77,58 @@ def test_a_commit_that_was_never_done_fails_and_can_be_made_again(url: str) -> N
         assert store.journal(1) == []
         store.commit(batch)
         assert [stored.seq for stored in store.journal(1)] == [1]
+
+
+class Gone(Cut):
+    """A way to the server that is cut, and stays cut."""
+
+    gone = False
+
+    def connect(self, *, readonly: bool = False) -> Connection:
+        if self.gone:
+            raise ConnectionLost("nobody there")
+        return super().connect(readonly=readonly)
+
+
+def test_a_commit_of_which_nothing_can_be_known_is_neither_done_nor_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_RECONNECT_S_MAX", 0.1)
+    dialect = Gone(url)
+    store = _owner(dialect)
+    dialect.cut, dialect.gone = "after", True
+    with pytest.raises(CommitUnknown):
+        store.commit(Batch(records=[record(1, 1)]))
+    with contextlib.closing(PostgresStore(PostgresDialect(url), name=store._name)) as anew:
+        anew.own()
+        assert [stored.seq for stored in anew.journal(1)] == [1], "it was durable"
+
+
+def test_whoever_begins_anew_under_a_name_does_not_take_an_earlier_commit_for_its_own(url: str) -> None:
+    with contextlib.closing(_owner(PostgresDialect(url))) as first:
+        dialect = Cut(url)
+        with contextlib.closing(PostgresStore(dialect, name=first._name)) as second:
+            second.own()
+            dialect.cut = "before"
+            with pytest.raises(StoreUnavailable):
+                second.commit(Batch(records=[record(1, 1)]))
+            assert second.journal(1) == []
+            second.commit(Batch(records=[record(1, 1)]))
+        with pytest.raises(OwnershipLost):
+            first.commit(Batch(records=[record(1, 2)]))
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(pg_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = parse_qs(urlsplit(pg_uri).query)["host"][0]
+    with contextlib.closing(Cable(f"{folder}/.s.PGSQL.5432")) as cable:
+        way = PostgresDialect(f"postgresql://postgres@127.0.0.1:{cable.port}/postgres")
+        with contextlib.closing(way.connect()) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+            monkeypatch.setattr(Bounded, "answer_s", 0.3)
+            cable.mute()
+            with pytest.raises(psycopg.OperationalError, match="no answer"):
+                connection.execute("SELECT 1")
+            assert connection.raw.closed
 
 
 def test_what_an_old_connection_still_has_in_flight_is_barred_once_the_store_connected_again(
