@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -11,10 +12,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from .conftest import Site, look_over
 
+NUMBERS = itertools.count(1)
+
 
 @pytest.fixture
 def task(site: Site) -> dict[str, Any]:
-    id = f"invoice-{len(httpx.get(f'{site.url}/api/v1/runs').json()['items'])}"
+    id = f"invoice-{next(NUMBERS)}"
     site.start("urgent", id=id, input={"amount": 900}, reference=f"order of {id}")
     site.post(f"/runs/{id}/wait")
     (found,) = httpx.get(f"{site.url}/api/v1/tasks", params={"run": id}).json()["items"]
