@@ -27,7 +27,12 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(body, "utf-8")
     blocks = BLOCK.findall(text)
     assert len(blocks) >= 4
-    script = "set -eu\n" + "\n".join(blocks).replace("8420", str(free_port()))
+    script = "set -eu\n" + "\n".join(blocks)
+    for port in ("8420", "4318"):
+        other = str(free_port())
+        script = script.replace(port, other)
+        for path in tmp_path.iterdir():
+            path.write_text(path.read_text("utf-8").replace(port, other), "utf-8")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "OTEL_"))},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -36,9 +41,10 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
     )
-    pid, log = tmp_path / "serve.pid", tmp_path / "serve.log"
-    if done.returncode != 0 and pid.exists():
-        subprocess.run(["kill", "-9", pid.read_text().strip()], check=False)
+    log = tmp_path / "serve.log"
+    for pid in (tmp_path / "serve.pid", tmp_path / "collector.pid"):
+        if done.returncode != 0 and pid.exists():
+            subprocess.run(["kill", "-9", pid.read_text().strip()], check=False)
     said = log.read_text() if log.exists() else ""
     assert done.returncode == 0, done.stdout + done.stderr + said
     lines = [json.loads(line) for line in said.splitlines()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,11 +16,12 @@ from typing import Any
 import pytest
 
 from treadle import Engine, RunFailed, TreadleError, flow
+from treadle.cli.log_lines import written
 from treadle.kernel.tracing import TraceIds, parse_traceparent
 from treadle.telemetry.follower import Follower, nothing_measured
 from treadle.telemetry.otlp import Otlp
 from treadle.telemetry.settings import settings
-from treadle.testing import assert_replays
+from treadle.testing import ScriptedModel, assert_replays
 
 from .collector import Collector, Told, collecting
 
@@ -214,6 +217,55 @@ async def test_the_http_tool_passes_its_context_on(collector: Collector, tmp_pat
         assert (await_retries := spans["attempt get"][0]).attributes["treadle.retries"] == 1, await_retries
 
 
+async def test_calls_of_models_say_model_and_tokens_and_no_text(collector: Collector, tmp_path: Path) -> None:
+    asks = {
+        "id": "asks",
+        "name": "Asks",
+        "model": "small-1",
+        "inputs": {"host": {"type": "string"}},
+        "entry": "a",
+        "nodes": {"a": {"name": "a", "instruction": "Look."}},
+        "edges": [],
+    }
+    (tmp_path / "asks.json").write_text(json.dumps(asks))
+    engine = Engine(f"sqlite:///{tmp_path}/t.db", telemetry=collector.url)
+    usage = {"input_tokens": 17, "output_tokens": 4}
+    engine.models["fake"] = ScriptedModel({"run": {"a": [{"data": {"said": SECRET}, "usage": usage}]}})
+    async with engine:
+        engine.deploy(str(tmp_path / "asks.json"))
+        await (await engine.start("asks", {"host": SECRET}, id="m", model="fake")).result(timeout=60)
+        await assert_replays(engine)
+    named = by_name(collector.ended("m"))
+    (attempt,), (performed,) = named["attempt a"], named["perform a"]
+    counted = {
+        "gen_ai.usage.input_tokens": 17,
+        "gen_ai.usage.output_tokens": 4,
+        "gen_ai.provider.name": "fake",
+    }
+    assert counted.items() <= attempt.attributes.items()
+    assert {**counted, "gen_ai.request.model": "small-1"}.items() <= performed.attributes.items()
+    assert SECRET not in repr(collector.spans)
+
+
+async def test_a_line_of_the_log_says_of_which_trace_it_is(collector: Collector, tmp_path: Path) -> None:
+    (tmp_path / "loud.yaml").write_text(
+        'metadata: {name: loud, version: "1"}\nworkflow: [{step: s, tool: {kind: loud}}]\n'
+    )
+    stream = io.StringIO()
+    with written("json", stream):
+        async with Engine(f"sqlite:///{tmp_path}/t.db", telemetry=collector.url) as engine:
+
+            @engine.tool("loud")
+            def loud() -> None:
+                logging.getLogger("elsewhere").warning("here")
+
+            engine.deploy(str(tmp_path / "loud.yaml"))
+            await (await engine.start("loud", id="l")).result(timeout=60)
+    (performed,) = by_name(collector.ended("l"))["perform s"]
+    (line,) = [json.loads(text) for text in stream.getvalue().splitlines() if '"elsewhere"' in text]
+    assert (line["run"], line["trace"], line["span"]) == ("l", performed.trace, performed.id)
+
+
 async def test_a_caller_s_trace_is_passed_on_where_nobody_is_told(tmp_path: Path) -> None:
     (tmp_path / "fetch.yaml").write_text(HTTP)
     with elsewhere() as service:
@@ -355,14 +407,15 @@ async def test_records_that_take_the_place_of_deleted_ones_are_told(
 ) -> None:
     """SQLite gives the places of the newest rows again once these are gone."""
     async with traced(collector, tmp_path) as engine:
-        for id in ("a", "b"):
+        for id in ("a", "b", "c"):
             await (await engine.start("child", id=id)).result(timeout=60)
-        collector.ended("b")
-        await engine.delete("b")
-        for id in ("c", "d"):
+        collector.ended("c")
+        for id in ("b", "c"):
+            await engine.delete(id)
+        for id in ("d", "e", "f"):
             await (await engine.start("child", id=id)).result(timeout=60)
-        assert collector.ended("d")
-        assert collector.ended("c")
+        for id in ("d", "e", "f"):
+            assert collector.ended(id)
         await assert_replays(engine)
 
 

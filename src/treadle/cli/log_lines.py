@@ -78,6 +78,7 @@ class LogLines(logging.Handler):
 
 def _line(record: logging.LogRecord) -> dict[str, Any]:
     from treadle.host import acting
+    from treadle.kernel.tracing import parse_traceparent
     from treadle.lang.duration import instant_text
     from treadle.work import at_hand
 
@@ -89,6 +90,8 @@ def _line(record: logging.LogRecord) -> dict[str, Any]:
     }
     if (job := at_hand.current()) is not None:
         found |= {"run": job.run, "workflow": job.workflow, "intent": job.intent.id, "worker": job.worker}
+        if (trace := parse_traceparent(at_hand.traceparent())) is not None:
+            found |= {"trace": trace.trace, "span": trace.span}
     if (origin := acting.origin()) is not None and origin.request:
         found |= {"request": origin.request, "user": origin.user}
     given = vars(record)

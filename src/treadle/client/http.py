@@ -135,7 +135,10 @@ class HttpClient(RemoteTasks, HouseAtServer):
             },
         }
         # The id makes it one run, however often it is asked for.
-        await self._wire.post("/runs", body, again=True, headers=_key(id))
+        headers = _key(id)
+        if (trace := more.get("traceparent")) is not None:
+            headers = {**headers, "traceparent": trace}
+        await self._wire.post("/runs", body, again=True, headers=headers)
         return RemoteRun(self._wire, id)
 
     def _bundle(self, workflow: Any) -> dict[str, Any]:

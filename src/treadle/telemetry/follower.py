@@ -79,8 +79,11 @@ class Follower:
         self._thread = threading.Thread(target=self._follow, name="treadle-traces", daemon=True)
 
     def start(self) -> None:
-        """What is committed after this is told."""
-        self._is_following()
+        """What is committed after this is told, if the store answers; else from when it does."""
+        try:
+            self._is_following()
+        except TreadleError as error:
+            self._say(error)
         self._thread.start()
 
     def stop(self) -> None:

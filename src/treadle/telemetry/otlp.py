@@ -60,9 +60,10 @@ class Otlp:
 
     def stop_within(self, limit_s: float, sender: threading.Thread) -> None:
         """Leaves whoever sends a while to end; then it stops waiting for the collector."""
-        sender.join(limit_s)
-        self._stopping.set()
-        sender.join(self._settings.timeout_s)
+        if sender.ident is not None:
+            sender.join(limit_s)
+            self._stopping.set()
+            sender.join(self._settings.timeout_s)
         self._client.close()
 
     def _delivered(self, spans: Sequence[Span], once: bool) -> bool:

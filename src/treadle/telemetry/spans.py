@@ -109,7 +109,7 @@ class RunTrace:
             self._open(intent)
         self.seq = state.seq
 
-    def read(self, record: Mapping[str, Any]) -> list[Span]:
+    def read(self, record: dict[str, Any]) -> list[Span]:
         """What the next record completes."""
         kind, event, at_ns = record["kind"], record["event"], record["at"]
         kind = event["kind"] if kind == "fault" else kind
@@ -128,7 +128,7 @@ class RunTrace:
         touched: dict[str, _Step] = {}
         for id, status, receipt in _over(record, kind, event):
             spans += self._close(id, at_ns, status, receipt, touched)
-        opened = opened_by(dict(record))
+        opened = opened_by(record)
         for intent in opened:
             self._open(intent)
         timers = [] if ends else [intent.id for intent in opened if _leads_to_retry(intent)]
