@@ -93,6 +93,7 @@ class RunTrace:
         self._parent = ""
         # The record that the run began with; or began again with, after an end.
         self._life, self._began_ns = 1, 0
+        self._span = ids.run(row.id)
         self._ended = False
         self._tries: dict[str, _Try] = {}
         self._steps: dict[str, _Step] = {}
@@ -122,6 +123,7 @@ class RunTrace:
         ends = record["status"] in TERMINAL
         if self._ended and not ends:
             self._life, self._began_ns, self._ended, self._events = self.seq, at_ns, False, []
+            self._span = self._ids.run(self._row.id, self._life)
         if kind in _FROM_OUTSIDE:
             self._note(kind, at_ns, {"treadle.name": event["name"]} if kind == "signal" else {})
         spans: list[Span] = []
@@ -175,7 +177,7 @@ class RunTrace:
             about |= error_attributes(record.get("error")) or {ERROR: "failed"}
         return Span(
             self._origin.trace,
-            self._ids.run(row.id, self._life),
+            self._span,
             self._parent,
             f"run {row.workflow}",
             self._began_ns,
@@ -255,9 +257,8 @@ class RunTrace:
         about = {**(step.about or self._whose(step))}
         if step.kind not in ENGINE_KINDS:
             about["treadle.attempts"] = step.tries
-        parent = self._ids.run(self._row.id, self._life)
         name = f"{step.kind} {step.name}".rstrip()
-        return Span(self._origin.trace, step.id, parent, name, step.start_ns, step.end_ns, about)
+        return Span(self._origin.trace, step.id, self._span, name, step.start_ns, step.end_ns, about)
 
     def _whose(self, step: _Step) -> dict[str, Attribute]:
         return {
