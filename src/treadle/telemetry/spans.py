@@ -120,6 +120,8 @@ class RunTrace:
             self._begin(
                 given.get("options") or {}, given.get("parent_intent"), given.get("continued_from"), at_ns
             )
+        if not self._origin.sampled:
+            return []
         ends = record["status"] in TERMINAL
         if self._ended and not ends:
             self._life, self._began_ns, self._ended, self._events = self.seq, at_ns, False, []
@@ -147,7 +149,7 @@ class RunTrace:
             self._waiting.clear()
             spans.append(self._run(record, at_ns))
             self._ended = True
-        return spans if self._origin.sampled else []
+        return spans
 
     # --- the run ---
 
