@@ -1,6 +1,7 @@
 """Treadle's real dialects and real peers on the same workloads, interleaved, on this machine.
 
     python benchmarks/compare.py                     everything (make bench): about an hour, on a quiet machine
+    python benchmarks/compare.py --minutes 25        as many rounds as fit into that time, but one at least
     python benchmarks/compare.py --quick             tiny sizes, one round, about 3 minutes: does it all work?
     python benchmarks/compare.py --only W1x1 W4 --subjects treadle_process restate
     python benchmarks/compare.py --out FILE.json     where the raw figures go (default: docs/benchmarks/compare.json)
@@ -23,13 +24,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from calibrate import calibrate
-from environments import SUBJECTS, Environment, Unavailable, environment
+from environments import OURS, SUBJECTS, Environment, Unavailable, environment
 from workloads import ROUNDS_AT_MOST, SIZES, WORKLOADS, Sizes
 
 HERE = Path(__file__).resolve().parent
@@ -37,6 +39,7 @@ Found = dict[str, Any]
 DRIVER = HERE / "peers" / "driver.py"
 OUT = HERE.parent / "docs" / "benchmarks" / "compare.json"
 STANDSTILL_S = 1.5
+PROFILED = OURS[:3]  # the agent dialect has no such steps
 SLOW_S, SLOW_ROUNDS = 20.0, 2  # who takes so long is measured so often, so that the whole ends within an hour
 
 
@@ -187,7 +190,16 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def compare(workloads: list[str], subjects: list[str], sizes: Sizes, folder: Path) -> Found:
+def compare(
+    workloads: list[str],
+    subjects: list[str],
+    sizes: Sizes,
+    folder: Path,
+    minutes: float = float("inf"),
+    keep: Callable[[Found], None] = lambda found: None,
+) -> Found:
+    """`keep` is handed what there is after each round."""
+    begun_s = time.monotonic()
     found: Found = {
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(),
@@ -208,6 +220,9 @@ def compare(workloads: list[str], subjects: list[str], sizes: Sizes, folder: Pat
             say(f"{subject} cannot be had: {error}")
     unfit: set[tuple[str, str]] = set()  # what a subject cannot do, or not in good time, is not asked again
     for number in range(sizes.rounds):
+        if number and (time.monotonic() - begun_s) / 60 * (number + 1) / number > minutes:
+            say(f"no time for round {number + 1}")
+            break
         for workload in workloads:
             if number >= ROUNDS_AT_MOST.get(workload, sizes.rounds):
                 continue
@@ -233,7 +248,23 @@ def compare(workloads: list[str], subjects: list[str], sizes: Sizes, folder: Pat
                     {"round": number, "workload": workload, "subject": subject, "load": load, **got}
                 )
                 say(f"round {number + 1} {workload:10} {subject:18} {told(workload, got)}")
+        keep(found)
     found["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return found
+
+
+def profiles(subjects: list[str], folder: Path, sizes: Sizes) -> dict[str, dict[str, float]]:
+    """Where the time of our own steps goes: a flame graph each beside the figures, and shares by room."""
+    found = {}
+    for subject in subjects:
+        if subject not in PROFILED:
+            continue
+        out = folder / f"flame-{subject.removeprefix('treadle_')}.svg"
+        command = [sys.executable, str(HERE / "flame.py"), subject, str(out), str(2.5 * sizes.seconds)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=sizes.patience_s)
+        if done.returncode == 0:
+            found[subject] = json.loads(done.stdout.splitlines()[-1])
+        say(done.stderr.strip().splitlines()[-1] if done.stderr else f"no profile of {subject}")
     return found
 
 
@@ -264,6 +295,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--subjects", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--folder", type=Path, help="where the stores go; its disk is what is measured")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no round that would end later"
+    )
     parser.add_argument("--out", type=Path, help="where the raw figures go")
     parser.add_argument("--no-report", action="store_true", help="the raw figures only")
     given = parser.parse_args()
@@ -271,10 +305,16 @@ def main() -> None:
     out: Path = given.out or (
         OUT if sizes is SIZES["full"] else Path(tempfile.gettempdir()) / "treadle-compare.json"
     )
-    with tempfile.TemporaryDirectory(dir=given.folder, prefix="treadle-compare-") as folder:
-        found = compare(given.only, given.subjects, sizes, Path(folder))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+    def keep(found: Found) -> None:
+        out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="treadle-compare-") as folder:
+        found = compare(given.only, given.subjects, sizes, Path(folder), given.minutes, keep)
+    if "W1x100" in given.only:
+        found["profiles"] = profiles(list(found["subjects"]), out.parent, sizes)
+    keep(found)
     say(f"raw figures: {out}")
     if not given.no_report:
         from report import report

@@ -1,6 +1,6 @@
 """Where the time of a step goes: a flame graph of W1x100, by looking at all threads' stacks again and again.
 
-    python benchmarks/flame.py treadle_process [OUT.svg]      default: docs/benchmarks/flame-<subject>.svg
+    python benchmarks/flame.py treadle_process [OUT.svg [SECONDS]]      default: docs/benchmarks/flame-<subject>.svg
 
 At each look a stack is given the CPU time that its thread has had since the last one, so threads that wait take no room. A width
 is a share of the CPU time; hover for the name. The looking itself costs time, so take shares from it, not rates. Linux only.
@@ -9,6 +9,7 @@ is a share of the CPU time; hover for the name. The looking itself costs time, s
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 import threading
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers import driver
 from workloads import Sizes
+
+import treadle
 
 EVERY_S = 0.002
 WIDTH, ROW = 1200, 17
@@ -65,6 +68,25 @@ def looked(root: Node, done: threading.Event) -> None:
             if since > 0:
                 root.add(stack_of(frames[thread.ident]), since)
         time.sleep(EVERY_S)
+
+
+def rooms_of(root: Node) -> dict[str, float]:
+    """Shares of the CPU time by the folder of the code that ran; the least ones together."""
+    found: dict[str, float] = {}
+    house = Path(treadle.__file__).parent
+    ours = {house.name, *(path.name for path in house.rglob("*") if path.is_dir())}
+
+    def walk(node: Node) -> None:
+        own = node.cpu_ns - sum(child.cpu_ns for child in node.below.values())
+        folder = node.name.split("/")[0]
+        room = folder if folder in ours else "Python and its library"
+        found[room] = found.get(room, 0.0) + own / root.cpu_ns
+        for child in node.below.values():
+            walk(child)
+
+    walk(root)
+    large = {room: share for room, share in found.items() if share >= 0.02}
+    return {**large, "others": 1.0 - sum(large.values())}
 
 
 def cpu_ns(thread: int | None) -> int:
@@ -116,7 +138,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         looking.start()
         try:
-            sizes = Sizes(seconds=5.0)
+            sizes = Sizes(seconds=float(sys.argv[3]) if len(sys.argv) > 3 else 5.0)
             found = asyncio.run(driver.w1x100(peer, sizes, Path(folder)))
         finally:
             done.set()
@@ -124,7 +146,8 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     title = f"{subject}, 100 runs of 10 steps at once: {root.cpu_ns / 1e9:.1f} s of CPU"
     out.write_text(drawn(root, title), "utf-8")
-    print(f"{out}: {found['steps_per_s']:,.0f} steps/s while looked at")
+    print(f"{out}: {found['steps_per_s']:,.0f} steps/s while looked at", file=sys.stderr)
+    print(json.dumps(rooms_of(root)))
 
 
 if __name__ == "__main__":

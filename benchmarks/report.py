@@ -21,6 +21,7 @@ from workloads import FULL, WORKLOADS
 
 # Figures beside a workload's main one.
 MORE = {
+    "W1pure": {"own_cpu_ms_per_step": "CPU ms a step (Python side)"},
     "W1x1": {"own_cpu_ms_per_step": "CPU ms a step (Python side)"},
     "W1x100": {"own_cpu_ms_per_step": "CPU ms a step (Python side)"},
     "W3": {"wake_s": "wake, s", "memory_mb": "memory, MB", "memory_before_mb": "before, MB"},
@@ -136,10 +137,47 @@ def verdict_table(figures: Figures) -> str:
     lines = ["| workload | subject | target | reached | met |", "|---|---|---|--:|---|"]
     for found in verdicts(figures):
         note = f" ({found.target.note})" if found.target.note else ""
+        met = words[found.met] if found.met is not False else f"no: {found.share or 0:.0%} of it"
         lines.append(
-            f"| {found.target.workload} | {shown(found.subject)} | {found.wanted}{note} | {found.reached} | {words[found.met]} |"
+            f"| {found.target.workload} | {shown(found.subject)} | {found.wanted}{note} | {found.reached} | {met} |"
         )
     return "\n".join(lines)
+
+
+def missed(figures: Figures) -> list[str]:
+    """What is missed, and why."""
+    why = {found.target.workload: found.why for found in verdicts(figures) if found.met is False}
+    lines = [f"- {workload}: {text}" for workload, text in why.items() if text]
+    return ["What stands in the way of the targets that are missed:", "", *lines, ""] if lines else []
+
+
+def profile(figures: Figures) -> list[str]:
+    """Where the CPU time of W1x100 goes."""
+    found: dict[str, dict[str, float]] = figures.found.get("profiles", {})
+    if not found:
+        return []
+    rooms = sorted(
+        {room for shares in found.values() for room in shares}, key=lambda room: -_most(found, room)
+    )
+    lines = ["## Where the time of a step goes", ""]
+    lines += [
+        f"![flame graph of {shown(subject)}](flame-{subject.removeprefix('treadle_')}.svg)"
+        for subject in found
+    ]
+    lines += [
+        "",
+        "Shares of the CPU time of W1x100, by the room whose code ran (looked at, so shares and no rates):",
+        "",
+    ]
+    lines += ["| | " + " | ".join(map(shown, found)) + " |", "|---" + "|--:" * len(found) + "|"]
+    for room in rooms:
+        cells = (f"{shares[room]:.0%}" if room in shares else "—" for shares in found.values())
+        lines.append(f"| {room} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _most(found: dict[str, dict[str, float]], room: str) -> float:
+    return max(shares.get(room, 0.0) for shares in found.values())
 
 
 def batched_share(figures: Figures) -> str:
@@ -193,7 +231,8 @@ def page(figures: Figures, name: str) -> str:
         f"| {shown(subject)} | could not be had: {why} | | | |"
         for subject, why in found["unavailable"].items()
     ]
-    lines += ["", "## Targets", "", verdict_table(figures), "", batched_share(figures)]
+    lines += ["", "## Targets", "", verdict_table(figures), "", *missed(figures), batched_share(figures)]
+    lines += profile(figures)
     return "\n".join(lines + [section(figures, workload) for workload in figures.workloads])
 
 

@@ -34,6 +34,28 @@ class Verdict:
     wanted: str
     reached: str
     met: bool | None  # None: there is nothing to compare with
+    share: float | None = None  # of what was wanted
+
+    @property
+    def why(self) -> str:
+        """What stands in the way of a target that is missed."""
+        return "" if self.met is not False else WHY.get(self.target.workload, "")
+
+
+# Said of a target that is missed, and only then. Where a share is named, the profile of the comparison has it.
+WHY = {
+    "W1x1": "A step is one commit; the rest of its time is Python on two threads, of which one waits while the other runs.",
+    "W1x100": "Commits are full and shared: the time is that of Python, divided as the profile below says.",
+    "W1pure": "One commit in ten steps; the rest is Python, which the bare loop does not have.",
+    "W2steps": "One run decides on its receipts one after the other: its records are a chain.",
+    "W2children": "A child is a run of its own: a start, a step and an end, with a message each way.",
+    "W3": "Starts and signals are records and rows of their own; memory is mostly that of Python and its modules.",
+    "W4": "Four steps of 0.2 s have to pass in any case: 0.8 s, and the start of a process.",
+    "W5": "Nearly all of it is the import of Python modules and the making of a store with its tables.",
+    "W6": "Rows, indexes and pages around the records.",
+    "W7": "Snapshots and pages of a larger store.",
+    "W8": "Each node is a step with a prompt, a model's turn and its own records.",
+}
 
 
 TARGETS = (
@@ -49,6 +71,9 @@ TARGETS = (
     Target("W1x100", "steps_per_s", 3, ("burr",), more=True),
     Target("W1x1", "steps_per_s", 0.6, ("bare",), more=True),
     Target("W1x1", "steps_per_s", 1, PEERS, more=True),
+    Target(
+        "W1pure", "steps_per_s", 3, ("bare",), more=True, subjects=("treadle_process", "treadle_playbook")
+    ),
     Target("W2steps", "seconds", 4, PEERS),
     Target("W2children", "seconds", 4, PEERS),
     Target("W3", "start_s", 5, JOURNALING),
@@ -70,7 +95,8 @@ def judge(target: Target, subject: str, median: Median, bare: float | None) -> V
         wanted = f"{target.figure} below {target.factor:g}"
         if ours is None:
             return Verdict(target, subject, wanted, "not measured", None)
-        return Verdict(target, subject, wanted, f"{ours:.3g}", ours < target.factor)
+        share = target.factor / ours if ours else None
+        return Verdict(target, subject, wanted, f"{ours:.3g}", ours < target.factor, share)
     if target.against == ("bare",):
         theirs, name = bare, "the bare commit loop"
     else:
@@ -79,7 +105,7 @@ def judge(target: Target, subject: str, median: Median, bare: float | None) -> V
     if ours is None or theirs is None:
         return Verdict(target, subject, wanted, "nothing to compare with", None)
     ratio = ours / theirs if target.more else theirs / ours if ours else float("inf")
-    return Verdict(target, subject, wanted, f"{ratio:.2f} ×", ratio >= target.factor)
+    return Verdict(target, subject, wanted, f"{ratio:.2f} ×", ratio >= target.factor, ratio / target.factor)
 
 
 def _best(target: Target, median: Median) -> tuple[float | None, str]:

@@ -11,6 +11,12 @@ from dataclasses import asdict, dataclass
 WORKLOADS: dict[str, tuple[str, str, str, bool]] = {
     "W1x1": ("10 trivial durable steps, one run at a time", "steps_per_s", "steps/s", False),
     "W1x100": ("10 trivial durable steps, 100 runs at once", "steps_per_s", "steps/s", False),
+    "W1pure": (
+        "10 steps that touch nothing outside (`pure`), one run at a time",
+        "steps_per_s",
+        "steps/s",
+        False,
+    ),
     "W2steps": ("one run with 1,000 parallel steps", "seconds", "s", True),
     "W2children": ("one run with 1,000 children of one step", "seconds", "s", True),
     "W3": ("10,000 runs that wait for a signal, then all of them woken", "start_s", "s", True),
@@ -43,11 +49,12 @@ class Sizes:
     slow_s: float = 0.2
     disk_runs: int = 300
     length: int = 100_000
-    length_s: float = 90.0  # W7: how far a run comes in this time
+    length_s: float = 90.0  # W7: how far a run of ours comes in this time, and
+    length_peers_s: float = 20.0  # one of a peer
     nodes: int = 100
     connections: int = 32
     calibrate_s: float = 0.5
-    patience_s: float = 240.0
+    patience_s: float = 150.0
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
@@ -66,6 +73,7 @@ QUICK = Sizes(
     disk_runs=30,
     length=1_000,
     length_s=3.0,
+    length_peers_s=3.0,
     nodes=20,
     calibrate_s=0.2,
     patience_s=60.0,
@@ -82,6 +90,7 @@ TINY = Sizes(
     disk_runs=5,
     length=200,
     length_s=10.0,
+    length_peers_s=10.0,
     nodes=5,
     connections=2,
     calibrate_s=0.02,

@@ -28,6 +28,7 @@ from peers.line import Lines
 from peers.peer import Peer
 
 Figures = dict[str, Any]
+PURE = ("treadle_process", "treadle_playbook")
 
 
 async def pooled(count: int, at_once: int, make: Callable[[int], Awaitable[Any]]) -> list[Any]:
@@ -88,11 +89,11 @@ def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-async def steps(peer: Peer, sizes: Sizes, folder: Path, clients: int) -> Figures:
+async def steps(peer: Peer, sizes: Sizes, folder: Path, clients: int, program: str = "chain") -> Figures:
     async def once() -> None:
         expect("the chain", await peer.chain(sizes.steps), sizes.steps)
 
-    await peer.open(folder, "chain")
+    await peer.open(folder, program)
     await sustained(0.0, min(clients, 10), once)
     cpu = cpu_s()
     done, took = await sustained(sizes.seconds, clients, once)
@@ -107,6 +108,10 @@ async def w1x1(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 
 async def w1x100(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
     return await steps(peer, sizes, folder, sizes.at_once)
+
+
+async def w1pure(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
+    return await steps(peer, sizes, folder, 1, program="pure")
 
 
 async def w2steps(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
@@ -204,7 +209,8 @@ async def w7(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 
     await peer.open(folder, "chain")
     work.mark()
-    watch = threading.Timer(sizes.length_s, too_long)
+    ours = type(peer).__module__.startswith("peers.on_treadle")
+    watch = threading.Timer(sizes.length_s if ours else sizes.length_peers_s, too_long)
     watch.start()
     expect("the chain", await peer.chain(sizes.length), sizes.length)
     watch.cancel()
@@ -268,6 +274,7 @@ async def w9(peer: Peer, sizes: Sizes, folder: Path) -> Figures:
 MEASURES: dict[str, Callable[[Peer, Sizes, Path], Awaitable[Figures]]] = {
     "W1x1": w1x1,
     "W1x100": w1x100,
+    "W1pure": w1pure,
     "W2steps": w2steps,
     "W2children": w2children,
     "W3": w3,
@@ -290,6 +297,8 @@ def main() -> None:
     name, workload, where, sizes = sys.argv[1:]
     peer = peer_named(name)
     why = peer.cannot.get(workload[:2]) or peer.cannot.get(workload)
+    if workload == "W1pure" and name not in PURE:
+        why = "steps cannot be declared so"
     if why is not None:
         print(json.dumps({"cannot": why, "about": peer.about}), flush=True)
         return

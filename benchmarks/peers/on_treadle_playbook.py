@@ -63,7 +63,7 @@ class Peer(TreadlePeer):
     served_file = ("served.yaml", SERVED)
 
     def prepare(self, engine: Engine, folder: Path, program: str) -> None:
-        @engine.tool("count", idempotent=True)
+        @engine.tool("count", idempotent=True, pure=program == "pure")
         def count(n: int = 0) -> int:
             return work.count(n)
 
@@ -71,7 +71,8 @@ class Peer(TreadlePeer):
         async def slow(run: str, step: int) -> str:
             return await work.slow(run, step)
 
-        for name in ("leaf", program) if program == "children" else (program,):
+        needed = {"children": ("leaf", "children"), "pure": ("chain",)}
+        for name in needed.get(program, (program,)):
             path = folder / f"{name}.json"
             path.write_text(json.dumps({"metadata": {"name": name}, **BOOKS[name]}))
             engine.deploy(str(path))

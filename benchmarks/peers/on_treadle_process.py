@@ -94,9 +94,15 @@ class Peer(TreadlePeer):
     served_file = ("served.yaml", SERVED)
 
     def prepare(self, engine: Engine, folder: Path, program: str) -> None:
-        engine.transport("count")(count)
+        engine.transport("count", pure=program == "pure")(count)
         engine.transport("slow")(slow)
-        programs: dict[str, Any] = {"chain": chain, "wait": wait, "slow": slowly, "children": leaf}
+        programs: dict[str, Any] = {
+            "chain": chain,
+            "pure": chain,
+            "wait": wait,
+            "slow": slowly,
+            "children": leaf,
+        }
         if program in programs:
             engine.deploy(programs[program])
         self._wide: dict[int, str] = {}

@@ -15,7 +15,7 @@ class Peer(Protocol):
     about: dict[str, str]  # version, durability (what it really does at a commit), recovery, …
 
     async def open(self, folder: Path, program: str) -> None:
-        """Ready to run what is named: chain, fan, children, wait, slow or nodes; nothing else needs to be loaded.
+        """Ready to run what is named: chain, pure (a chain of steps that touch nothing outside, where there are such), fan, children, wait, slow or nodes; nothing else needs to be loaded.
         What was unfinished in the folder goes on by itself, if the peer does that."""
 
     async def close(self) -> None: ...

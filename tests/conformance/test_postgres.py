@@ -16,13 +16,15 @@ from treadle.kernel.errors import (
     AppendConflict,
     CommitUnknown,
     OwnershipLost,
+    StoreBusy,
     StoreTooNew,
     StoreUnavailable,
 )
 from treadle.store import postgres
 from treadle.store.open import has_store, migrate_store, open_store, shown
-from treadle.store.postgres import Connection, ConnectionLost, PostgresDialect, PostgresStore
-from treadle.store.postgres_link import Bounded
+from treadle.store.pipelines import Pipelined
+from treadle.store.postgres import ConnectionLost, PostgresDialect, PostgresStore
+from treadle.store.postgres_link import Bounded, Connection
 from treadle.store.protocol import Batch
 from treadle.testing.rows import record, run_row
 
@@ -48,6 +50,36 @@ class Cut(PostgresDialect):
         if cut == "after":
             connection.raw.close()
             raise psycopg.OperationalError("the connection is lost")
+
+
+class CutOff(Pipelined):
+    """A commit that goes on while its owner does, and whose way to the server is cut: before it was sent, or after it
+    was done."""
+
+    cut: str | None = None
+
+    def send(self) -> None:
+        if self.cut == "before":
+            self._lose()
+        super().send()
+
+    def wait(self) -> None:
+        super().wait()
+        if self.cut == "after":
+            self._lose()
+
+    def _lose(self) -> None:
+        self.tx.raw.close()
+        raise psycopg.OperationalError("the connection is lost")
+
+
+class CutBesides(PostgresDialect):
+    cut: str | None = None
+
+    def begin(self, connection: Connection) -> Pipelined:
+        transaction = CutOff(connection, 30_000)
+        transaction.cut, self.cut = self.cut, None
+        return transaction
 
 
 def _owner(dialect: PostgresDialect) -> PostgresStore:
@@ -129,6 +161,56 @@ def test_an_answer_that_does_not_come_is_not_waited_for(pg_uri: str, monkeypatch
             with pytest.raises(psycopg.OperationalError, match="no answer"):
                 connection.execute("SELECT 1")
             assert connection.raw.closed
+
+
+def test_a_commit_that_goes_on_and_whose_answer_is_lost_is_a_success_if_it_is_durable(url: str) -> None:
+    dialect = CutBesides(url)
+    with contextlib.closing(_owner(dialect)) as store:
+        for seq in (1, 3):
+            dialect.cut = "after"
+            commit = store.begin(Batch(records=[record(1, seq)]))
+            if seq == 3:
+                assert [stored.seq for stored in store.journal(1)] == [1, 2, 3], "whoever reads finds out"
+            commit.finish()
+            store.begin(Batch(records=[record(1, seq + 1)])).finish()
+        assert [stored.seq for stored in store.journal(1)] == [1, 2, 3, 4]
+
+
+class GoneBesides(CutBesides):
+    """Cut, and it stays cut."""
+
+    gone = False
+
+    def connect(self, *, readonly: bool = False) -> Connection:
+        if self.gone:
+            raise ConnectionLost("nobody there")
+        return super().connect(readonly=readonly)
+
+
+def test_a_commit_that_goes_on_and_of_which_nothing_can_be_known_is_neither_done_nor_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_RECONNECT_S_MAX", 0.1)
+    dialect = GoneBesides(url)
+    store = _owner(dialect)
+    dialect.cut, dialect.gone = "after", True
+    commit = store.begin(Batch(records=[record(1, 1)]))
+    with pytest.raises(StoreBusy):
+        store.journal(1)
+    with pytest.raises(CommitUnknown):
+        commit.finish()
+
+
+def test_a_commit_that_should_go_on_and_was_never_done_fails_and_can_be_made_again(url: str) -> None:
+    dialect = CutBesides(url)
+    with contextlib.closing(_owner(dialect)) as store:
+        dialect.cut = "before"
+        batch = Batch(records=[record(1, 1)])
+        with pytest.raises(StoreUnavailable):
+            store.begin(batch)
+        assert store.journal(1) == []
+        store.begin(batch).finish()
+        assert [stored.seq for stored in store.journal(1)] == [1]
 
 
 def test_what_an_old_connection_still_has_in_flight_is_barred_once_the_store_connected_again(

@@ -21,7 +21,11 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("subject", "workload"),
-    [*((subject, workload) for subject in DIALECTS for workload in IN_PROCESS), ("treadle_agent", "W8")],
+    [
+        *((subject, workload) for subject in DIALECTS for workload in IN_PROCESS),
+        *((subject, "W1pure") for subject in DIALECTS[:2]),
+        ("treadle_agent", "W8"),
+    ],
 )
 def test_a_workload_has_the_right_answer_and_its_figure(
     subject: str, workload: str, tmp_path: Path, benchmarks: None
@@ -65,6 +69,7 @@ def test_what_is_killed_is_taken_up_and_all_of_it_is_written_as_json_and_as_a_pa
     assert all(found[key] for key in ("made", "ended", "commit", "machine", "sizes"))
     assert any(line.startswith("treadle==") for line in found["subjects"][subject]["packages"])
 
+    found["profiles"] = {subject: {"kernel": 0.25, "others": 0.75}}
     path = tmp_path / "page" / "compare.json"
     path.parent.mkdir()
     path.write_text(json.dumps(found))
@@ -72,6 +77,7 @@ def test_what_is_killed_is_taken_up_and_all_of_it_is_written_as_json_and_as_a_pa
     page = (path.parent / "README.md").read_text()
     assert said in page
     assert "**Not the full sizes**" in page
+    assert "| kernel | 25% |" in page
     for workload in samples:
         assert WORKLOADS[workload][0] in page
         assert (path.parent / f"{workload}.svg").read_text().startswith("<svg")

@@ -29,7 +29,7 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
 
 @pytest.mark.parametrize(
     ("canary", "seeds"),
-    [(commit_without_the_epoch_check, (28, 4)), (gained_and_not_recovered, (0, 1))],
+    [(commit_without_the_epoch_check, (43,)), (gained_and_not_recovered, (0, 1))],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bug_of_sharing_is_found(canary: Canary, seeds: tuple[int, ...]) -> None:

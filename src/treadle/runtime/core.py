@@ -30,7 +30,6 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.limits import LIMITS, Limits
-from treadle.kernel.model import Frame, Receipt
 from treadle.store.protocol import Store, TimerRow
 
 from . import alerts, turns
@@ -42,30 +41,28 @@ from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
 from .commands import (
-    CheckpointSaved,
     Command,
     Elsewhere,
-    FrameSent,
     Nowhere,
     Operate,
     Operations,
-    Progress,
     Write,
 )
 from .effects import Effects
+from .entrance import Entrance
 from .gate import Gate, Verify
+from .handover import Handover
 from .hot import BlobCache, HotRuns
 from .inbox import Inbox
 from .intake import Intake
 from .isolation import Isolation, known
 from .lines import Lines
 from .mail import Mail
-from .messages import unusable
 from .meter import CoreMeter
 from .numbers import Numbers
-from .ports import Clock, Item, Own, Port
-from .progress import ProgressQueue, stale
-from .publication import Publication
+from .ports import Clock, Item, Port
+from .progress import ProgressQueue
+from .publication import Aside, Publication
 from .records import Records
 from .recovery import Recovery
 from .registry import Registry
@@ -78,6 +75,8 @@ from .undecided import Undecided
 RETRY_AFTER_NS = 200_000_000
 FAILURES_MAX = 50
 CONFLICTS_MAX = 3
+# How many commits of one turn are made durable while the next one is decided; between turns there is none.
+OVERLAPS_MAX = 8
 # Whoever waits for the store is told at once, and every ten seconds from then on.
 WARN_EVERY = 50
 
@@ -169,13 +168,13 @@ class Core:
             lambda: self.wait_ns() == 0,
             lambda: self._intake.next_due_ns(),
         )
-        self._changes = Changes(self.desk)
-        self._progress = ProgressQueue(hot, staging, answers, mail)
+        self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
-        self._publication = self._ends_of_commits(port, registry)
-        # From any thread; None only wakes whoever waits.
-        self._incoming: SimpleQueue[Command | None] = SimpleQueue()
+        self._publication, self._handover = self._ends_of_commits(port, registry), self._handing_over()
+        entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, self.take)
+        self.accept, self.is_here = entrance.accept, entrance.is_here
+        self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits
         self.submit: Callable[[Command], None] = self._incoming.put
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
@@ -197,6 +196,17 @@ class Core:
             self._ahead,
         )
 
+    def _handing_over(self) -> Handover:
+        return Handover(
+            self.store,
+            self.desk,
+            self._elsewhere,
+            self._changes,
+            self._progress,
+            self._intake,
+            self._timers,
+        )
+
     def wake(self) -> None:
         self._incoming.put(None)
 
@@ -214,6 +224,12 @@ class Core:
 
     def _is_late(self, row: TimerRow) -> None:
         self._changes.add(Write(partial(alerts.late, row=row), None))
+
+    def gain(self, shards: Mapping[int, int]) -> None:
+        self._handover.gain(shards)
+
+    def lose(self, shards: Collection[int]) -> None:
+        self._handover.lose(shards)
 
     # --- the loop ---
 
@@ -252,10 +268,7 @@ class Core:
     def turn(self, *, intake: bool = True) -> bool:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self._clock.now_ns()
-        for _ in range(self._incoming.qsize()):
-            # Whoever waits on another thread may have taken it meanwhile, and accepts it.
-            if (command := self.wait(0)) is not None:
-                self.accept(command)
+        self._accept_all()
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         due = intake and self._intake.due(now)
@@ -272,51 +285,37 @@ class Core:
         except Exception as error:
             self._single_out(error)
             return True
-        staged = self.staging.staged
-        if not staged.batch.records and staged.empty:
-            self.staging.begin()
+        if self._is_empty():
             return False
-        if staged.eager:
-            self._ahead.begin()
-        if staged.ahead and intake and self._may_wait(now):
-            return False
+        for _ in range(OVERLAPS_MAX):
+            staged = self.staging.staged
+            if staged.eager:
+                self._ahead.begin()
+            if staged.ahead and intake and self._may_wait(now):
+                return False
+            if not self._may_go_on():
+                break
+            if not self._commit_and_go_on() or self._is_empty():
+                return True
         self._commit()
         return True
+
+    def _is_empty(self) -> bool:
+        staged = self.staging.staged
+        if staged.batch.records or not staged.empty:
+            return False
+        self.staging.begin()
+        return True
+
+    def _accept_all(self) -> None:
+        for _ in range(self._incoming.qsize()):
+            # Whoever waits on another thread may have taken it meanwhile, and accepts it.
+            if (command := self.wait(0)) is not None:
+                self.accept(command)
 
     def _may_wait(self, now: int) -> bool:
         """Whether the commit at hand waits for work that was begun ahead of it."""
         return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
-
-    def accept(self, command: Command | None) -> None:
-        """Takes a command in; on the thread that turns the core."""
-        if command is None:
-            return
-        try:
-            if type(command) is Item or type(command) is Operate:
-                if (error := unusable(command)) is not None:
-                    if command.ack is not None:
-                        self._port.answer([(command.ack, None, error)])
-                elif self.held.several and not self.is_here(command):
-                    self._elsewhere.forward([command])
-                else:
-                    self.take(command)
-            elif type(command) is Write:
-                self._changes.add(command)
-            else:
-                assert isinstance(command, FrameSent | CheckpointSaved)
-                if self.held.several and not self.is_here(command):
-                    self._port.answer(stale([command]))
-                else:
-                    self._progress.add(command)
-        except Exception as error:
-            # Nothing of it is anywhere.
-            log.error("a command was turned away", exc_info=error)
-            if not isinstance(command, FrameSent) and command.ack is not None:
-                self._port.answer([(command.ack, None, known(error))])
-
-    def is_here(self, command: Item | Operate | Progress) -> bool:
-        """Whether something is decided here: it lives on a shard that is ours."""
-        return self.held.holds(command.home if isinstance(command, Operate) else command.run)
 
     def take(self, command: Item | Operate) -> None:
         """Takes in what came from outside: by a call, or in a message."""
@@ -334,13 +333,19 @@ class Core:
             self._changes.perform_next()
         while self._progress.waiting and not (staging.staged.full(limits) or isolation.closes):
             self._progress.stage_next()
-        mail, staged = self._mail, staging.staged
-        while mail.ready and not (staged.full(limits) or (isolation.apart and isolation.closes)):
-            item = mail.take()
-            if not self._admission.admit(item):
-                # The run must be reloaded, and part of it is not durable yet: commit first.
-                mail.put_back(item)
+        while self._mail.ready and not (
+            staging.staged.full(limits) or (isolation.apart and isolation.closes)
+        ):
+            if not self._admit_next():
                 return
+
+    def _admit_next(self) -> bool:
+        item = self._mail.take()
+        if self._admission.admit(item):
+            return True
+        # The run must be reloaded, and part of it is not durable yet: commit first.
+        self._mail.put_back(item)
+        return False
 
     # --- commit ---
 
@@ -349,33 +354,80 @@ class Core:
         began = perf_counter()
         try:
             self.store.commit(self.staging.batch)
-        except OwnershipLost as error:
-            self._lose(error)
-            return
-        except AppendConflict as error:
-            self._reload(error)
-            return
-        except ValueRefused as error:
-            self._single_out(error)
-            return
-        except CommitUnknown:
-            # What would follow from it may be owed already: only who begins anew finds it.
-            raise
-        except TreadleError as error:
-            self._rollback(error)
-            return
         except Exception as error:
-            self._single_out(error)
-            return
-        if self._trouble.warned:
-            self._trouble.warned = False
-            log.warning("the store takes commits again, after %d that it did not", self._trouble.failures)
-        self._trouble.failures = self._trouble.conflicts = 0
+            self._failed(error)
+        else:
+            self._committed(self._publication.set_aside(), began)
+
+    def _may_go_on(self) -> bool:
+        """Whether there is something to decide while the commit at hand is made durable."""
+        return (
+            (bool(self._mail.ready) or self.called)
+            and self.store.overlaps
+            and self.staging.staged.may_be_built_on
+            and not self._isolation.apart
+        )
+
+    def _commit_and_go_on(self) -> bool:
+        """Commits, and meanwhile decides the next events, on top of what is not durable yet. They are the next commit:
+        nothing of them is told before that one, and if this one fails they are undone first. False if one of both failed."""
+        self._publication.post_leftovers()
+        began, stuck = perf_counter(), None
+        try:
+            commit = self.store.begin(self.staging.batch)
+        except Exception as error:
+            self._failed(error)
+            return False
+        aside = self._publication.set_aside()
+        try:
+            self._accept_all()
+            while self._mail.ready and not (commit.done or self.staging.staged.full(self.limits)):
+                if not self._admit_next():
+                    break
+        except Exception as error:
+            stuck = error
+        try:
+            commit.finish()
+        except CommitUnknown:
+            raise
+        except Exception as error:
+            self._publication.take_back(aside, known(error))
+            self._failed(error)
+            return False
+        self._committed(aside, began)
+        if stuck is None:
+            return True
+        if isinstance(stuck, PASSING):
+            self._rollback(stuck)
+        else:
+            self._single_out(stuck)
+        return False
+
+    def _committed(self, aside: Aside, began: float) -> None:
+        trouble = self._trouble
+        if trouble.warned:
+            trouble.warned = False
+            log.warning("the store takes commits again, after %d that it did not", trouble.failures)
+        trouble.failures = trouble.conflicts = 0
         if self._isolation.apart:
             self._isolation.committed()
-        self._meter.committed(self.staging.staged, perf_counter() - began)
-        turns.tell(self.staging.staged.turns)
-        self._publication.publish()
+        self._meter.committed(aside.staged, perf_counter() - began)
+        turns.tell(aside.staged.turns)
+        self._publication.publish(aside)
+
+    def _failed(self, error: Exception) -> None:
+        """The store did not take the commit at hand."""
+        if isinstance(error, CommitUnknown):
+            # What would follow from it may be owed already: only who begins anew finds it.
+            raise error
+        if isinstance(error, OwnershipLost):
+            self._lose(error)
+        elif isinstance(error, AppendConflict):
+            self._reload(error)
+        elif isinstance(error, TreadleError) and not isinstance(error, ValueRefused):
+            self._rollback(error)
+        else:
+            self._single_out(error)
 
     def _lose(self, error: OwnershipLost) -> None:
         """Somebody else took shards of ours. Nothing of this commit was written, and nothing more of theirs
@@ -390,38 +442,6 @@ class Core:
         log.warning("%s. The runs of shards %s go on elsewhere", error.message, sorted(lost))
         self._publication.withdraw(error, told=False)
         self.lose(lost)
-
-    def gain(self, shards: Mapping[int, int]) -> None:
-        """Shards were claimed for this core, at these epochs: it takes up what was left there. Between turns."""
-        self.store.hold(shards)
-        self.held.gain(shards)
-        self._intake.gain(shards)
-
-    def lose(self, shards: Collection[int]) -> None:
-        """Shards are not ours any more: all of their runs is forgotten here. What waits for them and is nowhere
-        else yet goes after them. Between turns."""
-        self.store.let_go(shards)
-        self.held.lose(shards)
-        items = self._mail.drop_foreign()
-        waiting: list[Item | Operate] = [item for item in items if not self._is_found_again(item)]
-        asked = self._changes.drop_foreign(self.held)
-        waiting += [operate for operate in asked if operate.inbox is None]
-        self._intake.drop_foreign(shards, [*items, *asked])
-        self.desk.undecided.drop_foreign(self.held)
-        self.hot.drop_foreign()
-        self._port.answer(self._progress.drop_foreign(self.held))
-        if waiting:
-            self._elsewhere.forward(waiting)
-
-    def _is_found_again(self, item: Item) -> bool:
-        """Whether something that waits for a run is found by whoever has it next: messages, timers that are due, what
-        a run owes itself. Frames may get lost."""
-        event = item.event
-        if item.inbox is not None or type(item) is Own or event is None or isinstance(event, Frame):
-            return True
-        hot = self.hot.peek(item.run)
-        is_owed = hot is not None and hot.state.pending() == event
-        return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)
 
     def _reload(self, error: AppendConflict) -> None:
         """Somebody else appended to a run of this commit: the loser reloads, and decides again. What goes on

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from treadle.kernel.errors import BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
@@ -221,10 +222,12 @@ class HotRuns:
         for id in [id for id, hot in self._runs.items() if unwanted(hot)]:
             self.drop(id)
 
-    def evict(self) -> None:
-        """Called between batches, when everything here is durable."""
-        while len(self._runs) > self._limit:
-            self.drop(next(iter(self._runs)))
+    def evict(self, at_hand: int = -1) -> None:
+        """Called after a commit, when everything here is durable but for what the batch at hand holds already."""
+        if (over := len(self._runs) - self._limit) > 0:
+            durable = (id for id, hot in self._runs.items() if hot.batch != at_hand)
+            for id in list(islice(durable, over)):
+                self.drop(id)
 
 
 def open_work(row: RunRow, reads: Reads) -> dict[str, OpenIntent]:

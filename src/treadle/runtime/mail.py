@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from treadle.kernel.model import Event
 
 from .ports import Item
 from .shards import Held
+
+
+class Leftovers(NamedTuple):
+    """What a batch made and did not get to: for runs of ours, and for those elsewhere."""
+
+    here: list[Item]
+    away: list[Item]
+
+    @property
+    def posted(self) -> Collection[str]:
+        """The keys of those here that are messages as well."""
+        return [item.inbox for item in self.here if item.inbox is not None]
+
+
+_NOTHING: Final = Leftovers([], [])
 
 
 class Mail:
@@ -58,17 +73,21 @@ class Mail:
         """What the batch at hand made and did not get to."""
         return self._made.values()
 
-    def keep_made(self) -> Collection[str]:
-        """What made them is durable now, so no later rollback may drop them. The keys of those that are messages."""
-        if self.away:
-            self.away.clear()
-        if not self._made:
-            return ()
-        kept = [item.inbox for item in self._made.values() if item.inbox is not None]
-        for item in self._made.values():
+    def keep_made(self) -> Leftovers:
+        """The batch at hand is written: what it made is there like anything else, for as long as that holds."""
+        if not (self._made or self.away):
+            return _NOTHING
+        kept = Leftovers(list(self._made.values()), self.away)
+        for item in kept.here:
             item.derived = False
-        self._made.clear()
+        self._made, self.away = {}, []
         return kept
+
+    def take_back(self, made: Leftovers) -> None:
+        """The batch that made them was not made durable, and is the one at hand again."""
+        for item in made.here:
+            item.derived = True
+        self._made, self.away = {id(item): item for item in made.here}, list(made.away)
 
     def take(self) -> Item:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""

@@ -6,7 +6,7 @@ every touched run is forgotten, what it held goes back to where it came from, in
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from treadle.kernel.errors import TreadleError
 from treadle.store.protocol import GUEST, Message
@@ -16,12 +16,19 @@ from .changes import Changes
 from .commands import Elsewhere, Write
 from .hot import HotRuns
 from .intake import Intake
-from .mail import Mail
+from .mail import Leftovers, Mail
 from .messages import message_to_bytes
 from .ports import Ack, Port
 from .progress import ProgressQueue
 from .registry import Registry
 from .staging import Staged, Staging
+
+
+class Aside(NamedTuple):
+    """A commit that is being made durable, while another one is at hand."""
+
+    staged: Staged
+    made: Leftovers
 
 
 class Publication:
@@ -65,9 +72,20 @@ class Publication:
                 self._staging.staged.asked.append((key, item.ack))
             batch.inbox.append(Message(key, message_to_bytes(item), item.run))
 
-    def publish(self) -> None:
-        staged = self._staging.begin()
-        self._intake.committed(staged, self._mail.keep_made())
+    def set_aside(self) -> Aside:
+        """The commit at hand is written, and is being made durable: another one begins, which builds on it."""
+        return Aside(self._staging.begin(), self._mail.keep_made())
+
+    def take_back(self, aside: Aside, error: TreadleError) -> None:
+        """It was not made durable: what was built on it is undone, and it is the one at hand again."""
+        self.withdraw(error, told=False)
+        self._mail.take_back(aside.made)
+        self._staging.go_back_to(aside.staged)
+
+    def publish(self, aside: Aside) -> None:
+        """It is durable."""
+        staged = aside.staged
+        self._intake.committed(staged, aside.made.posted)
         if staged.batch.definitions or staged.batch.versions:
             self._registry.committed(staged.batch.definitions, staged.batch.versions)
         if staged.revoked:
@@ -81,7 +99,7 @@ class Publication:
             self._elsewhere.await_replies(staged.asked)
         if staged.answers:
             self._port.answer(staged.answers)
-        self._hot.evict()
+        self._hot.evict(self._staging.staged.number)
 
     def withdraw(self, error: TreadleError, *, told: bool = True, but: object = None) -> None:
         """The batch left no trace: forget every touched run, put the events back in order. Callers are
@@ -90,7 +108,7 @@ class Publication:
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self._ahead.withdrawn(staged.ahead)
         self._hot.drop_batch(staged.number)
-        # Made by a step or a change of this batch: made again with it; who waits for one is told.
+        # Leftovers by a step or a change of this batch: made again with it; who waits for one is told.
         derived = [item for item in (*self._mail, *self._mail.away, *staged.taken) if item.derived]
         answers += [(item.ack, None, error) for item in derived if item.ack is not None]
         handed = {id(item) for _, item in staged.handed}

@@ -51,6 +51,7 @@ class Records:
         opens = join_ids([i.id for i in step.opened if i.id in state.open]) if step.opened else None
         closes = _closes(step)
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
+        batch.dialects[hot.no] = state.dialect
         batch.bytes += len(step.body)
         if step.leaves:
             self._lines.leave(state.id)

@@ -88,6 +88,11 @@ class Staged(msgspec.Struct):
         )
 
     @property
+    def may_be_built_on(self) -> bool:
+        """Whether events can be decided on top of it before it is durable: changes may have effects of their own."""
+        return not (self.writes or self.handed or self.batch.runs_removed)
+
+    @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for this commit, or something that follows from it."""
         return bool(
@@ -158,6 +163,10 @@ class Staging:
         if self._blobs.staged:
             self._blobs.staged.clear()
         return last
+
+    def go_back_to(self, staged: Staged) -> None:
+        """A commit that was set aside is the one at hand again."""
+        self.staged, self.batch = staged, staged.batch
 
     def touch(self, hot: Hot) -> None:
         """The commit changes this run: it holds only with the run's shard, and without it the run is loaded

@@ -216,6 +216,7 @@ class Undecided:
         event_no = first_no + len(told) - 1
         self._staging.belongs(row.id)
         batch.records.append((row.no, step.seq, event_no, None, join_ids(open_ids), step.digest, step.body))
+        batch.dialects[row.no] = row.dialect
         batch.bytes += len(step.body)
         row.status, row.working, row.error, row.seq = step.status, False, state.error, step.seq
         row.updated_ns = row.ended_ns = step.at_ns

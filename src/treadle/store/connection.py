@@ -7,7 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from treadle.kernel.errors import StoreBusy
+
 from .blobs import BlobPlace
+from .commits import UnderWay
 from .dialect import SqlDialect
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
@@ -18,6 +21,9 @@ UNFINISHED: Final = "unfinished"
 class SqlConnection:
     """Not for two threads at once."""
 
+    # The commit that is being made durable on it.
+    _under_way: UnderWay | None = None
+
     def __init__(self, dialect: SqlDialect, connection: Any, files: BlobPlace | None) -> None:
         self._dialect = dialect
         self._connection = connection
@@ -25,13 +31,23 @@ class SqlConnection:
         dialect.settle()
 
     def _all(self, query: str, *parameters: Any) -> list[Any]:
+        if self._under_way is not None:
+            self._see(self._under_way)
         with self._dialect.errors():
             found: list[Any] = self._connection.execute(query, parameters).fetchall()
             return found
 
     def _one(self, query: str, *parameters: Any) -> Any:
+        if self._under_way is not None:
+            self._see(self._under_way)
         with self._dialect.errors():
             return self._connection.execute(query, parameters).fetchone()
+
+    @staticmethod
+    def _see(commit: UnderWay) -> None:
+        """Waits for what is asked about."""
+        if not commit.settle():
+            raise StoreBusy("the commit before this was not made durable")
 
     def close(self) -> None:
         self._dialect.close(self._connection)

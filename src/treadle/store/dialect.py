@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from treadle.kernel.errors import ValueRefused
 
+from .commits import Transaction
+
 # What a driver raises, before it asks its engine, for what no column of any engine holds.
 UNFIT: Final = (UnicodeEncodeError, OverflowError)
 
@@ -64,6 +66,12 @@ class SqlDialect(Protocol):
         """What a SELECT of rows that are changed next ends with: it passes over those that somebody else changes."""
         ...
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether there is something to gain by going on while a transaction is made durable."""
+        ...
+
+    def begin(self, connection: Any) -> Transaction: ...
     def transaction(self, connection: Any) -> contextlib.AbstractContextManager[Any]: ...
     def connect(self, *, readonly: bool = False) -> Any: ...
     def begin_reading(self, connection: Any) -> None:

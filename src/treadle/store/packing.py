@@ -1,51 +1,89 @@
-"""Records on disk: compressed, with what records have in common known beforehand.
+"""Records on disk: compressed, with what records of a dialect have in common known beforehand.
 
 A packed record is a byte with which no canonical value begins, the number of a dictionary that ships with Treadle, and
-one frame of zstd. Digests are over the record itself, so packing changes nothing that is promised. A store holds
-packed and plain records side by side: 0.1.0 wrote plain ones, and so does a Python that has no zstd.
+one frame of zstd. In the short form the frame goes without its constant first bytes, and the ids that stand in the
+row's own columns are left out of it. Digests are over the record itself, so packing changes nothing that is promised. A
+store holds all forms side by side: 0.1.0 wrote plain records, and so does a Python that has no zstd.
 
-Dictionaries are never changed, only added: `benchmarks/dictionary.py` makes one.
+Dictionaries are never changed, only added: `benchmarks/dictionary.py` makes one. `N-DIALECT.zdict` is for the records of
+a dialect, of which the one with the highest number is written with; `1.zdict` is for all others.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module, resources
-from typing import Any, Final
+from importlib.resources.abc import Traversable
+from typing import Any, Final, NamedTuple
 
 from treadle.kernel.errors import StoreUnavailable
 
-_MARK: Final = 0x1F
-# The one that is written with; the others are read.
-_NEWEST: Final = 1
+_WHOLE: Final = 0x1F
+_SHORT: Final = 0x1E
 _LEVEL: Final = 3
 # Less than this is not worth a frame.
 _BYTES_MIN: Final = 48
+_GENERAL: Final = 1
+# What each frame of zstd begins with.
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+# An id in a record is a text of 32 characters; two bytes stand for it, the first of which is in no text.
+_ID: Final = b"x "
+_MARKS: Final = [bytes((0xFD, number)) for number in range(64)]
 
 
-def pack(body: bytes) -> bytes:
-    """A record as it is stored."""
-    if len(body) < _BYTES_MIN or (packer := _packer()) is None:
+class Packer(NamedTuple):
+    codec: Any
+    whole: bytes
+    short: bytes
+
+
+def pack(body: bytes, dialect: str = "", opens: bytes | None = None, closes: bytes | None = None) -> bytes:
+    """A record as it is stored; `opens` and `closes` are the columns of its row."""
+    if len(body) < _BYTES_MIN or (packer := _packer(dialect)) is None:
         return body
-    packed: bytes = _HEAD + packer.compress(body, packer.FLUSH_FRAME)
+    codec = packer.codec
+    cut = without_ids(body, opens, closes)
+    if cut is None:
+        packed: bytes = packer.whole + codec.compress(body, codec.FLUSH_FRAME)
+    else:
+        packed = packer.short + codec.compress(cut, codec.FLUSH_FRAME)[len(_MAGIC) :]
     return packed if len(packed) < len(body) else body
 
 
-def unpack(stored: bytes) -> bytes:
+def unpack(stored: bytes, opens: bytes | None = None, closes: bytes | None = None) -> bytes:
     """The record itself. What is damaged comes back as it is: its digest will not match."""
-    if not stored or stored[0] != _MARK:
+    if not stored or (form := stored[0]) not in (_WHOLE, _SHORT):
         return stored
     zstd = _zstd()
     if zstd is None:
         raise StoreUnavailable("its records are compressed: pip install backports.zstd")
     try:
-        found: bytes = zstd.decompress(stored[2:], _dictionary(stored[1]))
-    except (zstd.ZstdError, FileNotFoundError, IndexError):
+        frame = stored[2:] if form == _WHOLE else _MAGIC + stored[2:]
+        found: bytes = zstd.decompress(frame, _dictionary(stored[1]))
+    except (zstd.ZstdError, KeyError, IndexError):
         return stored
-    return found
+    return found if form == _WHOLE else _with_ids(found, opens, closes)
 
 
-_HEAD: Final = bytes((_MARK, _NEWEST))
+def without_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes | None:
+    """A record with marks in place of the ids in its columns; None if it holds such a mark by itself."""
+    for mark, id in zip(_MARKS, _ids(opens, closes), strict=False):
+        if mark in body:
+            return None
+        body = body.replace(id, mark)
+    return body
+
+
+def _with_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
+    for mark, id in zip(_MARKS, _ids(opens, closes), strict=False):
+        body = body.replace(mark, id)
+    return body
+
+
+def _ids(opens: bytes | None, closes: bytes | None) -> list[bytes]:
+    """The 16-byte ids of both columns, as a record spells them."""
+    spelled = ((opens or b"") + (closes or b"")).hex().encode()
+    return [_ID + spelled[at : at + 32] for at in range(0, len(spelled), 32)]
 
 
 @cache
@@ -60,14 +98,23 @@ def _zstd() -> Any:
 
 
 @cache
-def _dictionary(number: int) -> Any:
-    file = resources.files("treadle.store") / "dictionaries" / f"{number}.zdict"
-    return _zstd().ZstdDict(file.read_bytes())
+def _files() -> dict[int, tuple[str, Traversable]]:
+    """Each dictionary by its number: whose records it is for, and where it is."""
+    found = {}
+    for file in (resources.files("treadle.store") / "dictionaries").iterdir():
+        number, _, dialect = file.name.removesuffix(".zdict").partition("-")
+        found[int(number)] = (dialect, file)
+    return found
 
 
 @cache
-def _packer() -> Any:
-    """One for the process: it locks itself for as long as a frame takes."""
+def _dictionary(number: int) -> Any:
+    return _zstd().ZstdDict(_files()[number][1].read_bytes())
+
+
+@cache
+def _packer(dialect: str) -> Packer | None:
+    """One for the process and dialect: it locks itself for as long as a frame takes."""
     zstd = _zstd()
     if zstd is None:
         return None
@@ -76,4 +123,6 @@ def _packer() -> Any:
         # Our own header says which dictionary.
         zstd.CompressionParameter.dict_id_flag: 0,
     }
-    return zstd.ZstdCompressor(options=options, zstd_dict=_dictionary(_NEWEST).as_digested_dict)
+    number = max((number for number, (of, _) in _files().items() if of == dialect), default=_GENERAL)
+    codec = zstd.ZstdCompressor(options=options, zstd_dict=_dictionary(number).as_digested_dict)
+    return Packer(codec, bytes((_WHOLE, number)), bytes((_SHORT, number)))

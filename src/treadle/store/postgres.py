@@ -45,8 +45,10 @@ from treadle.kernel.errors import (
 )
 
 from .blobs import BlobPlace
+from .commits import Transaction, UnderWay
 from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
+from .pipelines import Pipelined
 from .postgres_link import KEPT_ALIVE, Bounded, Connection
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
@@ -93,6 +95,7 @@ class PostgresDialect(Tended):
 
     name = "postgres"
     shared = True
+    overlaps = True
     greatest = "greatest"
     like = "ILIKE"
     now_ns = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
@@ -190,27 +193,17 @@ class PostgresDialect(Tended):
 
     @contextlib.contextmanager
     def transaction(self, connection: Connection) -> Iterator[Connection]:
-        """One pipeline: the statements go out together, the first error undoes all of them."""
-        failed: BaseException | None = None
-        with connection.raw.pipeline() as pipeline:
-            connection.execute("BEGIN")
-            connection.execute(f"SET LOCAL statement_timeout = {_STATEMENT_MS_MAX}")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-                connection.send()
-                pipeline.sync()
-            except BaseException as error:
-                failed = error
-                with contextlib.suppress(
-                    psycopg.Error
-                ):  # what is still on its way meets an aborted transaction
-                    connection.send()
-                    pipeline.sync()
-        if failed is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.raw.rollback()
-            raise failed
+        transaction = self.begin(connection)
+        try:
+            yield connection
+            transaction.send()
+        except BaseException:
+            transaction.undo()
+            raise
+        transaction.wait()
+
+    def begin(self, connection: Connection) -> Transaction:
+        return Pipelined(connection, _STATEMENT_MS_MAX)
 
     def begin_reading(self, connection: Connection) -> None:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -385,12 +378,39 @@ class PostgresStore(PostgresReads, SqlStore):
         try:
             super().commit(batch)
         except ConnectionLost:
-            try:
-                self._connect_again()
-            except ConnectionLost as away:
-                raise CommitUnknown(away.message) from away
-            if self._durable_no != self._commit_no:
+            if not self._came_to_be():
                 raise
+
+    def begin(self, batch: Batch) -> UnderWay:
+        self._commit_no += 1
+        self._inside = True
+        try:
+            return super().begin(batch)
+        except ConnectionLost:
+            if not self._came_to_be():
+                raise
+            return self._goes_on(lambda: None, lambda: True)
+        except BaseException:
+            self._inside = False
+            raise
+
+    def _finish(self, transaction: Transaction) -> None:
+        try:
+            super()._finish(transaction)
+        except ConnectionLost:
+            if not self._came_to_be():
+                raise
+        finally:
+            self._inside = False
+
+    def _came_to_be(self) -> bool:
+        """Whether the commit whose answer was lost is durable: whoever bars the old connection is told."""
+        self._inside = False
+        try:
+            self._connect_again()
+        except ConnectionLost as away:
+            raise CommitUnknown(away.message) from away
+        return self._durable_no == self._commit_no
 
     def _connect_again(self) -> None:
         super()._connect_again()

@@ -17,8 +17,12 @@ from treadle.kernel.history import Stored
 from treadle.kernel.limits import INT_MIN
 from treadle.kernel.values import Value
 
+from .commits import UnderWay
 from .figures import StoreNumbers
 from .marks import Followable
+from .place_rows import Crowd as Crowd
+from .place_rows import Line as Line
+from .place_rows import PlaceRow as PlaceRow
 
 
 def bounded(number: int) -> int:
@@ -126,40 +130,6 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
-class Line(NamedTuple):
-    """One line of a workflow: with `lane` "" its only one, else one of those that a key divides it into."""
-
-    workflow: str
-    lane: str
-
-
-class PlaceRow(msgspec.Struct, kw_only=True):
-    run: str
-    workflow: str
-    lane: str = ""
-    held: bool = False
-    priority: int = 0
-    since_ns: int = 0
-    # The limits that its definition stated when it came.
-    quota: dict[str, Any] = {}
-
-    @property
-    def line(self) -> Line:
-        return Line(self.workflow, self.lane)
-
-    @property
-    def turn(self) -> tuple[int, int, str]:
-        """What orders those who wait: the more urgent first, then who came first."""
-        return -self.priority, self.since_ns, self.run
-
-
-class Crowd(NamedTuple):
-    """How many are in a line."""
-
-    held: int
-    waiting: int
-
-
 class AgeRule(NamedTuple):
     """Runs that ended so are past their date if they had ended by an instant; None: they never are. It counts for one
     workflow, or for all but some."""
@@ -238,6 +208,8 @@ class Batch(msgspec.Struct):
     places_done: list[str] = []
     # The shards that it touches: the commit holds only if each is still ours. None named: all that are.
     shards: set[int] = set()
+    # Which dialect a run is of, for those whose records are better stored when that is known.
+    dialects: dict[int, str] = {}
     bytes: int = 0
 
     @property
@@ -255,13 +227,14 @@ class Batch(msgspec.Struct):
         return any(_beside_runs(self))
 
 
+_NO_ROWS: Final = frozenset({"shards", "dialects", "bytes"})
 # All rows but records, in one call: asked several times a commit.
 _beside_records = attrgetter(
-    *(name for name in Batch.__struct_fields__ if name not in ("records", "shards", "bytes"))
+    *(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS})
 )
 _OF_RUNS: Final = frozenset({"runs_new", "runs_changed", "runs_removed", "snapshots", "snapshots_done"})
 _beside_runs = attrgetter(
-    *(name for name in Batch.__struct_fields__ if name not in {"records", "shards", "bytes", *_OF_RUNS})
+    *(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS, *_OF_RUNS})
 )
 
 Numbered = Literal["run", "task"]
@@ -457,6 +430,16 @@ class Store(Reads, Protocol):
         ...
 
     def commit(self, batch: Batch) -> None: ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it is worth while to go on with `begin`."""
+        ...
+
+    def begin(self, batch: Batch) -> UnderWay:
+        """The same in two parts: its rows are written when this returns, and durable when `finish` has. Whatever is
+        read in between waits for it. One at a time."""
+        ...
 
     def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
         """Writes inbox rows without owning the store; durable when it returns."""

@@ -28,6 +28,7 @@ RUN_COLUMNS = (
 )
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500
+_STORED = "seq, body, digest, opens, closes"
 AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
@@ -58,6 +59,10 @@ def _run(row: Sequence[Any]) -> RunRow:
         seq=row[17],
         error=None if row[18] is None else decode_trusted(row[18]),
     )
+
+
+def _stored(row: Sequence[Any]) -> Stored:
+    return Stored(row[0], unpack(row[1], row[3], row[4]), row[2])
 
 
 def _task(row: Sequence[Any]) -> TaskRow:
@@ -173,16 +178,14 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
     # --- journals ---
 
     def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
-        query = "SELECT seq, body, digest FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        query = f"SELECT {_STORED} FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
         until = 2**62 if until_seq is None else until_seq
-        return [Stored(row[0], unpack(row[1]), row[2]) for row in self._all(query, run, after_seq, until)]
+        return [_stored(row) for row in self._all(query, run, after_seq, until)]
 
     def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
         """Records with the number of the run's last event after each."""
-        columns = "seq, body, digest, event_no"
-        query = f"SELECT {columns} FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
-        rows = self._all(query, run, after_seq, limit)
-        return [(Stored(row[0], unpack(row[1]), row[2]), row[3]) for row in rows]
+        query = f"SELECT {_STORED}, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+        return [(_stored(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
 
     def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
         return self._all(
@@ -190,8 +193,8 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         )
 
     def record(self, run: int, seq: int) -> Stored | None:
-        row = self._one("SELECT seq, body, digest FROM journal WHERE run = ? AND seq = ?", run, seq)
-        return None if row is None else Stored(row[0], unpack(row[1]), row[2])
+        row = self._one(f"SELECT {_STORED} FROM journal WHERE run = ? AND seq = ?", run, seq)
+        return None if row is None else _stored(row)
 
     def last_event_no(self, run: int) -> int:
         query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),

@@ -7,11 +7,21 @@ from typing import Any
 
 from treadle.kernel.values import Value, encode
 
-from .protocol import RunRow, TaskRow
+from .packing import pack
+from .protocol import Batch, RunRow, TaskRow
 
 
 def optional(value: Value) -> bytes | None:
     return None if value is None else encode(value)
+
+
+def record_values(batch: Batch) -> list[tuple[Any, ...]]:
+    """Its records, as they are stored."""
+    of = batch.dialects
+    return [
+        (run, seq, event_no, opens, closes, digest, pack(body, of.get(run, ""), opens, closes))
+        for run, seq, event_no, opens, closes, digest, body in batch.records
+    ]
 
 
 def run_values(run: RunRow) -> tuple[Any, ...]:

@@ -10,7 +10,8 @@ import contextlib
 import json
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 from typing import Any, Final
@@ -21,13 +22,13 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import encode
 
 from .blobs import BlobPlace
+from .commits import Transaction, UnderWay
 from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
-from .packing import pack
 from .places import write_places
 from .protocol import Batch, Message, Numbered, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
-from .row_values import optional, run_values, task_values
+from .row_values import optional, record_values, run_values, task_values
 
 # A file of a payload that has no row after so long was left by somebody who was killed.
 FILES_KEPT_NS: Final = 3_600 * 10**9
@@ -151,9 +152,39 @@ class SqlStore(SqlReads):
         self._reserved[kind] = first + count - 1
         return range(first, first + count)
 
+    @property
+    def overlaps(self) -> bool:
+        return self._dialect.overlaps
+
+    def begin(self, batch: Batch) -> UnderWay:
+        """Writes a batch, and begins to make it durable."""
+        self._write_files(batch.blobs)
+        with self._dialect.errors():
+            transaction = self._dialect.begin(self._connection)
+            try:
+                self._write_rows(transaction.tx, batch)
+                transaction.send()
+            except BaseException:
+                transaction.undo()
+                raise
+        return self._goes_on(partial(self._finish, transaction), lambda: transaction.done)
+
+    def _goes_on(self, wait: Callable[[], None], is_done: Callable[[], bool]) -> UnderWay:
+        def over() -> None:
+            self._under_way = None
+
+        self._under_way = UnderWay(wait, is_done, over)
+        return self._under_way
+
+    def _finish(self, transaction: Transaction) -> None:
+        with self._dialect.errors():
+            transaction.wait()
+        # What went into a file that is gone is not acknowledged.
+        self.stay()
+
     def commit(self, batch: Batch) -> None:
         if self._dialect.append is not None and self._shards == 1 and batch.lone:
-            self._append(self._dialect.append, batch.records[0])
+            self._append(self._dialect.append, record_values(batch)[0])
         else:
             self._write(batch)
         # What went into a file that is gone is not acknowledged.
@@ -162,30 +193,31 @@ class SqlStore(SqlReads):
     def _write(self, batch: Batch) -> None:
         self._write_files(batch.blobs)
         with self._transaction() as tx:
-            self._check_epoch(tx, batch.shards or self._held)
-            self._write_runs(tx, batch)
-            if batch.records:
-                tx.executemany(INSERT_RECORD, [(*row[:-1], pack(row[-1])) for row in batch.records])
-            if batch.snapshots:
-                rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
-                tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
-                if batch.snapshots_done:
-                    tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
-            if batch.more:
-                self._write_waits(tx, batch)
-                self._write_progress(tx, batch)
-                self._write_content(tx, batch)
-                write_places(tx, batch)
-            if batch.runs_removed:
-                self._remove_runs(tx, batch.runs_removed)
+            self._write_rows(tx, batch)
+
+    def _write_rows(self, tx: Any, batch: Batch) -> None:
+        self._check_epoch(tx, batch.shards or self._held)
+        self._write_runs(tx, batch)
+        if batch.records:
+            tx.executemany(INSERT_RECORD, record_values(batch))
+        if batch.snapshots:
+            rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
+            tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
+            if batch.snapshots_done:
+                tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
+        if batch.more:
+            self._write_waits(tx, batch)
+            self._write_progress(tx, batch)
+            self._write_content(tx, batch)
+            write_places(tx, batch)
+        if batch.runs_removed:
+            self._remove_runs(tx, batch.runs_removed)
 
     def _append(self, statement: str, record: tuple[Any, ...]) -> None:
         """One record and nothing else: the steady state of a run that goes step by step. One
         statement is a transaction of its own, and spares three calls of the driver."""
         with self._dialect.errors():
-            done = self._connection.execute(
-                statement, (*record[:-1], pack(record[-1]), self._held.get(0, -1))
-            )
+            done = self._connection.execute(statement, (*record, self._held.get(0, -1)))
         if done.rowcount != 1:
             raise OwnershipLost("another process took this store over")
 

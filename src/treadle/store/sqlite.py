@@ -32,6 +32,7 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
+from .commits import SERIALIZED, Committer, SqliteTransaction, Transaction
 from .dialect import UNFIT, Position, unfit
 from .files import make_private
 from .place import Place, leave_open
@@ -48,6 +49,7 @@ _PAGES_PER_STEP: Final = 1_000
 _REWRITE_PAGES_MIN: Final = 256
 _IN_STEPS: Final = 2
 _BUSY_PAUSE_S: Final = 0.01
+_SLOW_S: Final = 0.001
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
 
 
@@ -66,6 +68,14 @@ class SqliteDialect:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._place: Place | None = None
+        self._committer: Committer | None = None
+        # How long the disk takes for a commit, lately.
+        self._sync_s = 0.0
+
+    @property
+    def overlaps(self) -> bool:
+        """Another thread has to be asked to wait for the disk, which costs more than a quick one takes."""
+        return SERIALIZED and self._sync_s > _SLOW_S and self.path is not None
 
     @property
     def shared(self) -> bool:
@@ -116,6 +126,9 @@ class SqliteDialect:
             )
 
     def close(self, connection: sqlite3.Connection) -> None:
+        if self._committer is not None:
+            self._committer.stop()
+            self._committer = None
         if self._place is None or self._place.holds(log=True):
             connection.close()
         else:
@@ -219,11 +232,18 @@ class SqliteDialect:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
+            began = time.perf_counter()
             connection.execute("COMMIT")
+            self._sync_s += (time.perf_counter() - began - self._sync_s) / 8
         except BaseException:
             with contextlib.suppress(Exception):
                 connection.execute("ROLLBACK")
             raise
+
+    def begin(self, connection: sqlite3.Connection) -> Transaction:
+        if self._committer is None:
+            self._committer = Committer()
+        return SqliteTransaction(connection, self._committer)
 
     def begin_reading(self, connection: sqlite3.Connection) -> None:
         """The moment is that of the first question. The owner goes on writing; its log grows meanwhile."""

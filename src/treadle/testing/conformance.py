@@ -29,7 +29,7 @@ from treadle.kernel.values import digest_bytes, encode
 from treadle.store.figures import DEAD_LETTER
 from treadle.store.protocol import Batch, DefinitionRow, Line, PlaceRow, Store, TimerRow, VersionRow
 
-from . import ownership
+from . import overlapping, ownership
 from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
@@ -477,4 +477,5 @@ def check_a_reader_sees_commits(make: MakePlace) -> None:
 CHECKS: tuple[Check, ...] = (
     *(value for name, value in list(globals().items()) if name.startswith("check_")),
     *ownership.CHECKS,
+    *overlapping.CHECKS,
 )

@@ -77,6 +77,8 @@ class _Here(threading.local):
     """Of the calling thread: whether it turns the core right now."""
 
     turning = False
+    # And whether it takes up what that brought.
+    has_next = False
 
 
 class Worker:
@@ -208,8 +210,11 @@ class Worker:
         if self._stopping or self._loop is None:
             return
         plain = lanes.get(FUNCTIONS, 0)
-        # The thread that turned the core takes a single piece of work itself.
-        if plain > 1 or (plain and not self._here.turning):
+        here = self._here
+        if plain == 1 and here.turning and not here.has_next:
+            # The thread that turned the core takes a single piece of work itself; but one, of all that its turn brings.
+            here.has_next = True
+        elif plain:
             self._lane.wake(plain)
             if self._lane.is_short:
                 self._soon(self._watch)
@@ -363,7 +368,7 @@ class Worker:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
         if not self._stopping and not self._tasks and self.bus.is_idle(FUNCTIONS):
-            self._here.turning = True
+            self._here.turning, self._here.has_next = True, False
             try:
                 if self.core.turn_with(item):
                     return True

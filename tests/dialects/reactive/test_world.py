@@ -162,8 +162,9 @@ def test_replay_restores_all_five_parts_of_an_instance(world):
 def test_a_changed_byte_of_the_journal_refuses_to_open(world):
     world.send(OrderCreated("a", 1))
     connection = world._host.store._connection
-    (body,) = connection.execute("SELECT body FROM journal ORDER BY rowid DESC LIMIT 1").fetchone()
-    changed = unpack(body).replace(b"waiting", b"running")
+    query = "SELECT body, opens, closes FROM journal ORDER BY rowid DESC LIMIT 1"
+    body, opens, closes = connection.execute(query).fetchone()
+    changed = unpack(body, opens, closes).replace(b"waiting", b"running")
     assert connection.execute("UPDATE journal SET body = ? WHERE body = ?", (changed, body)).rowcount == 1
     with pytest.raises(TreadleError, match="digest"):
         world.reopen()

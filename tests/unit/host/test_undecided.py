@@ -43,10 +43,10 @@ def rewrite(store: Path, run: str, seq: int) -> None:
         (no,) = db.execute("SELECT no FROM runs WHERE id = ?", (run,)).fetchone()
         db.execute("DELETE FROM snapshots WHERE run = ?", (no,))
         digest = bytes(32)
-        for number, body in db.execute(
-            "SELECT seq, body FROM journal WHERE run = ? ORDER BY seq", (no,)
+        for number, body, opens, closes in db.execute(
+            "SELECT seq, body, opens, closes FROM journal WHERE run = ? ORDER BY seq", (no,)
         ).fetchall():
-            record: Any = decode_trusted(unpack(body))
+            record: Any = decode_trusted(unpack(body, opens, closes))
             if number == seq:
                 record["events"] = [*record.get("events", []), {"type": "never.decided"}]
             body = encode(record)

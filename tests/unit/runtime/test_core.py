@@ -75,10 +75,11 @@ class Bench:
         limits: Limits = LIMITS,
         machine: DrillMachine | None = None,
         eager: Eager | None = None,
+        wrap: Callable[[SqlStore], FailingStore] = FailingStore,
     ) -> None:
         fresh = store is None
         self.real = store or open_sqlite(None)
-        self.store = FailingStore(self.real)
+        self.store = wrap(self.real)
         self.time_ns = 1_800_000_000 * SECOND
         self.answers: dict[str, Any] = {}
         self.works: list[Work] = []

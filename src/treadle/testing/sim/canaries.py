@@ -24,7 +24,9 @@ from treadle.runtime.core import Core
 from treadle.runtime.gate import Gate
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.ports import Item
+from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
+from treadle.runtime.staging import Staged
 from treadle.store import sql
 from treadle.store.protocol import GUEST
 
@@ -187,6 +189,42 @@ def held_back_answers() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def answer_with_the_commit_before() -> Iterator[None]:
+    """What was decided on top of a commit is answered with it, and not with its own."""
+    publish = Publication.publish
+
+    def hasty(publication: Publication, aside: Aside) -> None:
+        publish(publication, aside)
+        at_hand = publication._staging.staged
+        told, at_hand.answers = at_hand.answers, []
+        for ack, value, error in told:
+            ack(value, error)
+
+    with patch.object(Publication, "publish", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def kept_without_the_commit_before() -> Iterator[None]:
+    """What was decided on top of a commit that failed is committed all the same."""
+    kept: list[Staged] = []
+    failed = Core._failed
+
+    def forgetful(publication: Publication, aside: Aside, error: Any) -> None:
+        kept.append(publication._staging.staged)
+        publication._mail.take_back(aside.made)
+        publication._staging.go_back_to(aside.staged)
+
+    def go_on(core: Core, error: Exception) -> None:
+        failed(core, error)
+        if kept:
+            core.staging.go_back_to(kept.pop())
+
+    with patch.object(Publication, "take_back", forgetful), patch.object(Core, "_failed", go_on):
+        yield
+
+
 CANARIES: tuple[Canary, ...] = (
     append_ignores_expected_sequence,
     dispatch_before_commit,
@@ -199,6 +237,8 @@ CANARIES: tuple[Canary, ...] = (
     impure_work_begun_ahead,
     held_and_forgotten,
     held_back_answers,
+    answer_with_the_commit_before,
+    kept_without_the_commit_before,
 )
 
 

@@ -66,7 +66,7 @@ class Journals:
             (self._rowid,),
         ).fetchall()
         for rowid, id, no, seq, opens, closes, digest, stored in rows:
-            body = unpack(stored)
+            body = unpack(stored, opens, closes)
             life = self.lives.setdefault(no, RunLife(id))
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
             assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"

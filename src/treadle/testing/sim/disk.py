@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
+from treadle.store.commits import Transaction
 from treadle.store.sqlite import SqliteDialect
 
 from .faults import Faults
@@ -65,6 +66,10 @@ class Disk:
         if not (self.lies and self._rng.random() < 0.5):
             self.image = self.live.serialize()
         self.on_commit()
+
+    def slowness(self) -> int:
+        """For how many events of the next commit a commit may take."""
+        return self._rng.choice((0, 1, 2, 1_000))
 
     def check_sync(self) -> None:
         if self._rng.random() < self.faults.commit_fails:
@@ -151,6 +156,45 @@ class SimConnection:
         """The disk outlives every process."""
 
 
+class SimTransaction:
+    """The disk takes its time: a commit is made durable when somebody looks whether it is, or waits for it."""
+
+    def __init__(self, disk: Disk, connection: SimConnection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        self.tx = connection
+        self._disk = disk
+        self._looks = 0
+        self._over = False
+        self._error: Exception | None = None
+
+    def send(self) -> None:
+        self._looks = self._disk.slowness()
+
+    @property
+    def done(self) -> bool:
+        self._looks -= 1
+        if self._looks < 0:
+            self._commit()
+        return self._over
+
+    def wait(self) -> None:
+        self._commit()
+        if self._error is not None:
+            self.undo()
+            raise self._error
+
+    def _commit(self) -> None:
+        if not self._over:
+            self._over = True
+            try:
+                self.tx.execute("COMMIT")
+            except Exception as error:
+                self._error = error
+
+    def undo(self) -> None:
+        self._disk.drop_transaction()
+
+
 def _steady() -> None:
     """For those who watch: nothing ever happens to them."""
 
@@ -159,6 +203,7 @@ class SimDialect(SqliteDialect):
     """SQLite's dialect on a simulated disk; without a `point` to die at, it never fails."""
 
     now_ns = "disk_now()"
+    overlaps = True
 
     def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
         super().__init__(None)
@@ -171,6 +216,9 @@ class SimDialect(SqliteDialect):
 
     def connect(self, *, readonly: bool = False) -> Any:
         return SimConnection(self._disk, self._point)
+
+    def begin(self, connection: Any) -> Transaction:
+        return SimTransaction(self._disk, connection)
 
     def data_version(self, connection: Any) -> int:
         return self._disk.commits - int(connection.own_commits)

@@ -1,0 +1,68 @@
+"""Shards that come and go, between turns: what of their runs is taken up here, forgotten, or sent after them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from treadle.kernel.model import Frame, Receipt
+from treadle.store.protocol import Store
+
+from .changes import Changes, CoreDesk
+from .commands import Elsewhere, Operate
+from .intake import Intake
+from .ports import Item, Own
+from .progress import ProgressQueue
+from .timers import Timers
+
+
+class Handover:
+    def __init__(
+        self,
+        store: Store,
+        desk: CoreDesk,
+        elsewhere: Elsewhere,
+        changes: Changes,
+        progress: ProgressQueue,
+        intake: Intake,
+        timers: Timers,
+    ) -> None:
+        self._store = store
+        self._desk = desk
+        self._elsewhere = elsewhere
+        self._changes = changes
+        self._progress = progress
+        self._intake = intake
+        self._timers = timers
+
+    def gain(self, shards: Mapping[int, int]) -> None:
+        """Shards were claimed for this core, at these epochs: it takes up what was left there."""
+        self._store.hold(shards)
+        self._desk.held.gain(shards)
+        self._intake.gain(shards)
+
+    def lose(self, shards: Collection[int]) -> None:
+        """Shards are not ours any more: all of their runs is forgotten here. What waits for them and is nowhere
+        else yet goes after them."""
+        desk, held = self._desk, self._desk.held
+        self._store.let_go(shards)
+        held.lose(shards)
+        items = desk.mail.drop_foreign()
+        waiting: list[Item | Operate] = [item for item in items if not self._is_found_again(item)]
+        asked = self._changes.drop_foreign(held)
+        waiting += [operate for operate in asked if operate.inbox is None]
+        self._intake.drop_foreign(shards, [*items, *asked])
+        desk.undecided.drop_foreign(held)
+        desk.hot.drop_foreign()
+        desk.port.answer(self._progress.drop_foreign(held))
+        if waiting:
+            self._elsewhere.forward(waiting)
+
+    def _is_found_again(self, item: Item) -> bool:
+        """Whether something that waits for a run is found by whoever has it next: messages, timers that are due, what
+        a run owes itself. Frames may get lost."""
+        event = item.event
+        if item.inbox is not None or type(item) is Own or event is None or isinstance(event, Frame):
+            return True
+        hot = self._desk.hot.peek(item.run)
+        is_owed = hot is not None and hot.state.pending() == event
+        return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)

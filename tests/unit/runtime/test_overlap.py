@@ -1,0 +1,138 @@
+"""While a commit is made durable the next events are decided; nothing of them is told before their own commit, and they
+fall with the one that they were built on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle.kernel.errors import StoreFull, TreadleError
+from treadle.kernel.limits import Limits
+from treadle.kernel.model import Signal
+from treadle.runtime.core import RETRY_AFTER_NS
+from treadle.store.protocol import Batch
+from treadle.store.sql import SqlStore
+
+from .test_core import Bench, FailingStore, awaits, work
+
+
+class SlowCommit:
+    """Made durable only when somebody waits for it."""
+
+    def __init__(self, store: SlowStore, batch: Batch) -> None:
+        self._store = store
+        self._batch = batch
+
+    @property
+    def done(self) -> bool:
+        return False
+
+    def finish(self) -> None:
+        self._store.decided.append(self._store.look())
+        self._store.commit(self._batch)
+
+
+class SlowStore(FailingStore):
+    """A store that lets its owner go on."""
+
+    overlaps = True
+
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store)
+        # What was seen from outside at the end of each commit, before it was durable.
+        self.decided: list[Any] = []
+        self.look = lambda: None
+
+    def begin(self, batch: Batch) -> SlowCommit:
+        return SlowCommit(self, batch)
+
+
+def overlapping(*, runs: int = 3) -> tuple[Bench, SlowStore]:
+    """Runs that each await a signal, one record to a commit from then on."""
+    bench = Bench(limits=Limits(batch_records=1), wrap=SlowStore)
+    for number in range(runs):
+        bench.start(f"r{number}", [awaits(), work()])
+    bench.settle()
+    store = bench.store
+    assert isinstance(store, SlowStore)
+    store.decided.clear()
+    store.batches.clear()
+    return bench, store
+
+
+def signal_all(bench: Bench, runs: int = 3) -> None:
+    for number in range(runs):
+        bench.core.submit(bench.item(f"r{number}", Signal(name="go", data=number), ack=f"go {number}"))
+
+
+def test_the_next_events_are_decided_while_a_commit_is_made_durable_and_nothing_of_them_is_told() -> None:
+    bench, store = overlapping()
+    bench.answers.clear()
+    bench.works.clear()
+
+    def look() -> tuple[int, list[str], int]:
+        return len(bench.core.staging.batch.records), sorted(bench.answers), len(bench.works)
+
+    store.look = look  # type: ignore[assignment]
+    signal_all(bench)
+    assert bench.core.turn()
+    assert store.decided == [(1, [], 0), (1, ["go 0"], 1)], "decided on top, told with its own commit"
+    assert [len(batch.records) for batch in store.batches] == [1, 1, 1]
+    assert sorted(bench.answers) == ["go 0", "go 1", "go 2"]
+    assert len(bench.works) == 3
+
+
+def test_a_commit_that_fails_undoes_what_was_decided_on_top_of_it() -> None:
+    bench, store = overlapping()
+    bench.answers.clear()
+    bench.works.clear()
+    store.failing = [StoreFull("no room")]
+    signal_all(bench)
+    bench.core.turn()
+    assert list(bench.answers) == ["go 0"], "whose commit failed is told, the others wait"
+    assert isinstance(bench.answers["go 0"], TreadleError)
+    assert (bench.works, store.batches) == ([], [])
+    assert [bench.kinds(f"r{number}") for number in range(3)] == [["started"]] * 3
+    bench.time_ns += RETRY_AFTER_NS
+    bench.settle()
+    assert [bench.kinds(f"r{number}") for number in range(3)] == [
+        ["started"],
+        ["started", "signal"],
+        ["started", "signal"],
+    ]
+    assert sorted(bench.answers) == ["go 0", "go 1", "go 2"]
+
+
+def test_a_run_goes_on_from_where_it_was_when_its_second_record_falls_with_the_first() -> None:
+    """Both were decided in memory, neither is durable."""
+    bench = Bench(limits=Limits(batch_records=1), wrap=SlowStore)
+    bench.start("r", [awaits("a"), awaits("b"), work()])
+    bench.settle()
+    bench.store.failing = [StoreFull("no room")]
+    for name in ("a", "b"):
+        bench.core.submit(bench.item("r", Signal(name=name, data=name)))
+    bench.settle()
+    assert bench.kinds("r")[:3] == ["started", "signal", "signal"]
+    bench.finish(*bench.works[-1:])
+    bench.settle()
+    assert bench.status("r") == "completed"
+
+
+def test_a_message_of_a_commit_that_failed_is_not_delivered_by_the_one_on_top_of_it() -> None:
+    """A child that was started by a commit without a place for it is decided in the next one, and falls with it."""
+    bench = Bench(limits=Limits(batch_records=1), wrap=SlowStore)
+    child = {"do": "child", "program": {"lanes": [[work("c")]]}}
+    bench.start("r", [awaits(), child, work()])
+    bench.settle()
+    bench.store.failing = [StoreFull("no room")]
+    bench.core.submit(bench.item("r", Signal(name="go", data=1)))
+    bench.core.turn()
+    assert [row.id for row in bench.real.runs()] == ["r"], "neither the step nor the child is there"
+    bench.time_ns += RETRY_AFTER_NS
+    bench.settle()
+    assert len(bench.real.runs()) == 2
+    for _ in range(3):
+        bench.finish(*bench.works)
+        bench.works.clear()
+        bench.settle()
+    assert {row.status for row in bench.real.runs()} == {"completed"}
+    assert bench.real.inbox(10) == []
