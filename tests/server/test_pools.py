@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from treadle import Engine, flow
+from treadle import reactive as rx
 from treadle.kernel.errors import TreadleError
 from treadle.server.workers import Workers
 
@@ -80,6 +82,74 @@ async def test_calls_and_steps_of_functions_name_their_pools(tmp_path: Path) -> 
             await run.result(20)
             assert "gpu" in opened(await run.journal())
             assert (await engine.replay(run.id))["equal"]
+
+
+AGENT = """
+{"id": "looked", "name": "looked", "entry": "look", "edges": [],
+ "nodes": {"look": {"name": "Look", "run": "pooled_looks:look", "pool": "gpu"}}}
+"""
+
+
+@rx.schema("pools/Wanted@1")
+@dataclass(frozen=True)
+class Wanted:
+    what: str
+
+
+@rx.schema("pools/Painting@1")
+@dataclass(frozen=True)
+class Painting:
+    done: bool = False
+
+
+paint = rx.effect("pools/paint@1", params=str, receipt=str, pool="brushes")
+
+
+@paint.executor
+async def paint_it(call: rx.Call[str]) -> str:
+    return f"a red {call.params}"
+
+
+@rx.workflow(
+    "pools/painting@1",
+    state=Painting,
+    events=[Wanted],
+    key="what",
+    effects=[paint],
+    terminal=lambda painting: painting.done,
+)
+def painting(state: Painting | None, event: Any, ctx: Any) -> rx.Output:
+    match state, event:
+        case None, Wanted(what):
+            return rx.Output(Painting(), effects=[paint(what, ref="paint")])
+        case _:
+            return rx.Output(Painting(done=True))
+
+
+async def test_nodes_of_agents_and_effects_name_their_pools(tmp_path: Path) -> None:
+    (tmp_path / "looked.json").write_text(AGENT)
+    (tmp_path / "pooled_looks.py").write_text("def look(context):\n    return {'seen': 1}\n")
+    async with Engine("memory:") as engine:
+        (definition,) = engine.load(str(tmp_path / "looked.json"))
+        engine.deploy(rx.App("pools", [painting]))
+        agent = await engine.start(definition)
+        await agent.result(20)
+        (cell,) = await engine.publish(Wanted("door"))
+        painted = await engine.run(cell)
+        await painted.result(20)
+        assert "gpu" in opened(await agent.journal())
+        assert "brushes" in opened(await painted.journal())
+        for run in (agent, painted):
+            assert (await engine.replay(run.id))["equal"]
+
+
+def test_a_wrong_pool_of_an_effect_or_a_node_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="no name of a pool"):
+        rx.effect("pools/other@1", params=str, receipt=str, pool="Not Good")
+    (tmp_path / "looked.json").write_text(AGENT.replace('"gpu"', '"Not Good"'))
+    with pytest.raises(TreadleError) as refused:
+        Engine("memory:").load(str(tmp_path / "looked.json"))
+    assert "BAD_POOL" in str(refused.value.details)
 
 
 @pytest.mark.parametrize(

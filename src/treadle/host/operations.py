@@ -16,6 +16,7 @@ from treadle.runtime import (
     deploys,
     keeping,
     quotas,
+    remembered,
     retention,
     schedules,
     tasks,
@@ -81,6 +82,8 @@ class EngineOperations:
                 return None
             case "token":
                 return tokens.perform(desk, asked.body)
+            case remembered.KIND:
+                return remembered.perform(desk, asked.body)
             case bulks.KIND:
                 return bulks.perform(desk, asked.body)
             case keeping.REMOVE:

@@ -27,6 +27,7 @@ from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
 from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Actor
+from .once import Once, key_of
 from .problems import Refused, problem
 
 Handler = Callable[..., Awaitable[Any]]
@@ -134,7 +135,10 @@ class Route(APIRoute):
             if self.body_field is not None:
                 await _read(request)
             with acting(_origin(request, actor)):
-                return await handle(request)
+                if (key := key_of(request)) is None:
+                    return await handle(request)
+                once: Once = request.app.state.once
+                return await once.answer(request, actor, key, getattr(request, "_body", b""), handle)
 
         return judged
 

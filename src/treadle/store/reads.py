@@ -479,6 +479,10 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         rows = self._all("SELECT id, body FROM documents WHERE kind = ? ORDER BY id", kind)
         return [(id, decode_trusted(body)) for id, body in rows]
 
+    def documents_before(self, kind: str, at_ns: int, limit: int) -> list[str]:
+        query = "SELECT id FROM documents WHERE kind = ? AND at_ns < ? ORDER BY id LIMIT ?"
+        return [id for (id,) in self._all(query, kind, at_ns, limit)]
+
     def counts(self) -> Iterator[tuple[str, int]]:
         for table in ("runs", "journal", "snapshots", "timers", "tasks", "inbox", "replies", "blobs"):
             yield table, int(self._one(f"SELECT count(*) FROM {table}")[0])

@@ -15,6 +15,7 @@ from treadle.kernel.values import Value, encode
 from treadle.lang.duration import parse_duration
 from treadle.lang.json_schema import schema_problem
 from treadle.lang.patterns import PatternError, compile_pattern
+from treadle.lang.pools import POOL_HINT, is_pool
 from treadle.lang.problems import Problems
 from treadle.lang.text import Path as Where
 
@@ -259,6 +260,8 @@ def _check_node(id: str, node: dict[str, Value], problems: Problems) -> None:
         if isinstance(item, dict):
             _check_evaluator(item, (*at, "eval", index), problems)
     _check_names(node, at, problems)
+    if isinstance(pool := node.get("pool"), str) and not is_pool(pool):
+        problems.error("BAD_POOL", (*at, "pool"), f"{pool!r:.40} is no name of a pool", hint=POOL_HINT)
     approve = node.get("approve")
     retry = node.get("retry")
     for owner, field, place in (

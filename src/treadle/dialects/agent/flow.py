@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from treadle.kernel.model import Context, Decision, Intent, is_reference
 from treadle.kernel.values import Value
@@ -15,6 +16,9 @@ from .context import entry, evals_of
 from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX, WARNINGS_MAX
 from .model import Budget, Node, Workflow
 from .states import AgentState, Branch, Item, Ready, UsageState, VisitState
+
+# Intents that are work of one node; their `params` name it.
+OF_A_NODE: Final = ("model", "call", "ask")
 
 
 @dataclass(slots=True)
@@ -44,7 +48,9 @@ class Flow:
         due_ns: int | None = None,
         key: str | None = None,
     ) -> None:
-        self.add(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key))
+        # Whatever is done for a node is done by the workers that it names.
+        pool = self.workflow.nodes[params["node"]].pool if kind in OF_A_NODE else ""
+        self.add(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key, pool=pool))
 
     def add(self, intent: Intent) -> None:
         taken = {other.ref for other in self.intents} | {other.ref for other in self.ctx.open.values()}

@@ -134,6 +134,8 @@ class Node:
     timeout_ns: int | None = None
     skills_optional: bool = False
     in_doubt: str = "ask"
+    # The workers that do its work; empty: those that serve no other pool.
+    pool: str = ""
     validator: Any = None
 
     @property
@@ -255,6 +257,7 @@ def _node(id: str, spec: dict[str, Value]) -> Node:
         timeout_ns=_duration(spec.get("timeout")),
         skills_optional=bool(spec.get("skills_optional")),
         in_doubt=spec.get("in_doubt", "ask"),
+        pool=spec.get("pool", ""),
         validator=validator(output) if output is not None else None,
     )
 

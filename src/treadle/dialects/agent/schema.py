@@ -161,6 +161,7 @@ NODE: Final = _closed(
         "timeout": {"type": ["string", "number"]},
         "skills_optional": {"type": "boolean"},
         "in_doubt": {"enum": ["retry", "skip", "fail", "ask"]},
+        "pool": TEXT,
     },
     "name",
     anyOf=[{"required": ["instruction"]}, {"required": ["run"]}],

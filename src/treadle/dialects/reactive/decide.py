@@ -177,7 +177,10 @@ def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> 
     """What the kernel is asked to make so."""
     workflow = bound.workflow
     deleted = was is not None and checked.state is None
-    intents = [*_deliveries(bound, checked.events, ctx), *map(_intent, checked.effects)]
+    intents = [
+        *_deliveries(bound, checked.events, ctx),
+        *(_intent(bound, effect) for effect in checked.effects),
+    ]
     events: list[dict[str, Any]] = [{"type": "event", "schema": s, "value": v} for s, v in checked.events]
     if checked.annotations is not None:
         events.append({"type": "annotation", "value": checked.annotations})
@@ -225,7 +228,7 @@ def _deliveries(bound: Bound, events: Sequence[Sequence[Value]], ctx: KernelCont
     ]
 
 
-def _intent(effect: dict[str, Value]) -> Intent:
+def _intent(bound: Bound, effect: dict[str, Value]) -> Intent:
     if effect["effect"] == TIMER_EFFECT:
         timer = effect["params"]
         if not isinstance(timer, dict):
@@ -237,4 +240,10 @@ def _intent(effect: dict[str, Value]) -> Intent:
         params={"params": effect["params"]},
         ref=effect["ref"],
         idempotency_key=effect.get("key"),
+        pool=_pool(bound, effect["effect"]),
     )
+
+
+def _pool(bound: Bound, name: str) -> str:
+    declared = bound.app.effects.get(name)
+    return "" if declared is None else declared.pool

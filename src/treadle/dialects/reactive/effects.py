@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, digest
+from treadle.lang.pools import POOL_HINT, is_pool
 
 from .names import HTTP_EFFECT, TIMER_EFFECT, check_name
 from .shapes import BYTES, JSON, Misfit, Shape, time_ns
@@ -59,11 +60,17 @@ class Call(Generic[P]):
 class Effect:
     """A declared kind of outside work; call it with params to ask for it."""
 
-    def __init__(self, name: str, params: Shape, receipt: Shape, *, tool: str | None = None) -> None:
+    def __init__(
+        self, name: str, params: Shape, receipt: Shape, *, tool: str | None = None, pool: str | None = None
+    ) -> None:
         self.name = check_name(name, "effect")
         self.params, self.receipt = params, receipt
         # The tool that performs it, where that is not an executor of the application.
         self.tool = tool
+        # The workers that perform it; empty: those that serve no other pool.
+        self.pool = pool or ""
+        if pool is not None and not is_pool(pool):
+            raise DefinitionError(f"{name}: {pool!r:.40} is no name of a pool; {POOL_HINT}", code="BAD_POOL")
         self.run: Callable[[Call[Any]], Awaitable[Any]] | None = None
 
     def __call__(
@@ -89,6 +96,7 @@ class Effect:
             "name": self.name,
             "params": self.params.describe(),
             "receipt": self.receipt.describe(),
+            **({"pool": self.pool} if self.pool else {}),
         }
 
     @property
@@ -128,11 +136,12 @@ class TimerEffect:
 timer: Final = TimerEffect()
 
 
-def effect(name: str, *, params: Any, receipt: Any) -> Effect:
-    """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`."""
+def effect(name: str, *, params: Any, receipt: Any, pool: str | None = None) -> Effect:
+    """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`. `pool` names the workers that
+    perform it."""
     if name.startswith("sys/"):
         raise DefinitionError(f"{name}: names under sys/ are built in; choose another", code="NAME_RESERVED")
-    return Effect(name, derive(params, f"{name}.params"), derive(receipt, f"{name}.receipt"))
+    return Effect(name, derive(params, f"{name}.params"), derive(receipt, f"{name}.receipt"), pool=pool)
 
 
 def tool(kind: str) -> Effect:

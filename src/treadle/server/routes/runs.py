@@ -17,6 +17,7 @@ from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
 from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
+from treadle.server.once import key_of
 from treadle.server.paging import cursor, position
 from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of
@@ -237,11 +238,15 @@ async def wait(
 async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
     """Wakes whoever awaits the signal; kept until somebody does."""
     engine = engine_of(request)
+    if (again := key_of(request)) is not None:
+        await engine.run(
+            id
+        )  # what is sent under a key is answered alike for ever, also that there is no such run
     answer = await engine.signal(
         id,
         body.name,
         body.data,
-        key=body.key,
+        key=body.key if again is None else body.key or f"idempotency:{again}",
         expected_version=body.expected_version,
         by=actor_of(request).user,
     )
