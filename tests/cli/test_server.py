@@ -335,6 +335,53 @@ def test_a_command_says_and_exits_the_same_on_a_store_and_through_a_server(
 APART = frozenset({"token create", "doctor", "schedule trigger", "transcript"})
 
 
+def test_the_doctor_looks_at_the_same_things_of_a_server(cli: Cli, sides: Sides) -> None:
+    here, there = (
+        cli("doctor", *place, "--json") for place in (("--store", sides.store), ("--server", sides.url))
+    )
+    assert here.code == there.code
+    assert here.json.keys() == there.json.keys()
+
+
+def test_a_schedule_is_triggered_through_a_server_as_on_a_store(cli: Cli, sides: Sides) -> None:
+    triggered = []
+    for place in (("--store", sides.store), ("--server", sides.url)):
+        cli("deploy", str(sides.folder / "etl.yaml"), *place, "--json", code=0)
+        add = (
+            "schedule",
+            "add",
+            "by-hand",
+            "etl",
+            "--every",
+            "1h",
+            "--paused",
+            "--input",
+            '{"day": "monday"}',
+        )
+        cli(*add, *place, "--json", code=0)
+        run = cli("schedule", "trigger", "by-hand", *place, "--json", code=0).json
+        assert run["id"].startswith("by-hand@")
+        triggered.append(run)
+    here, there = triggered
+    assert here.keys() == there.keys()
+    assert (here["workflow"], here["input"]) == (there["workflow"], there["input"])
+
+
+def test_a_transcript_is_the_same_through_a_server(cli: Cli, sides: Sides) -> None:
+    node = {"name": "A", "instruction": "Look at it."}
+    flow = {"id": "talk", "name": "talk", "entry": "a", "nodes": {"a": node}, "edges": []}
+    (sides.folder / "talk.json").write_text(json.dumps(flow))
+    (sides.folder / "talk-script.json").write_text(json.dumps({"run": {"a": [{"text": "seen", "data": {}}]}}))
+    told = []
+    for place in (("--store", sides.store), ("--server", sides.url)):
+        script = f"scripted:{sides.folder}/talk-script.json"
+        file = str(sides.folder / "talk.json")
+        cli("run", file, "--model", script, "--id", "talked", *place, "--json", code=0)
+        told.append(_plain(cli("transcript", "talked", *place, "--json", code=0).out))
+    assert told[0] == told[1]
+    assert told[0][0]["entries"][0]["answer"]["text"] == "seen"
+
+
 def listed() -> dict[str, Command]:
     return {
         f"{group.group} {command.name}" if group.group else command.name: command
@@ -400,6 +447,16 @@ def test_a_wrong_token_is_refused_and_a_right_one_acts(
         assert (wrong["class"], wrong["code"]) == ("authorization", "UNAUTHENTICATED")
         monkeypatch.setenv("TREADLE_TOKEN", token)
         assert cli("run", "etl.yaml", "--server", url, "--json", code=0).json["status"] == "completed"
+        bob = cli(
+            "token", "create", "--user", "bob", "--role", "viewer", "--server", url, "--json", code=0
+        ).json
+        assert (bob["user"], bob["roles"]) == ("bob", ["viewer"])
+        monkeypatch.setenv("TREADLE_TOKEN", bob["token"])
+        assert len(cli("list", "--server", url, "--json", code=0).json) == 1, (
+            "what a server made counts there"
+        )
+        denied = cli("run", "etl.yaml", "--server", url, "--json", code=1).error
+        assert denied["code"] == "FORBIDDEN"
     finally:
         process.kill()
         process.communicate(timeout=60)

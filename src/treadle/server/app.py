@@ -27,7 +27,7 @@ from .access import Access, AccessOptions, Login
 from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
-from .once import Once
+from .once import AnswersOnce
 from .routes import (
     apps,
     audit,
@@ -128,7 +128,7 @@ def create_app(
     app.state.engine = engine
     app.state.access = Access(engine, access)
     app.state.bundles = Bundles(engine)
-    app.state.once = Once(engine)
+    app.state.once = AnswersOnce(engine)
     app.state.body_max = body_max
     app.state.patience = patience or ClientPatience()
     app.state.draining = asyncio.Event()

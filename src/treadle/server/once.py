@@ -53,7 +53,7 @@ def key_of(request: Request) -> str | None:
     return given
 
 
-class Once:
+class AnswersOnce:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         # Requests with one key take turns here.

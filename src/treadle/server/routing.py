@@ -27,7 +27,7 @@ from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
 from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Actor
-from .once import Once, key_of
+from .once import AnswersOnce, key_of
 from .problems import Refused, problem
 
 Handler = Callable[..., Awaitable[Any]]
@@ -132,13 +132,12 @@ class Route(APIRoute):
             actor = await request.app.state.access.judge(request, role)
             request.state.actor = actor
             self._check_query(request)
-            if self.body_field is not None:
-                await _read(request)
+            body = b"" if self.body_field is None else await _read(request)
             with acting(_origin(request, actor)):
                 if (key := key_of(request)) is None:
                     return await handle(request)
-                once: Once = request.app.state.once
-                return await once.answer(request, actor, key, getattr(request, "_body", b""), handle)
+                once: AnswersOnce = request.app.state.once
+                return await once.answer(request, actor, key, body, handle)
 
         return judged
 
@@ -195,18 +194,19 @@ async def told(request: Request, shape: type[B]) -> B:
         raise RequestValidationError(error.errors()) from error
 
 
-async def _read(request: Request) -> None:
+async def _read(request: Request) -> bytes:
     """Reads a JSON body; what the framework asks for afterwards is there."""
     kept = await read_bytes(request, request.app.state.body_max)
     request._body = kept
     if not kept:
-        return
+        return kept
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused("MEDIA_TYPE", "a body is application/json")
     try:
         request._json = from_json(request._body)
     except NotJson as error:
         raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+    return kept
 
 
 async def _stay_within(request: Request, within: Within | None) -> None:
