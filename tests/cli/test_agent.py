@@ -133,6 +133,30 @@ def test_a_budget_is_raised_by_a_retry(cli: Cli, run: Any) -> None:
     assert cli("replay", "r1", "--json", code=0).json["equal"] is True
 
 
+def test_a_budget_is_raised_without_a_retry(cli: Cli, run: Any) -> None:
+    spends = {"data": {}, "usage": {"input_tokens": 120}}
+    nodes = {"a": {}, "b": {"approve": {"roles": ["lead"], "prompt": "Go?"}}, "c": {}}
+    flow = workflow(nodes, "a b", "b c", budget={"tokens": 130})
+    run(flow, {"run": {name: [spends] for name in nodes}}, code=3)
+    assert "usd=N or tokens=N" in cli("patch", "r1", "--budget", "many", code=2).err
+    cli("patch", "r1", "--budget", "tokens=100", code=1)
+    assert cli("patch", "r1", "--budget", "tokens=1000", "--json", code=3).json["status"] == "waiting"
+    (task,) = cli("tasks", "--json", code=0).json
+    done = cli(
+        "task",
+        "complete",
+        task["id"],
+        "--role",
+        "admin",
+        "--data",
+        '{"approved": true}',
+        "--json",
+        code=0,
+    )
+    assert done.json["status"] == "completed"
+    assert cli("replay", "r1", "--json", code=0).json["equal"] is True
+
+
 def test_skills_of_a_file_help_a_run_that_waits_for_them(cli: Cli, run: Any, write: Write) -> None:
     path = write("skills.py", SKILLS)
     call = {"tool_calls": [{"tool": "ping", "input": {"host": "x"}}], "data": {}}

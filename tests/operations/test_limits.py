@@ -44,6 +44,7 @@ TEXTS = {
     "pace": variant("pace", '{rate: "3/10s"}'),
     "both": variant("both", '{rate: "2/10s", concurrency: 3}'),
     "urgent": variant("urgent", "{concurrency: 1, priority: 7}"),
+    "rests": variant("rests", "{concurrency: 1, while: running}"),
     "free": GATE.replace("name: gate", "name: free").replace("limits: {concurrency: 2}\n", ""),
     "bad": variant("bad", "{concurrency: 1}").replace("  - await: go\n", "  - await: go\n  - fail: no\n"),
     "work": """
@@ -52,6 +53,14 @@ executor: {spec: {limits: {concurrency: 1}}}
 workflow:
   - step: only
     tool: {kind: flaky}
+""",
+    "twice": """
+dialect: process
+name: twice
+version: "1"
+steps:
+  - await: go
+  - call: {transport: flaky}
 """,
     "parent": """
 dialect: process
@@ -94,6 +103,11 @@ async def engine(clock: VirtualClock, flaky: Flaky, tmp_path: Path) -> AsyncIter
         (tmp_path / f"{name}.yaml").write_text(text)
     engine = clock.engine(f"sqlite:///{tmp_path}/l.db")
     engine.tool("flaky")(flaky.call)
+
+    @engine.transport("flaky")
+    async def transport(payload: Any) -> dict[str, bool]:
+        return await flaky.call()
+
     async with engine:
         engine.deploy(str(tmp_path))
         yield engine
@@ -495,3 +509,40 @@ async def test_lines_are_the_same_after_a_restart_at_any_commit(
         assert set((await statuses(engine)).values()) == {"completed"}
         assert await engine.read(lambda reads: reads.crowds()) == {}
         await assert_replays(engine)
+
+
+async def test_a_run_that_waits_gives_its_place_back_where_the_limit_says_so(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    for n in range(3):
+        await engine.start("rests", id=f"r{n}")
+    await clock.settle()
+    assert {(await shown(engine, f"r{n}"))["status"] for n in range(3)} == {"waiting"}
+    row = await engine.limit("rests")
+    assert (row["running"], row["queued"]) == (0, 0)
+    for n in range(3):
+        await engine.signal(f"r{n}", "go")
+    await clock.settle()
+    assert {(await shown(engine, f"r{n}"))["status"] for n in range(3)} == {"completed"}
+    assert await engine.read(lambda reads: reads.crowds()) == {}
+
+
+async def test_who_goes_on_after_waiting_counts_again_and_is_not_held_up(
+    engine: Engine, clock: VirtualClock, flaky: Flaky
+) -> None:
+    await engine.limit_set("twice", concurrency=1, **{"while": "running"})
+    for id in ("a", "b"):
+        await engine.start("twice", id=id)
+    await clock.settle()
+    assert {(await shown(engine, id))["status"] for id in ("a", "b")} == {"waiting"}
+    flaky.fails = False
+    flaky.may_end.clear()
+    await engine.signal("a", "go")
+    await engine.signal("b", "go")
+    await engine.start("twice", id="c")
+    row = await engine.limit("twice")
+    assert (row["running"], row["queued"]) == (2, 1), "both go on, and nobody begins"
+    flaky.may_end.set()
+    await clock.settle()
+    assert (await shown(engine, "c"))["status"] == "waiting"
+    assert {(await shown(engine, id))["status"] for id in ("a", "b")} == {"completed"}

@@ -100,14 +100,14 @@ async def doctor(
             {
                 key: value
                 for key, value in found.items()
-                if key not in ("ok", "problems", "remarks", "damaged", "open_long")
+                if key not in ("ok", "problems", "remarks", "damaged", "findings", "open_long")
             },
         )
         for remark in found["remarks"]:
             cli.out.note(f"[yellow]·[/] {escape(remark)}")
         for problem in found["problems"]:
             cli.out.note(f"[red]✗[/] {escape(problem)}")
-        for damage in found.get("damaged", ()):
+        for damage in (*found.get("damaged", ()), *found.get("findings", ())):
             cli.out.note(f"  {escape(damage['id'])}: {escape(damage['remedy'])}")
         if found["ok"]:
             cli.out.note("[green]✓[/] the store is sound")

@@ -23,6 +23,7 @@ Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow'
         "treadle limit set import --concurrency 5 --queue 100",
         "treadle limit set sync --concurrency 1 --per '{{ input.customer }}'",
         "treadle limit set mail --rate 100/h",
+        "treadle limit set import --concurrency 5 --while running",
     ],
     reach=EITHER,
 )
@@ -51,6 +52,15 @@ async def set_(
             "--queue", metavar="N", help="So many may wait; further starts are refused.", show_default=False
         ),
     ] = None,
+    while_: Annotated[
+        str | None,
+        typer.Option(
+            "--while",
+            metavar="running",
+            help="A run that waits gives its place back meanwhile.",
+            show_default=False,
+        ),
+    ] = None,
     priority: Annotated[
         int | None,
         typer.Option("--priority", metavar="P", help="Of starts that say none.", show_default=False),
@@ -58,7 +68,7 @@ async def set_(
 ) -> None:
     """Limit a workflow from now on, whatever its definition says."""
     said = {"concurrency": concurrency, "per": per, "rate": rate, "queue": queue, "priority": priority}
-    given = {key: value for key, value in said.items() if value is not None}
+    given = {key: value for key, value in {**said, "while": while_}.items() if value is not None}
     if not given:
         raise Usage("say the limits: --concurrency, --rate, --per, --queue, --priority")
     async with cli.acts(work=False) as engine:

@@ -37,11 +37,23 @@ Ids = Annotated[
 ]
 
 
+Raised = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="[NODE.]usd|tokens=N",
+        help="Raise the budget of an agent run to this; repeatable.",
+        show_default=False,
+    ),
+]
+
+
 @commands(
     examples=[
         "treadle patch etl-1 approved=true",
         'treadle patch etl-1 --ctx \'{"approved": true, "by": "ann"}\'',
         "treadle patch etl-1 etl-2 approved=true",
+        "treadle patch triage-1 --budget usd=5 --budget classify.tokens=20000",
     ],
     reach=EITHER,
 )
@@ -55,14 +67,17 @@ async def patch(
         str | None,
         typer.Option("--ctx", metavar="JSON|@FILE", help="Keys to set, as an object.", show_default=False),
     ] = None,
+    budget: Raised = None,
     choice: Chosen = NONE,
     app: App = None,
 ) -> int:
-    """Change a playbook's ctx from outside; gates are looked at again and the run goes on."""
+    """Change a playbook's ctx, or the budget of an agent run, from outside; the run goes on."""
     ids = [item for item in what or [] if "=" not in item]
     data = {**inputs.mapping(ctx_json, "--ctx"), **inputs.pairs([item for item in what or [] if "=" in item])}
+    if budget:
+        data["budget"] = inputs.budget(budget)
     if not data:
-        raise Usage("nothing to patch: give key=value, or --ctx JSON")
+        raise Usage("nothing to patch: give key=value, --ctx JSON, or --budget for an agent run")
 
     bulk = Bulk(ids, choice)
 
@@ -270,15 +285,7 @@ async def retry(
             "--fail", metavar="TEXT", help="Give up: the run fails with this text.", show_default=False
         ),
     ] = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--budget",
-            metavar="[NODE.]usd|tokens=N",
-            help="Raise the budget of an agent run to this; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    budget: Raised = None,
     definition: Annotated[
         str | None,
         typer.Option(

@@ -14,7 +14,7 @@ from treadle.lang.duration import instant_text
 from treadle.runtime import doctor
 from treadle.runtime.registry import Registry
 from treadle.store.figures import DEAD_LETTER
-from treadle.store.open import has_store, is_postgres, read_store, shown, store_path
+from treadle.store.open import has_store, is_postgres, newest_schema, read_store, shown, store_path
 from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads
 
@@ -45,7 +45,9 @@ def report(
     tell: doctor.Tell | None = None,
 ) -> dict[str, Any]:
     """What the doctor says of a store that `owner` drives, if anybody does."""
-    found = doctor.examine(reads, registry, deep=deep, tell=tell)
+    newest = newest_schema(url)
+    current = reads.schema_version >= newest
+    found = doctor.examine(reads, registry, deep=deep, tell=tell, current=current)
     runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
     # An idle cell is `running` too; what counts is work that nobody does.
     unattended = len(reads.working(after_no=0, limit=10_000))
@@ -54,6 +56,8 @@ def report(
     remarks = _remarks(runs, unattended, inbox, due, owner)
     remarks += [_slow(work, owner) for work in found["open_long"]]
     remarks += [_letter(letter) for letter in letters[: doctor.SHOWN_MAX]]
+    if not current:
+        remarks.append(f"the store has schema {reads.schema_version} of {newest}: treadle migrate")
     if not found["checked"]["all"]:
         remarks.append("the store is large, and not all of it was looked at: treadle doctor --deep")
     return {
@@ -68,6 +72,23 @@ def report(
         "dead_letters": len(letters),
         "next_timer": instant_text(due) if due is not None else None,
         "remarks": remarks,
+    }
+
+
+def bus_away(found: dict[str, Any], bus: str) -> dict[str, Any]:
+    """What the doctor says where the bus does not answer."""
+    message = "it does not answer; runs are taken, their work waits"
+    finding = {
+        "what": "bus",
+        "id": shown(bus),
+        "message": message,
+        "remedy": "start it, or look at the way to it",
+    }
+    return {
+        **found,
+        "ok": False,
+        "problems": [*found["problems"], f"bus {finding['id']}: {message}"],
+        "findings": [*found.get("findings", ()), finding],
     }
 
 

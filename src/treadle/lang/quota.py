@@ -22,7 +22,8 @@ COUNT_MAX: Final = 1_000_000
 # As many instants are kept of a line as may begin in one period.
 RATE_MAX: Final = 1_000
 KEY_CHARS_MAX: Final = 200
-_FIELDS: Final = ("concurrency", "per", "rate", "queue", "priority")
+_FIELDS: Final = ("concurrency", "per", "rate", "queue", "priority", "while")
+RUNNING: Final = "running"
 _RATE: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\S.*?)\s*")
 _UNITS: Final = ("s", "m", "h", "d")
 _TEMPLATE: Final = re.compile(r"\{\{\s*([\w-]+(?:\.[\w-]+)*)\s*\}\}")
@@ -30,7 +31,7 @@ _TEMPLATE: Final = re.compile(r"\{\{\s*([\w-]+(?:\.[\w-]+)*)\s*\}\}")
 _ROOTS: Final = ("input", "reference", "run")
 
 
-class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"while_": "while"}):
     """Limits that were read: all of one workflow or, with `per`, of each of its lines."""
 
     concurrency: int | None = None
@@ -38,10 +39,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: str | None = None
     queue: int | None = None
     priority: int = 0
+    # `running`: a run has its place only while it is not waiting.
+    while_: str | None = None
 
     @staticmethod
     def read(value: object) -> Quota:
-        """`{concurrency: N, per: "{{ input.x }}", rate: 10/s, queue: N, priority: P}`, each if it is wanted."""
+        """`{concurrency: N, per: "{{ input.x }}", rate: 10/s, queue: N, priority: P, while: running}`, each if it is
+        wanted."""
         if not isinstance(value, Mapping):
             raise _wrong(None, 'is a mapping, as in {concurrency: 5, rate: "10/s", queue: 100}')
         for key in value:
@@ -57,7 +61,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_priority(given["priority"])
         if "per" in given:
             _check_per(given["per"])
-        quota = Quota(**given)
+        if given.get("while", RUNNING) != RUNNING:
+            raise _wrong("while", f"is {RUNNING}, or is not said: then a run has its place until it ends")
+        quota = Quota.of(given)
         if "rate" in given:
             quota.pace()
         return quota
@@ -65,7 +71,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @staticmethod
     def of(value: Mapping[str, Any]) -> Quota:
         """One that was read before, from its stored form."""
-        return Quota(**value)
+        said = dict(value)
+        return Quota(while_=said.pop("while", None), **said)
+
+    @property
+    def rests(self) -> bool:
+        """Whether a run that waits gives its place back meanwhile."""
+        return self.while_ == RUNNING
 
     def to_value(self) -> dict[str, Any]:
         return cast("dict[str, Any]", msgspec.to_builtins(self))

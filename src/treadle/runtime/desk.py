@@ -14,7 +14,8 @@ from treadle.kernel.run import Step
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.lang.quota import Quota
-from treadle.store.protocol import Batch, PlaceRow, Store, TaskRow
+from treadle.store.line_rows import PlaceRow
+from treadle.store.protocol import Batch, Store, TaskRow
 
 from .hot import BlobCache, Hot, HotRuns
 from .ports import Ack, Clock, Item

@@ -7,6 +7,7 @@ are looked at first.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,6 +20,7 @@ from treadle.store.protocol import Reads, RunRow
 from .document import records
 from .hot import BlobCache, load_state
 from .registry import Registry
+from .stuck import why_stuck
 from .undecided import is_lasting
 
 BUDGET_S: Final = 10.0
@@ -26,6 +28,8 @@ PAGE: Final = 200
 SHOWN_MAX: Final = 100
 # Work that is open for so long is told of: nobody may be at it, or it hangs.
 OPEN_LONG_S: Final = 600.0
+# A clock that is further from the store's is told of.
+SKEW_NS_MAX: Final = 2 * 10**9
 # How often whoever waits is told how far it came.
 TELL_S: Final = 0.2
 
@@ -37,8 +41,11 @@ class _Report:
         self._tell, self._told = tell, time.monotonic()
         self.until = None if deep else time.monotonic() + BUDGET_S
         self.damaged: list[dict[str, Any]] = []
+        # What is no damage, and does not go away by itself.
+        self.findings: list[dict[str, str]] = []
         self.checked = {"definitions": 0, "runs": 0, "records": 0, "payloads": 0}
         self.partial = False
+        self.current = True
 
     def tired(self) -> bool:
         if self._tell is not None and time.monotonic() - self._told >= TELL_S:
@@ -47,6 +54,10 @@ class _Report:
         self.partial = self.partial or (self.until is not None and time.monotonic() > self.until)
         return self.partial
 
+    def find(self, what: str, id: str, message: str, remedy: str) -> None:
+        if len(self.findings) < SHOWN_MAX:
+            self.findings.append({"what": what, "id": id, "message": message, "remedy": remedy})
+
     def add(self, what: str, id: str, error: TreadleError, remedy: str) -> None:
         about = {"what": what, "id": id, "code": error.code, "message": error.message, "remedy": remedy}
         if len(self.damaged) < SHOWN_MAX:
@@ -54,23 +65,51 @@ class _Report:
 
 
 def examine(
-    reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None
+    reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None, current: bool = True
 ) -> dict[str, Any]:
-    """`problems` in words, `damaged` one by one with what to do, work that is `open_long`, and how much was
+    """`problems` in words, `damaged` and other `findings` one by one with what to do, work that is `open_long`, and how much was
     `checked`. `tell` hears now and then how far it came."""
     problems = reads.check()
     report = _Report(deep, tell)
+    report.current = current
+    _clock(reads, report)
+    if current:  # an earlier schema has not all of the tables
+        _orphans(reads, report)
     _definitions(reads, report)
     _payloads(reads, report, deep)
     _runs(reads, registry, report)
-    problems += [f"{found['what']} {found['id']}: {found['message']}" for found in report.damaged]
+    problems += [
+        f"{found['what']} {found['id']}: {found['message']}" for found in (*report.damaged, *report.findings)
+    ]
     return {
         "ok": not problems,
         "problems": problems,
         "damaged": report.damaged,
+        "findings": report.findings,
         "open_long": _open_long(reads, registry),
         "checked": {**report.checked, "all": not report.partial},
     }
+
+
+def skew_ns(reads: Reads) -> int:
+    """How far this machine's clock is ahead of the store's; half of the way there and back is not known."""
+    before = time.time_ns()
+    store = reads.now_ns()
+    return (before + time.time_ns()) // 2 - store
+
+
+def _clock(reads: Reads, report: _Report) -> None:
+    """Timers, schedules and tokens go by this machine's clock, leases by the store's."""
+    ahead_ns = skew_ns(reads)
+    if abs(ahead_ns) > SKEW_NS_MAX:
+        told = f"{abs(ahead_ns) / 1e9:.1f} s {'ahead of' if ahead_ns > 0 else 'behind'} the store's clock"
+        report.find("clock", socket.gethostname(), told, "set both by the same time servers (chrony, NTP)")
+
+
+def _orphans(reads: Reads, report: _Report) -> None:
+    for table, count in reads.orphans().items():
+        told = f"{count} runs that are gone still have rows here"
+        report.find("table", table, told, "treadle gc removes them")
 
 
 def _open_long(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
@@ -147,5 +186,9 @@ def _run(reads: Reads, registry: Registry, row: RunRow, report: _Report) -> None
         report.checked["records"] += 1
     for seq in reads.snapshot_seqs(row.no):
         reads.snapshot(row.no, until_seq=seq)
-    if row.status not in TERMINAL:
-        load_state(row, reads, registry, BlobCache(reads))
+    if row.status in TERMINAL:
+        return
+    state = load_state(row, reads, registry, BlobCache(reads))
+    if report.current and (why := why_stuck(reads, registry, row, state)) is not None:
+        remedy = f"treadle fork {row.id} opens it anew in a run of its own; then treadle cancel {row.id}"
+        report.find("run", row.id, why, remedy)

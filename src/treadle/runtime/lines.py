@@ -24,7 +24,8 @@ from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.quota import Quota
-from treadle.store.protocol import Line, Message, PlaceRow, Reads
+from treadle.store.line_rows import Line, PlaceRow
+from treadle.store.protocol import Message, Reads
 
 from .commands import Operate
 from .desk import Desk
@@ -206,6 +207,9 @@ class Lines:
             batch.places_done.append(run)
         if run in batch.places_held:
             batch.places_held.remove(run)
+        batch.places_resting.pop(run, None)
+        if row.rests:
+            return
         if row.held:
             tally.held -= 1
         else:
@@ -219,6 +223,27 @@ class Lines:
         """Whoever gives places away looks at this line."""
         body = message_to_bytes(Operate("", LOOK, {"workflow": row.workflow, "lane": row.lane}))
         self._staging.batch.inbox.append(Message(f"line:{what}:{row.run}:{row.since_ns}", body, ""))
+
+    # --- resting ---
+
+    def turned(self, run: str, seq: int, *, waits: bool) -> None:
+        """A run that is in line waits from now on, or goes on: where the limit says so, it has its place only while it
+        does not wait. Whoever goes on is not held up: it counts again, and nobody begins until there is room."""
+        row, batch = self._find(run), self._staging.batch
+        if row is None or not row.held or row.rests == waits:
+            return
+        quota = self._overrides().get(row.workflow) or Quota.of(row.quota)
+        if waits and not quota.rests:
+            return
+        if run in batch.places_new:
+            batch.places_new[run].rests = waits
+        else:
+            batch.places_resting[run] = waits
+        self._tally(row.line).held += -1 if waits else 1
+        if self._gives:
+            self._give(row.line)
+        elif waits:
+            self._tell(row, f"rest:{seq}")
 
     # --- giving ---
 
@@ -349,6 +374,8 @@ class Lines:
         row = None if run in batch.places_done else self._reads.place(run)
         if row is not None and run in batch.places_held:
             row.held = True
+        if row is not None and run in batch.places_resting:
+            row.rests = batch.places_resting[run]
         return row
 
     def _payload(self, digest: str, payloads: Mapping[str, bytes]) -> Value:

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from treadle.kernel.errors import Unsupported
 from treadle.lang.quota import Quota
-from treadle.store.protocol import Crowd, Reads
+from treadle.store.line_rows import Crowd
+from treadle.store.protocol import Reads
 
 from .desk import Desk
 from .lines import LIMIT

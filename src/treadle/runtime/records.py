@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.kernel.model import QUEUED, Receipt
+from treadle.kernel.model import PLACE, QUEUED, Receipt
 from treadle.kernel.run import Step
 from treadle.lang.retention import kept_until
 
@@ -55,6 +55,10 @@ class Records:
         batch.bytes += len(step.body)
         if step.leaves:
             self._lines.leave(state.id)
+        elif state.placed:
+            waits = not state.working
+            if waits == hot.row.working or step.seq == 1 or _got_place(step):
+                self._lines.turned(state.id, step.seq, waits=waits)
         if step.blobs:
             self._staging.hold(hot, step.blobs)
         self._effects.apply(hot, step, item)
@@ -113,6 +117,11 @@ class Records:
             self._registry.unwritten(state.definition).write(batch, step.at_ns)
         elif row.no not in batch.runs_new:
             batch.runs_changed[row.no] = row
+
+
+def _got_place(step: Step) -> bool:
+    """Whether a run begins with this step that was in line."""
+    return step.settled is not None and step.settled.kind == PLACE
 
 
 def _closes(step: Step) -> bytes | None:

@@ -196,6 +196,7 @@ class LimitsSet(Body):
     rate: str | None = None
     queue: int | None = Field(default=None, ge=0, le=1_000_000)
     priority: int | None = Field(default=None, ge=-100, le=100)
+    while_: Literal["running"] | None = Field(default=None, alias="while")
 
 
 class RetentionSet(Body):

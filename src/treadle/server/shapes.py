@@ -290,6 +290,8 @@ class Ready(TypedDict):
     shards: dict[str, int]
     access: Literal["open", "tokens"]
     draining: NotRequired[bool]
+    # How far this server's clock is ahead of the store's, where that is more than two seconds.
+    clock: NotRequired[str]
 
 
 class Live(TypedDict):

@@ -37,7 +37,7 @@ from treadle.lang.duration import instant_text
 from .connection import BACKUP, UNFINISHED
 from .copying import TABLES, Copied, Table, Tell, check_chains, copy, digest_of
 from .files import written
-from .open import Place, is_postgres, read_store, shown
+from .open import Place, is_postgres, newest_schema, read_store, shown
 from .owner import OwnerLock
 from .reads import AUDIT_COLUMNS, SqlReads
 from .sql import SqlStore, migrations
@@ -101,7 +101,7 @@ def _remove(store: Path) -> None:
 
 
 def _check_schema(reads: SqlReads, url: str) -> None:
-    newest = migrations("postgres" if is_postgres(url) else "sqlite")[-1][0]
+    newest = newest_schema(url)
     if reads.schema_version > newest:
         raise StoreTooNew(f"schema {reads.schema_version}; this Treadle knows up to {newest}")
     if reads.schema_version < newest:

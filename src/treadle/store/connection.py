@@ -12,6 +12,7 @@ from treadle.kernel.errors import StoreBusy
 from .blobs import BlobPlace
 from .commits import UnderWay
 from .dialect import SqlDialect
+from .orphans import orphans
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
 BACKUP: Final = "backup"
@@ -63,6 +64,12 @@ class SqlConnection:
     def check(self) -> list[str]:
         with self._dialect.errors():
             return self._dialect.integrity(self._connection)
+
+    def now_ns(self) -> int:
+        return int(self._one(f"SELECT {self._dialect.now_ns}")[0])
+
+    def orphans(self) -> dict[str, int]:
+        return {table: len(runs) for table, runs in orphans(self._all).items()}
 
     def work_key(self) -> bytes:
         return bytes.fromhex(self._one("SELECT value FROM meta WHERE key = 'work_key'")[0])

@@ -18,7 +18,7 @@ from .connection import UNFINISHED
 from .members import Membership
 from .owner import OwnerLock, Tenure
 from .reads import SqlReads
-from .sql import SqlStore
+from .sql import SqlStore, migrations
 from .sqlite import SqliteDialect
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class Place:
         from .postgres import Listener
 
         return Listener(dialect, heard)
+
+
+def newest_schema(url: str) -> int:
+    """The schema that this version makes and reads."""
+    return migrations("postgres" if is_postgres(url) else "sqlite")[-1][0]
 
 
 def open_store(url: str, *, holder: str | None = None) -> SqlStore:

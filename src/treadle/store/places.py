@@ -13,9 +13,12 @@ from typing import Any, Final
 from treadle.kernel.values import decode_trusted, encode
 
 from .connection import SqlConnection
-from .protocol import Batch, Crowd, Line, PlaceRow
+from .line_rows import Crowd, Line, PlaceRow
+from .protocol import Batch
 
 _COLUMNS: Final = "run, workflow, lane, held, priority, since_ns, quota"
+# What `held` is of a run that has a place and does without it while it waits.
+_RESTS: Final = 2
 _ORDER: Final = "priority DESC, since_ns, run"
 _INSERT: Final = f"INSERT INTO places ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -27,6 +30,7 @@ def _row(row: Sequence[Any]) -> PlaceRow:
         workflow=workflow,
         lane=lane,
         held=bool(held),
+        rests=held == _RESTS,
         priority=priority,
         since_ns=since_ns,
         quota=decode_trusted(quota),
@@ -58,10 +62,11 @@ class PlaceReads(SqlConnection):
 
     def crowds(self) -> dict[Line, Crowd]:
         """Every line that somebody is in."""
-        query = "SELECT workflow, lane, sum(held), count(*) FROM places GROUP BY workflow, lane ORDER BY workflow, lane"
+        query = """SELECT workflow, lane, sum(CASE held WHEN 1 THEN 1 ELSE 0 END), sum(CASE held WHEN 0 THEN 1 ELSE 0 END)
+                   FROM places GROUP BY workflow, lane ORDER BY workflow, lane"""
         return {
-            Line(workflow, lane): Crowd(int(held), int(count) - int(held))
-            for workflow, lane, held, count in self._all(query)
+            Line(workflow, lane): Crowd(int(held), int(waiting))
+            for workflow, lane, held, waiting in self._all(query)
         }
 
     def lines_waiting(self) -> list[Line]:
@@ -78,9 +83,21 @@ def write_places(tx: Any, batch: Batch) -> None:
         tx.executemany("DELETE FROM places WHERE run = ?", [(run,) for run in batch.places_done])
     if batch.places_new:
         rows = [
-            (p.run, p.workflow, p.lane, int(p.held), p.priority, p.since_ns, encode(p.quota))
+            (
+                p.run,
+                p.workflow,
+                p.lane,
+                _RESTS if p.rests else int(p.held),
+                p.priority,
+                p.since_ns,
+                encode(p.quota),
+            )
             for p in batch.places_new.values()
         ]
         tx.executemany(_INSERT, rows)
     if batch.places_held:
         tx.executemany("UPDATE places SET held = 1 WHERE run = ?", [(run,) for run in batch.places_held])
+    if batch.places_resting:
+        # One that was let in just now by whoever gives places away has it, whatever is said here.
+        rows_resting = [(_RESTS if rests else 1, run) for run, rests in batch.places_resting.items()]
+        tx.executemany("UPDATE places SET held = ? WHERE run = ? AND held > 0", rows_resting)

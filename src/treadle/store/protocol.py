@@ -19,6 +19,7 @@ from treadle.kernel.values import Value
 
 from .commits import UnderWay
 from .figures import StoreNumbers
+from .line_rows import Crowd, Line, PlaceRow
 from .marks import Followable
 from .place_rows import Crowd as Crowd
 from .place_rows import Line as Line
@@ -205,6 +206,8 @@ class Batch(msgspec.Struct):
     # places in line, by run: those that begin with it, those that it gives away, those that end with it
     places_new: dict[str, PlaceRow] = {}
     places_held: list[str] = []
+    # whether a run that has a place does without it while it waits
+    places_resting: dict[str, bool] = {}
     places_done: list[str] = []
     # The shards that it touches: the commit holds only if each is still ours. None named: all that are.
     shards: set[int] = set()
@@ -356,6 +359,14 @@ class Reads(Followable, Protocol):
     def lines_waiting(self) -> list[Line]: ...
     def last_place_ns(self) -> int:
         """When the last one came who is in a line."""
+        ...
+
+    def now_ns(self) -> int:
+        """By the store's own clock."""
+        ...
+
+    def orphans(self) -> dict[str, int]:
+        """How many runs that are gone still have rows, by table."""
         ...
 
     def blob(self, digest: str) -> bytes: ...

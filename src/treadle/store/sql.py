@@ -25,6 +25,7 @@ from .blobs import BlobPlace
 from .commits import Transaction, UnderWay
 from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
+from .orphans import BY_NUMBER, orphans, remove_orphans
 from .places import write_places
 from .protocol import Batch, Message, Numbered, TaskRow
 from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
@@ -71,7 +72,6 @@ _INSERT_AUDIT = f"INSERT INTO audit ({AUDIT_COLUMNS}) VALUES ({_marks(AUDIT_COLU
 _INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
-_RUN_TABLES = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
 
 
 class SqlStore(SqlReads):
@@ -385,7 +385,8 @@ class SqlStore(SqlReads):
             "DELETE FROM submissions WHERE scope = 'run:' || (SELECT id FROM runs WHERE no = ?)", rows
         )
         tx.executemany("DELETE FROM places WHERE run = (SELECT id FROM runs WHERE no = ?)", rows)
-        for table in _RUN_TABLES:
+        tx.executemany("DELETE FROM diagnostics WHERE run = (SELECT id FROM runs WHERE no = ?)", rows)
+        for table in BY_NUMBER:
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)
 
@@ -440,6 +441,7 @@ class SqlStore(SqlReads):
         with self._transaction() as tx:
             self._check_epoch(tx, self._held)
             self._dialect.keep_out(tx, "blobs")
+            remove_orphans(tx, orphans(self._all))
             tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
             loose = [row[0] for row in self._all(query, before_ns) if row[0] not in kept]
             tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])

@@ -246,6 +246,31 @@ async def test_a_retry_raises_the_budget_of_one_node(tmp_path, flow):
         await replays(engine, run.id)
 
 
+async def test_a_budget_is_raised_on_a_run_that_waits_without_a_retry(tmp_path, flow):
+    spends = {"data": {}, "usage": {"input_tokens": 60, "output_tokens": 60}}
+    wf = flow({"a": {}, "b": {"approve": {"roles": ["lead"], "prompt": "Go?"}}, "c": {}}, "a b", "b c")
+    wf["budget"] = {"tokens": 130}
+    (tmp_path / "flow.json").write_text(json.dumps(wf))
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        model = ScriptedModel({"run": {"a": [spends], "b": [spends], "c": [spends]}})
+        run = await engine.start(engine.load(str(tmp_path / "flow.json"))[0], model=model)
+        assert (await run.settled(timeout=60))["status"] == "waiting"
+        before = (await run.show())["version_no"]
+        for refused in ({"budget": {"tokens": 110}}, {"budget": {"tokens": 900}, "more": 1}, {"ctx": 1}, {}):
+            with pytest.raises(Unsupported):
+                await engine.patch(run.id, refused)
+        assert (await run.show())["version_no"] == before, "what is refused is not recorded"
+        await engine.patch(run.id, {"budget": {"tokens": 500}}, by="ann")
+        (task,) = await engine.tasks()
+        await engine.task_complete(task["id"], {"approved": True}, user="ann", roles=["admin"])
+        assert (await run.result(60))["results"]["c"]["status"] == "success"
+        told = [event async for event in run.events(follow=False) if event["type"] == "budget:raised"]
+        assert [(event["budget"], event["by"]) for event in told] == [({"tokens": 500}, "ann")]
+        with pytest.raises(TreadleError, match=r"ended|completed"):
+            await engine.patch(run.id, {"budget": {"tokens": 900}})
+        await replays(engine, run.id)
+
+
 # --- models and skills ---
 
 

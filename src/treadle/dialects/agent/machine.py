@@ -10,14 +10,14 @@ from typing import ClassVar
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.machine import Machine, Traits
-from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Receipt, Retry, Started
+from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
 from treadle.kernel.values import Value
 
 from . import ending, judging, leaving, returned, visiting
 from .context import item_of
 from .flow import Flow, new_state, visit_of
 from .model import Workflow, load
-from .raised_budgets import raise_budget
+from .raised_budgets import patch_budget, raise_budget
 from .sources import texts_of
 from .states import AgentState, Branch
 
@@ -58,6 +58,8 @@ class AgentMachine(Machine):
                 flow.ready = list(more.get("ready") or ())
             case Retry():
                 _retry(flow, event)
+            case Patch():
+                patch_budget(flow, event)
             case _:
                 raise Unsupported(f"an agent workflow takes no {event.kind}")
         return _decided(flow)

@@ -1,16 +1,27 @@
-"""A budget that a person raises when they send a run on: `treadle retry ID --budget tokens=200000`.
+"""A budget that a person raises: `treadle patch ID --budget tokens=200000` while a run goes on or waits,
+`treadle retry ID --budget tokens=200000` when they send on one that has used its budget up.
 
-A run keeps the definition it was started with, so its budget cannot be raised there. The retry event says
-the new caps, so the journal has them; they replace the workflow's own, or that of a node.
+A run keeps the definition it was started with, so its budget cannot be raised there. The event says the new caps, so
+the journal has them; they replace the workflow's own, or that of a node.
 """
 
 from __future__ import annotations
 
 from treadle.kernel.errors import Unsupported
+from treadle.kernel.model import Patch
 from treadle.kernel.values import Value
 
 from .flow import Flow, exceeded
 from .model import Budget
+
+
+def patch_budget(flow: Flow, event: Patch) -> None:
+    """What is in hand goes on; the new caps count from the next time that something is about to be spent."""
+    data = event.data
+    if not isinstance(data, dict) or set(data) != {"budget"}:
+        raise Unsupported("of an agent run only its budget can be changed: {budget: {usd, tokens}}")
+    raise_budget(flow, data["budget"])
+    flow.emit("budget:raised", budget=data["budget"], **({"by": event.by} if event.by else {}))
 
 
 def raise_budget(flow: Flow, given: Value) -> None:

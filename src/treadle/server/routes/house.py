@@ -8,7 +8,9 @@ from typing import Any, Final
 from fastapi import Request
 from starlette.responses import Response
 
+from treadle.host import checkup
 from treadle.kernel.errors import StoreUnavailable, TreadleError
+from treadle.runtime.doctor import SKEW_NS_MAX, skew_ns
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.metrics import MEDIA
@@ -22,6 +24,8 @@ READY_S: Final = 2.0
 
 routes = Routes()
 health = Routes()
+# A server whose clock is further from the store's serves nothing: its timers and tokens would be wrong.
+UNREADY_NS: Final = 10 * 10**9
 
 
 @health.answers("GET", "/healthz", EVERYBODY, gives=shapes.Live)
@@ -38,12 +42,16 @@ async def ready(request: Request) -> Response:
     found: dict[str, Any] = {"ready": True, "store": "ok", "bus": "ok", "shards": engine.shards}
     try:
         async with asyncio.timeout(READY_S):
-            await engine.read(lambda reads: reads.last_run_no())
+            ahead_ns = await engine.read(skew_ns)
             await state.access.closed()
     except TreadleError as error:
         found |= {"ready": False, "store": error.code}
     except TimeoutError:
         found |= {"ready": False, "store": StoreUnavailable.code}
+    else:
+        if abs(ahead_ns) > SKEW_NS_MAX:
+            found["clock"] = f"{ahead_ns / 1e9:+.1f}s"
+            found["ready"] = abs(ahead_ns) < UNREADY_NS
     if engine.begins_anew:
         found |= {"ready": False, "store": StoreUnavailable.code}
     if not await state.workers.carrying.is_well(READY_S):
@@ -109,7 +117,9 @@ async def cell(request: Request, workflow: str, key: str) -> Any:
 @routes.answers("GET", "/doctor", VIEWER, gives=dict[str, Any])
 async def doctor(request: Request, deep: bool = False) -> Any:
     """The health of the store; `deep` looks at everything."""
-    return await engine_of(request).doctor(deep=deep)
+    found = await engine_of(request).doctor(deep=deep)
+    carrying = request.app.state.workers.carrying
+    return found if await carrying.is_well() else checkup.bus_away(found, carrying.bus)
 
 
 @routes.answers("POST", "/gc", ADMIN, gives=dict[str, Any])

@@ -39,7 +39,7 @@ async def shown(request: Request, workflow: str) -> Any:
 @routes.answers("PUT", "/limits/{workflow}", OPERATOR, within=named, gives=shapes.LimitShown)
 async def put(request: Request, workflow: str, body: bodies.LimitsSet) -> Any:
     """Limits a workflow, whatever its definition says."""
-    return await engine_of(request).limit_set(workflow, **body.model_dump(exclude_none=True))
+    return await engine_of(request).limit_set(workflow, **body.model_dump(exclude_none=True, by_alias=True))
 
 
 @routes.answers("DELETE", "/limits/{workflow}", OPERATOR, within=named, gives=shapes.LimitShown)

@@ -1,0 +1,45 @@
+"""Rows whose run is gone. Each is written and removed with its run, so there should be none; a store that was mended by
+hand, or written by a version with a fault, may have some. They cost room, and a place in line would hold others up."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+SHOWN_MAX: Final = 10_000
+# Tables whose rows belong to a run by its number; 0 is nobody, whose payloads are kept for ever.
+BY_NUMBER: Final = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
+# By its id: the table, and what its row calls the run.
+BY_ID: Final = {"places": "run", "submissions": "substr(scope, 5)"}
+_ONLY: Final = {"submissions": "scope LIKE 'run:%' AND "}
+
+
+class _Asked(Protocol):
+    def __call__(self, query: str, *parameters: Any) -> list[Any]: ...
+
+
+def orphans(ask: _Asked) -> dict[str, list[Any]]:
+    """The runs that are gone and still have rows, by table."""
+    found: dict[str, list[Any]] = {}
+    for table in BY_NUMBER:
+        # From one run to the next by the index: a journal may have millions of records of few runs.
+        query = f"""WITH RECURSIVE owners(run) AS (
+                      SELECT min(run) FROM {table} WHERE run > 0
+                      UNION ALL SELECT (SELECT min(run) FROM {table} WHERE run > owners.run) FROM owners WHERE run IS NOT NULL)
+                    SELECT run FROM owners WHERE run IS NOT NULL AND NOT EXISTS (SELECT 1 FROM runs WHERE no = owners.run)
+                    LIMIT ?"""
+        found[table] = [row[0] for row in ask(query, SHOWN_MAX)]
+    for table, run in BY_ID.items():
+        query = f"""SELECT DISTINCT {run} FROM {table} WHERE {_ONLY.get(table, "")}
+                    NOT EXISTS (SELECT 1 FROM runs WHERE id = {run}) LIMIT ?"""
+        found[table] = [row[0] for row in ask(query, SHOWN_MAX)]
+    query = "SELECT task FROM task_roles WHERE task NOT IN (SELECT no FROM tasks) LIMIT ?"
+    found["task_roles"] = [row[0] for row in ask(query, SHOWN_MAX)]
+    return {table: runs for table, runs in found.items() if runs}
+
+
+def remove_orphans(tx: Any, found: dict[str, list[Any]]) -> None:
+    for table, runs in found.items():
+        owner = "task" if table == "task_roles" else BY_ID.get(table, "run")
+        tx.executemany(
+            f"DELETE FROM {table} WHERE {_ONLY.get(table, '')}{owner} = ?", [(run,) for run in runs]
+        )
