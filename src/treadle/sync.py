@@ -246,6 +246,7 @@ class Engine(_Adapter):
     limit = _waits(asynchronous.Engine.limit)
     limit_set = _waits(asynchronous.Engine.limit_set)
     limit_remove = _waits(asynchronous.Engine.limit_remove)
+    limit_pools = _waits(asynchronous.Engine.limit_pools)
     delete = _waits(asynchronous.Engine.delete)
     token_create = _waits(asynchronous.Engine.token_create)
     token_list = _waits(asynchronous.Engine.token_list)

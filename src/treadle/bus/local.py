@@ -12,7 +12,7 @@ is offered again (`again`) when there is room.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Final, Literal
@@ -23,11 +23,13 @@ from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Clock, Work
 
+from .caps import PoolCaps
 from .entries import NEVER_NS, OTHERS, RESIDENT, Resident, WorkLine
 from .entries import WorkEntry as _Entry
 from .entries import WorkQueue as _Queue
 from .protocol import DEFAULT_POOL, Can, Handed
 from .seal import Seal
+from .view import BusView
 
 # How far a worker looks past work that it cannot do.
 LOOK_MAX: Final = 256
@@ -36,7 +38,7 @@ GONE_MAX: Final = 1_000
 Standing = Literal["held", "late", "lost", "unknown"]
 
 
-class LocalBus:
+class LocalBus(BusView):
     """Any thread may call; nothing blocks."""
 
     def __init__(
@@ -67,6 +69,7 @@ class LocalBus:
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
         self._undoable: dict[str, str] = {}
+        self._caps = PoolCaps()
         self._number = 0
         self._lock = Lock()
 
@@ -81,10 +84,19 @@ class LocalBus:
             self._leases.clear()
             self._beyond.clear()
             self._revoked.clear()
+            self._caps.recount(())
 
     def seal_with(self, key: bytes) -> None:
         """Leases are sealed with the store's key, so that whoever owns the store next knows them."""
         self._seal = Seal(key)
+
+    def limit_pools(self, caps: Mapping[str, int]) -> None:
+        """So much work of each of these pools is in hand at once, from now on; of others as much as comes."""
+        with self._lock:
+            if not self._caps.limit(caps):
+                return
+            self._caps.recount(entry.queue.pool for entry in self._entries.values() if not entry.waits)
+        self._announce(dict.fromkeys(self._lanes, 1))
 
     # --- the owner's side ---
 
@@ -165,6 +177,7 @@ class LocalBus:
     def _put_back(self, entry: _Entry, *, last: bool = False) -> None:
         """At the front: it has waited longer than the others. What somebody declined goes to the back."""
         entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
+        self._caps.back(entry.queue.pool)
         (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
         entry.queue.waiting += 1
         if self._fresh is not None:
@@ -182,10 +195,11 @@ class LocalBus:
         room: list[str] = []
         with self._lock:
             for queue in self._lanes.get(lane, ()):
-                while queue.waiting and len(taken) < limit:
+                while queue.waiting and len(taken) < limit and self._caps.room(queue.pool):
                     entry = queue.entries.popleft()
                     if not entry.waits:
                         continue
+                    self._caps.took(queue.pool)
                     entry.waits, entry.worker = False, RESIDENT
                     entry.attempt += 1
                     queue.waiting -= 1
@@ -276,6 +290,10 @@ class LocalBus:
                     room = self._room(entry.queue)
         if room:
             self._again(room)
+        if entry is not None and self._caps.limits(pool := entry.queue.pool):
+            # Others of the pool waited for this one, and nobody else tells of them.
+            queues = list(self._queues.values())
+            self._announce({queue.lane: 1 for queue in queues if queue.pool == pool and queue.waiting})
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.work.intent.id]
@@ -285,7 +303,9 @@ class LocalBus:
             entry.waits = False
             if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
                 queue.entries = queue.entries.waiting()
-        elif entry.worker == RESIDENT:
+            return
+        self._caps.back(queue.pool)
+        if entry.worker == RESIDENT:
             queue.held -= 1
         else:
             self._leases.pop(entry.lease, None)
@@ -327,6 +347,7 @@ class LocalBus:
     def _hand(self, entry: _Entry, worker: str) -> Handed:
         entry.waits, entry.worker = False, worker
         entry.attempt += 1
+        self._caps.took(entry.queue.pool)
         entry.lease = self._seal.lease(entry.work.intent.id, worker)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
         entry.queue.waiting -= 1
@@ -358,7 +379,8 @@ class LocalBus:
         with self._lock:
             found = [e for e in map(self._entries.get, intents) if e is not None and e.waits]
             mine = sorted((e for e in found if worker not in e.declined), key=lambda e: e.number)
-            taken = [self._hand(entry, worker) for entry in mine]
+            # What is beyond the limit of its pool waits on, and is told of again.
+            taken = [self._hand(entry, worker) for entry in mine if self._caps.room(entry.queue.pool)]
             for entry in mine:
                 room += self._room(entry.queue)
         if room:
@@ -374,7 +396,7 @@ class LocalBus:
             for queue in queues:
                 while queue.entries and not queue.entries.first.waits:
                     queue.entries.popleft()
-            filled = [queue for queue in queues if queue.entries]
+            filled = [queue for queue in queues if queue.entries and self._caps.room(queue.pool)]
             if not filled:
                 break
             entry = min(filled, key=lambda queue: queue.entries.first.number).entries.popleft()
@@ -423,6 +445,7 @@ class LocalBus:
         if entry is None or not entry.waits or worker in entry.declined:
             return None
         entry.waits, entry.worker, entry.lease = False, worker, lease
+        self._caps.took(entry.queue.pool)
         entry.attempt = max(1, entry.attempt)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
         entry.queue.waiting -= 1
@@ -456,45 +479,3 @@ class LocalBus:
                 return "unknown", None
             entry = self._taken_up(worker, lease)
             return ("lost", None) if entry is None else ("late", entry.work)
-
-    # --- for people ---
-
-    def waiting(self) -> dict[str, int]:
-        """How much waits, by pool."""
-        found: dict[str, int] = {}
-        with self._lock:
-            for queue in self._queues.values():
-                found[queue.pool] = found.get(queue.pool, 0) + queue.waiting
-        return found
-
-    def held_by(self) -> dict[str, int]:
-        """How much each worker has in hand."""
-        found: dict[str, int] = {}
-        with self._lock:
-            for entry in self._entries.values():
-                if not entry.waits:
-                    found[entry.worker] = found.get(entry.worker, 0) + 1
-        return found
-
-    def tell_undone(self, found: dict[str, str]) -> None:
-        """Whoever knows all workers says what none of them can do."""
-        self._undoable = found
-
-    def undoable(self) -> dict[str, str]:
-        return self._undoable
-
-    def undone(self, workers: Sequence[tuple[str, Collection[str]]]) -> dict[str, str]:
-        """Work that waits and that none of these workers (their names and pools) can do: intents and reasons."""
-        found: dict[str, str] = {}
-        with self._lock:
-            for id, entry in self._entries.items():
-                if not entry.waits or entry.queue.lane != OTHERS:
-                    continue
-                serving = [name for name, pools in workers if entry.queue.pool in pools]
-                if not serving and not entry.declined:
-                    found[id] = f"no worker serves the pool {entry.queue.pool}"
-                elif all(name in entry.declined for name in serving):
-                    found[id] = next(
-                        iter(entry.declined.values()), f"no worker serves the pool {entry.queue.pool}"
-                    )
-        return found

@@ -14,7 +14,9 @@ limit = Commands(
     STEER, group="limit", help="How many runs of a workflow go on at once, and how fast they begin."
 )
 
-Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.", show_default=False)]
+Workflow = Annotated[
+    str, typer.Argument(metavar="WORKFLOW", help="The workflow's name, or pool:NAME.", show_default=False)
+]
 
 
 @limit(
@@ -24,6 +26,7 @@ Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow'
         "treadle limit set sync --concurrency 1 --per '{{ input.customer }}'",
         "treadle limit set mail --rate 100/h",
         "treadle limit set import --concurrency 5 --while running",
+        "treadle limit set pool:gpu --concurrency 4",
     ],
     reach=EITHER,
 )

@@ -23,7 +23,7 @@ from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import copied, to_value
-from treadle.runtime import document
+from treadle.runtime import document, quotas
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
@@ -250,6 +250,8 @@ class Bridge:
         self.work_key = key = store.work_key()
         self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
         self.bus.seal_with(key)
+        # Before anything is handed out: what was in hand of somebody who died is not handed out beyond a limit.
+        self.bus.limit_pools(quotas.share(quotas.pool_caps(store), *self.shards))
         return Core(
             store,
             self._registry_of(store),

@@ -20,21 +20,38 @@ class LimitMethods(ScheduleMethods):
 
     async def limits(self) -> list[dict[str, Any]]:
         """Every workflow that is limited: what its limits are, who said so, who is in line."""
-        return await self._bridge.read(lambda reads: quotas.listed(reads, self.library.registry(reads)))
+        rows = await self._bridge.read(lambda reads: quotas.listed(reads, self.library.registry(reads)))
+        return [self._with_work(row) for row in rows]
 
     async def limit(self, workflow: str) -> dict[str, Any]:
         """The limits of one workflow; none where `limits` is None."""
         name = quotas.checked_name(workflow)
-        return await self._bridge.read(lambda reads: quotas.shown(reads, self.library.registry(reads), name))
+        row = await self._bridge.read(lambda reads: quotas.shown(reads, self.library.registry(reads), name))
+        return self._with_work(row)
+
+    def _with_work(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of a pool, how much of its work is in hand here, and how much waits."""
+        name = row["workflow"]
+        if not name.startswith(quotas.POOL):
+            return row
+        held, waiting = self._bridge.bus.in_pool(name.removeprefix(quotas.POOL))
+        return {**row, "running": held, "queued": waiting}
+
+    async def limit_pools(self) -> None:
+        """Goes by what operators have said of pools, from now on; of several members each hands out its share."""
+        caps = await self._bridge.read(quotas.pool_caps)
+        self._bridge.bus.limit_pools(quotas.share(caps, *self._bridge.shards))
 
     async def limit_set(self, workflow: str, /, **limits: Any) -> dict[str, Any]:
-        """Limits a workflow from now on, whatever its definition says: `concurrency`, `per`, `rate`, `queue`,
+        """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,
         `priority`. Runs that were started while it was not limited are not counted."""
         asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
         await self._bridge.operate("limit", asked)
+        await self.limit_pools()
         return await self.limit(workflow)
 
     async def limit_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves the limits of a workflow to its definition again."""
         await self._bridge.operate("limit", {"do": "remove", "name": quotas.checked_name(workflow)})
+        await self.limit_pools()
         return await self.limit(workflow)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.kernel.errors import Unsupported
+from treadle.lang.pools import is_pool
 from treadle.lang.quota import Quota
 from treadle.store.line_rows import Crowd
 from treadle.store.protocol import Reads
@@ -14,7 +16,21 @@ from .lines import LIMIT
 from .registry import Registry, latest
 
 # How names begin that are no workflow's.
-_POOL: Final = "pool:"
+POOL: Final = "pool:"
+
+
+def pool_caps(reads: Reads) -> dict[str, int]:
+    """How much work of each pool that operators limited may be in hand at once."""
+    return {
+        name.removeprefix(POOL): int(value["concurrency"])
+        for name, value in reads.documents(LIMIT)
+        if name.startswith(POOL)
+    }
+
+
+def share(caps: Mapping[str, int], held: int, of: int) -> dict[str, int]:
+    """What one of several members hands out of it: by the shards that it decides, and never nothing."""
+    return {pool: max(1, -(-cap * held // max(1, of))) if held else cap for pool, cap in caps.items()}
 
 
 def perform(desk: Desk, body: dict[str, Any]) -> None:
@@ -22,7 +38,10 @@ def perform(desk: Desk, body: dict[str, Any]) -> None:
     name = checked_name(body["name"])
     match body["do"]:
         case "set":
-            desk.lines.override(name, Quota.read(body["limits"]))
+            quota = Quota.read(body["limits"])
+            if name.startswith(POOL) and quota != Quota(concurrency=quota.concurrency):
+                raise Unsupported(f"{name}: a pool takes concurrency, and nothing else")
+            desk.lines.override(name, quota)
         case "remove":
             if desk.store.document(LIMIT, name) is None:
                 raise no_limit(name)
@@ -34,10 +53,8 @@ def perform(desk: Desk, body: dict[str, Any]) -> None:
 def checked_name(name: object) -> str:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise Unsupported("limits are set for a workflow by its name")
-    if name.startswith(_POOL):
-        raise Unsupported(
-            f"{name}: pools are limited by their workers: `treadle worker --pool NAME --concurrency N`"
-        )
+    if name.startswith(POOL) and not is_pool(name.removeprefix(POOL)):
+        raise Unsupported(f"{name}: the name of a pool is 1 to 64 of a-z, 0-9, _ and -")
     return name
 
 

@@ -8,6 +8,7 @@ is shown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -247,6 +248,8 @@ class Workers:
         while True:
             await asyncio.sleep(self._watch_s)
             self.expired += self._engine.bus.expire()
+            with contextlib.suppress(TreadleError):  # a store that is away says so elsewhere
+                await self._engine.limit_pools()
             self._far = await self.carrying.members()
             found = self.undone()
             self._engine.bus.tell_undone(found)

@@ -8,6 +8,7 @@ import sys
 import time
 
 from .canaries import CANARIES, SHARED_CANARIES, seeds_to_find
+from .narrow import NarrowDrill
 from .world import SimulationFailed, simulate
 
 
@@ -16,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("seed", type=int, nargs="?", help="run this one seed and say what happened in it")
     parser.add_argument("--seeds", type=int, default=0, help="run this many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--limited", action="store_true", help="with a line in front of the runs")
     parser.add_argument("--cores", type=int, default=1, help="how many processes share the store")
     parser.add_argument("--canaries", action="store_true", help="find each planted bug within --seeds N")
     options = parser.parse_args(arguments)
@@ -25,13 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
     if options.canaries:
         return _hunt(options.seeds, options.cores)
+    make = NarrowDrill if options.limited else None
     if options.seed is not None:
-        print(simulate(options.seed, cores=options.cores))
+        print(simulate(options.seed, make, cores=options.cores))
         return 0
     began, records, deaths = time.monotonic(), 0, 0
     for seed in range(options.first, options.first + options.seeds):
         try:
-            outcome = simulate(seed, cores=options.cores)
+            outcome = simulate(seed, make, cores=options.cores)
         except SimulationFailed as failure:
             print(f"seed {seed} failed: {failure}", file=sys.stderr)
             return 1

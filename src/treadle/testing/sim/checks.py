@@ -280,7 +280,9 @@ def _is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
     """Whether a record is of this event; a cell's first event is the input it was started with."""
     if kind == "event" and record["kind"] == "started":
         return bool(record["event"].get("input") == value)
-    return bool(record["kind"] == kind and record["event"] == value)
+    # Whether it got its place at once is decided with it.
+    said = {name: part for name, part in record["event"].items() if name != "place"}
+    return bool(record["kind"] == kind and said == value)
 
 
 def _source(record: dict[str, Any]) -> str | None:

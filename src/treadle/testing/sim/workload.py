@@ -68,6 +68,14 @@ class Workload(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A workload some of whose workflows are limited."""
+
+    # How many runs of a workflow may be under way at once.
+    concurrency: Mapping[str, int]
+
+
+@runtime_checkable
 class Forking(Protocol):
     """A workload some of whose runs are forked."""
 

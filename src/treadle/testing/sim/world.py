@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL
+from treadle.kernel.values import encode
 from treadle.runtime.deploys import row_of
+from treadle.runtime.lines import LIMIT
 from treadle.runtime.shards import home_on
 from treadle.store.protocol import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
@@ -25,7 +27,7 @@ from .clients import Clients, Keeper, Network, People
 from .disk import Died, Disk, SimDialect
 from .faults import CALM, Faults, small_limits
 from .process import MS, SimProcess
-from .workload import Workload
+from .workload import Limited, Workload
 
 EPOCH_NS = 1_800_000_000 * 10**9
 SAFETY_EVENTS_MAX = 3_000
@@ -70,6 +72,8 @@ class World:
         # How many events it may take, once the weather is fine, until all has come to its end.
         self._patience = patience
         self.workload = workload
+        # How many runs of a workflow may be under way at once; looked at after every commit.
+        self._concurrency: Mapping[str, int] = {}
         self.faults = Faults.swarm(self.rng)
         self.limits = small_limits(self.rng)
         # How much of all work touches nothing outside, so that it may be begun before its commit: in every second world.
@@ -105,6 +109,8 @@ class World:
         self.clients = Clients(self)
         self.people = People(self)
         self.keeper = Keeper(self)
+        if isinstance(workload, Limited):
+            self._concurrency = workload.concurrency
         self._deploy()
 
     # --- time and chance ---
@@ -238,11 +244,18 @@ class World:
             version = definition.version or "1"
             batch.definitions.append(row_of(definition))
             batch.versions.append(VersionRow(name=definition.name, version=version, digest=definition.digest))
+        for name, count in self._concurrency.items():
+            batch.documents.append((LIMIT, name, 0, encode({"concurrency": count})))
         self.store.commit(batch)
 
     def _committed(self) -> None:
         self.now_ns()
         self.journals.advance()
+        for line, crowd in self.store.crowds().items() if self._concurrency else ():
+            most = self._concurrency[line.workflow]
+            assert crowd.held <= most, (
+                f"{crowd.held} runs of {line.workflow} are under way, and {most} may be"
+            )
 
     def _boot(self) -> None:
         if sum(not process.dead for process in self._processes) >= self.cores:
@@ -369,6 +382,9 @@ def simulate(
     workload = (make or Drill)(Random(seed ^ 0x5EED))
     world = World(seed, workload, patience=patience, cores=cores)
     faults = world.faults
+    options = (
+        f"{' --limited' if isinstance(workload, Limited) else ''}{f' --cores {cores}' if cores > 1 else ''}"
+    )
     try:
         outcome = world.run()
     except BaseException as error:
@@ -376,7 +392,7 @@ def simulate(
             raise
         raise SimulationFailed(
             f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
-            f"reproduce with: python -m treadle.testing.sim {seed}{f' --cores {cores}' if cores > 1 else ''}"
+            f"reproduce with: python -m treadle.testing.sim {seed}{options}"
         ) from error
     finally:
         world.close()
