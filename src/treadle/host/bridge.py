@@ -250,8 +250,7 @@ class Bridge:
         self.work_key = key = store.work_key()
         self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
         self.bus.seal_with(key)
-        # Before anything is handed out: what was in hand of somebody who died is not handed out beyond a limit.
-        self.bus.limit_pools(quotas.share(quotas.pool_caps(store), *self.shards))
+        self.bus.limit_pools(quotas.pool_caps(store))  # before anything is handed out
         return Core(
             store,
             self._registry_of(store),
@@ -401,8 +400,7 @@ class Bridge:
         return self.ask_blocking(lambda ack: Operate("", name, body, ack))
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
-        """Asks the store on a connection of its own, off the core thread where there is one; `long` if
-        that may take its time."""
+        """Asks the store on a connection of its own, off the core thread if there is one; `long`: it may take time."""
         self.check_loop()
         if self._readers is None:
             raise EngineStopped()
