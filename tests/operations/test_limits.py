@@ -458,8 +458,8 @@ async def test_a_workflow_that_says_nothing_can_be_limited(clock: VirtualClock, 
     assert await begun(engine, "r1") == ["r1"]
     with pytest.raises(TreadleError):
         await engine.limit_set("free", concurrency=0)
-    with pytest.raises(TreadleError, match="workers"):
-        await engine.limit_set("pool:gpu", concurrency=1)
+    with pytest.raises(TreadleError, match="the name of a pool"):
+        await engine.limit_set("pool:G P U", concurrency=1)
 
 
 async def test_lines_are_the_same_after_a_restart_at_any_commit(
