@@ -8,7 +8,7 @@ WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 
 .DEFAULT_GOAL := help
-.PHONY: help house outage canaries demo test test-all replay-deps check sim kills bulk programs api chaos bench bench-cluster web browser serve fmt clean
+.PHONY: help house outage canaries demo test test-all replay-deps check sim kills bulk flood programs api chaos bench bench-cluster web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -18,6 +18,7 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator, with one core and with three"
 	@echo "make kills  200 kills of owners and guests on one store"
+	@echo "make flood  10,000 requests at once, refused by the limit"
 	@echo "make bulk   10,000 failed runs retried by one command, which is killed in between"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
 	@echo "make api    the HTTP API asked at length by Schemathesis, out of its own description (API_EXAMPLES=200)"
@@ -63,6 +64,9 @@ sim: $(READY)
 
 kills: $(READY)
 	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py
+
+flood: $(READY)
+	@TREADLE_FLOOD=10000 $(BIN)/python -m pytest tests/server/test_limits.py -k flood
 
 bulk: $(READY)
 	@TREADLE_BULK=10000 $(BIN)/python -m pytest -s tests/operations/test_bulk_many.py

@@ -227,6 +227,28 @@ async def test_a_file_that_is_no_archive_is_not_written_to(
     assert len(await engine.list()) == 5
 
 
+async def test_on_postgresql_rules_count_and_what_is_collected_is_in_the_archive(
+    pg_store: str, shelf: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "etl.yaml").write_text(TEXTS["etl"])
+    engine = Engine(pg_store)
+    engine.tool("echo")(Echo().call)
+    async with engine:
+        engine.deploy(str(tmp_path / "etl.yaml"))
+        await ended(engine, "etl", "large", large=LARGE)
+        await ended(engine, "etl", "bad", fails=True)
+        before = await shown(engine)
+        await engine.retention_set("*", {"completed": "0s"})
+        await engine.retention_set("other", "0s")
+        assert (await engine.gc(dry_run=True))["workflows"] == {"etl": {"completed": 1}}
+        assert (await engine.gc(ruled=True, archive=shelf))["archived"] == 1
+        assert {row["id"] for row in await engine.list()} == {"bad"}
+        await assert_replays(engine)
+    found = await looked_into(shelf)
+    assert found == {"large": {**before["large"], "retain_until": found["large"]["retain_until"]}}
+    assert archives.check(shelf)["ok"]
+
+
 KILLED = """
 import asyncio, os, signal, sys
 from treadle import Engine

@@ -189,6 +189,8 @@ def _run(reads: Reads, registry: Registry, row: RunRow, report: _Report) -> None
     if row.status in TERMINAL:
         return
     state = load_state(row, reads, registry, BlobCache(reads))
-    if report.current and (why := why_stuck(reads, registry, row, state)) is not None:
+    why = why_stuck(reads, registry, row, state) if report.current else None
+    # Somebody may have gone on with it between one question and the next.
+    if why is not None and load_state(row, reads, registry, BlobCache(reads)).seq == state.seq:
         remedy = f"treadle fork {row.id} opens it anew in a run of its own; then treadle cancel {row.id}"
         report.find("run", row.id, why, remedy)
