@@ -35,7 +35,7 @@ from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role
 from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
-from treadle.store.line_rows import PlaceRow
+from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
 from .answers import Answers

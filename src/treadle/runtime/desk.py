@@ -14,7 +14,7 @@ from treadle.kernel.run import Step
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.lang.quota import Quota
-from treadle.store.line_rows import PlaceRow
+from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Batch, Store, TaskRow
 
 from .hot import BlobCache, Hot, HotRuns

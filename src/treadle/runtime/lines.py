@@ -24,7 +24,7 @@ from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.quota import Quota
-from treadle.store.line_rows import Line, PlaceRow
+from treadle.store.place_rows import Line, PlaceRow
 from treadle.store.protocol import Message, Reads
 
 from .commands import Operate

@@ -8,7 +8,7 @@ from typing import Any, Final
 from treadle.kernel.errors import Unsupported
 from treadle.lang.pools import is_pool
 from treadle.lang.quota import Quota
-from treadle.store.line_rows import Crowd
+from treadle.store.place_rows import Crowd
 from treadle.store.protocol import Reads
 
 from .desk import Desk

@@ -19,6 +19,8 @@ class PlaceRow(msgspec.Struct, kw_only=True):
     workflow: str
     lane: str = ""
     held: bool = False
+    # It has one, and does without it while it waits.
+    rests: bool = False
     priority: int = 0
     since_ns: int = 0
     # The limits that its definition stated when it came.

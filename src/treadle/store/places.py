@@ -13,7 +13,7 @@ from typing import Any, Final
 from treadle.kernel.values import decode_trusted, encode
 
 from .connection import SqlConnection
-from .line_rows import Crowd, Line, PlaceRow
+from .place_rows import Crowd, Line, PlaceRow
 from .protocol import Batch
 
 _COLUMNS: Final = "run, workflow, lane, held, priority, since_ns, quota"

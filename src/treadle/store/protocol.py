@@ -19,7 +19,6 @@ from treadle.kernel.values import Value
 
 from .commits import UnderWay
 from .figures import StoreNumbers
-from .line_rows import Crowd, Line, PlaceRow
 from .marks import Followable
 from .place_rows import Crowd as Crowd
 from .place_rows import Line as Line

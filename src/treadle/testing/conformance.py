@@ -27,7 +27,7 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
 from treadle.store.figures import DEAD_LETTER
-from treadle.store.line_rows import Line, PlaceRow
+from treadle.store.place_rows import Line, PlaceRow
 from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
 from . import overlapping, ownership

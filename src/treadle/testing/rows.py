@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.kernel.values import digest, digest_bytes, encode
-from treadle.store.line_rows import PlaceRow
+from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import (
     Batch,
     DefinitionRow,

@@ -30,7 +30,7 @@ from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
 from treadle.runtime.staging import Staged
 from treadle.store import sql
-from treadle.store.line_rows import Line
+from treadle.store.place_rows import Line
 from treadle.store.protocol import GUEST
 
 from .disk import Disk
