@@ -4,6 +4,7 @@ holds. Whoever hands one in is told so at once, and the engine goes on."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from treadle import Engine
 from treadle.agent import Skill
 from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.model import make_reference
 from treadle.kernel.values import encode
 from treadle.lang.handed import check_written, from_caller
+from treadle.runtime.payloads import put_back
 from treadle.testing import ScriptedModel, assert_replays
 
 DEADLINE_S = 60.0
@@ -142,3 +145,25 @@ async def test_whoever_hands_one_in_is_told_and_the_engine_goes_on(tmp_path: Pat
             with pytest.raises(TreadleError, match="again and again"):
                 await door()
         await assert_replays(engine)
+
+
+def test_a_payload_that_refers_to_another_many_times_is_put_together_once() -> None:
+    """`show` of a run whose state holds the same payload again and again took minutes, and its reader with it."""
+    names = [f"sha256:{number:064x}" for number in range(60)]
+    payloads: dict[str, Any] = {names[0]: "x" * 100_000}
+    for below, name in pairwise(names):
+        reference = make_reference(checksum=below, size=1, schema_hint="process")
+        payloads[name] = [reference, reference]
+    loaded: list[str] = []
+
+    def load(checksum: str) -> Any:
+        loaded.append(checksum)
+        return payloads[checksum]
+
+    value = put_back(load, make_reference(checksum=names[-1], size=1, schema_hint="process"))
+    assert sorted(loaded) == sorted(payloads)
+    for _ in range(59):
+        first, last = value
+        value = first
+    assert value == payloads[names[0]]
+    assert last == value

@@ -152,19 +152,30 @@ def whole(reads: Reads, value: Value) -> Value:
 
 def put_back(blobs: Callable[[str], Value], value: Value) -> Value:
     """The same, by whatever knows the payloads. A payload may refer to others many times, so that it would
-    fill the memory written out: what is beyond any reading stays a reference."""
+    fill the memory written out: what is beyond any reading stays a reference. Each is put together once, and
+    counted each time."""
     room = SHOWN_BYTES_MAX
+    made: dict[bytes, tuple[Value, int]] = {}
 
     def back(item: Value, levels: int) -> Value:
         nonlocal room
-        if is_hidden(item) and room > 0 and levels > 0:
-            try:
-                item = addressed(item, blobs(item["checksum"]))
-            except BlobMissing:
-                return item  # gone, or never ours: the run is shown all the same
-            room -= len(encode(item))
-            if not refers(item):
-                return item
+        if not is_hidden(item) or room <= 0 or levels <= 0:
+            return within(item, levels)
+        known = made.get(name := encode(item))
+        if known is not None:
+            room -= known[1]
+            return known[0]
+        before = room
+        try:
+            found = addressed(item, blobs(item["checksum"]))
+        except BlobMissing:
+            return item  # gone, or never ours: the run is shown all the same
+        room -= len(encode(found))
+        value = within(found, levels) if refers(found) else found
+        made[name] = value, before - room
+        return value
+
+    def within(item: Value, levels: int) -> Value:
         if isinstance(item, dict):
             return {key: back(part, levels - 1) for key, part in item.items()}
         return [back(part, levels - 1) for part in item] if isinstance(item, list) else item

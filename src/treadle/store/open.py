@@ -71,7 +71,8 @@ class Place:
         """Refuses a place where no store can be, before anything is opened."""
         if self.path is not None and not self.path.parent.is_dir():
             raise StoreUnavailable(
-                f"the folder {self.path.parent} does not exist; create it, or choose another --store"
+                f"the folder {self.path.parent} does not exist; create it, or choose another --store",
+                code="NO_FOLDER",
             )
 
     def has_store(self) -> bool:

@@ -89,7 +89,8 @@ class SqliteDialect:
             else:
                 if not self.path.parent.is_dir():
                     raise StoreUnavailable(
-                        f"the folder {self.path.parent} does not exist; create it, or choose another --store"
+                        f"the folder {self.path.parent} does not exist; create it, or choose another --store",
+                        code="NO_FOLDER",
                     )
                 self.found()
                 if not readonly:
