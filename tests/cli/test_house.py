@@ -102,7 +102,7 @@ def test_a_store_that_is_none_is_left_alone(cli: Cli, write: Write) -> None:
             cli(*command, "--store", "sqlite:///notes.db", "--json", code=1).error["code"] == "STORE_CORRUPT"
         )
     assert file.read_bytes() == before
-    error = cli("gc", "--store", "sqlite:///no/such/folder/x.db", "--json", code=1).error
+    error = cli("gc", "--store", "sqlite:///no/such/folder/x.db", "--json", code=2).error
     assert "does not exist" in error["message"]
     assert "sqlite:///relative.db" in cli("list", "--store", "nonsense:x", "--json", code=1).error["message"]
 

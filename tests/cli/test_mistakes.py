@@ -144,3 +144,10 @@ def test_a_field_that_tasks_read_of_a_plain_secret_fails_before_the_first_step(
     assert document["state"]["steps"] == {}
     write("good.yaml", text % ", provider: gcp, map: {api_key: projects/1/secrets/x}")
     assert cli("run", "good.yaml", "--json", code=0).json["result"]["stdout"] == "is there\n"
+
+
+def test_a_store_in_a_folder_that_is_not_there_is_bad_usage(cli: Cli, write: Write) -> None:
+    write("flow.yaml", "workflow: [{step: a, tool: {kind: noop}}]\n")
+    error = cli("run", "flow.yaml", "--store", "sqlite:///nowhere/t.db", "--json", code=2).error
+    assert error["code"] == "NO_FOLDER"
+    assert "nowhere does not exist; create it, or choose another --store" in error["message"]

@@ -72,6 +72,7 @@ class Place:
         if self.path is not None and not self.path.parent.is_dir():
             raise StoreUnavailable(
                 f"the folder {self.path.parent} does not exist; create it, or choose another --store",
+                cls="user",
                 code="NO_FOLDER",
             )
 

@@ -90,6 +90,7 @@ class SqliteDialect:
                 if not self.path.parent.is_dir():
                     raise StoreUnavailable(
                         f"the folder {self.path.parent} does not exist; create it, or choose another --store",
+                        cls="user",
                         code="NO_FOLDER",
                     )
                 self.found()
