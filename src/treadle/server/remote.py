@@ -50,7 +50,7 @@ class RemoteHouse:
         self.configs = engine.configs
         # The skills that were registered here; runs are elsewhere, so that what is built in is our own.
         self.agents: Agents = Agents(
-            engine.models, engine.secrets, engine.configs, self, beside=engine.agents.skills
+            engine.models, engine.secrets, engine.configs, self, beside=engine.agents
         )
 
     @property

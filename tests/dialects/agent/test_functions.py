@@ -286,6 +286,7 @@ async def test_a_model_object_answers_the_run_it_was_given_to(tmp_path, flow):
             await engine.start(definition, model=object())  # type: ignore[arg-type]
 
 
+@pytest.mark.at_home("a start is not refused where somebody else does the work")
 async def test_a_run_that_can_ask_nobody_is_refused_where_the_work_is_done(tmp_path, flow, monkeypatch):
     for name in ("TREADLE_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

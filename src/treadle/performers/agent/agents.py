@@ -48,15 +48,21 @@ class Agents:
         configs: Mapping[str, Mapping[str, Any]],
         runs: Host,
         *,
-        beside: Skills | None = None,
+        beside: Agents | None = None,
     ) -> None:
+        """What was registered, or given with a run, `beside` in this process is known here, too."""
         self._models = models
         self._secrets = secrets
         self._runs = runs
         clean_logs.knows(secrets)
         self._mcp = _LazyMcp(runs)
-        self.skills = Skills(learn=self._learn, built_in=self._built_in, beside=beside)
-        self.providers = Providers(models, resolve=secrets.resolve, learn=self._learn)
+        near = None if beside is None else beside.skills
+        self.skills = Skills(learn=self._learn, built_in=self._built_in, beside=near)
+        self.providers = (
+            Providers(models, resolve=secrets.resolve, learn=self._learn)
+            if beside is None
+            else beside.providers
+        )
         self.work = AgentWork(
             provider=self.providers.get,
             skills=self.skills,
