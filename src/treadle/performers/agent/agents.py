@@ -57,8 +57,8 @@ class Agents:
         clean_logs.knows(secrets)
         self._mcp = _LazyMcp(runs)
         near = None if beside is None else beside.skills
-        self.skills = Skills(learn=self._learn, built_in=self._built_in, beside=near)
-        self.providers = (
+        self.skills: Skills = Skills(learn=self._learn, built_in=self._built_in, beside=near)
+        self.providers: Providers = (
             Providers(models, resolve=secrets.resolve, learn=self._learn)
             if beside is None
             else beside.providers
