@@ -2,7 +2,9 @@ import { expect, test } from "vitest";
 
 import { challengeOf, claimsOf, early, meantFor } from "./oidc";
 
-const token = (claims: object): string => `e30.${Buffer.from(JSON.stringify(claims)).toString("base64url")}.sig`;
+const base64url = (text: string): string =>
+  btoa(String.fromCharCode(...new TextEncoder().encode(text))).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+const token = (claims: object): string => `e30.${base64url(JSON.stringify(claims))}.sig`;
 
 test("the challenge is that of RFC 7636, appendix B", async () => {
   expect(await challengeOf("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")).toBe("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
