@@ -63,10 +63,17 @@ class Library(Known):
         for definition in found:
             self._dialects[definition.dialect].verify(definition)
             self._learn(definition)
-            if self._pinned.get(definition.digest) is not definition:
+            if not self._is_pinned(definition, given=definition is target):
                 self._pin(definition, {})
                 self._pinned[definition.digest] = definition
         return found
+
+    def _is_pinned(self, definition: Definition, *, given: bool) -> bool:
+        """Whether its children are known: by this very object, or, where a compiled definition is given, by any of its
+        digest, since that may have lost the file beside which its children are."""
+        if self._pinned.get(definition.digest) is definition:
+            return True
+        return given and definition.digest in self.pins
 
     def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:
         """Compiles the children that a definition names by file, and theirs."""
