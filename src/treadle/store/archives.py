@@ -267,8 +267,8 @@ def _pages(reads: SqlReads, part: _Part, row: RunRow) -> Iterator[list[Any]]:
 
 
 def _named_in(page: list[Any]) -> set[str]:
-    """The digests that records name; those of definitions are among them."""
-    return {found.decode() for line in page for found in _DIGEST.findall(unpack(bytes(line[-1])))}
+    """The digests that records name; those of definitions are among them. Ids that stand in other columns are none."""
+    return {found.decode() for line in page for found in _DIGEST.findall(unpack(bytes(line[-1]), None, None))}
 
 
 def _begins(reads: SqlReads, row: RunRow) -> bytes:

@@ -35,15 +35,15 @@ class FollowReads(SqlConnection):
         while low <= last:
             high = min(low + window, last)
             rows = self._all(
-                f"""SELECT {column}, run, seq, body, digest FROM journal
+                f"""SELECT {column}, run, seq, body, digest, opens, closes FROM journal
                     WHERE {column} >= ? AND {column} <= ? AND ({column} > ? OR run > ? OR (run = ? AND seq > ?))
                     ORDER BY {column}, run, seq LIMIT ?""",
                 *(low, high, after.place, after.run, after.run, after.seq, limit),
             )
             if rows:
                 return [
-                    FollowedRecord(Mark(place, run, seq), Stored(seq, unpack(body), digest))
-                    for place, run, seq, body, digest in rows
+                    FollowedRecord(Mark(place, run, seq), Stored(seq, unpack(body, opens, closes), digest))
+                    for place, run, seq, body, digest, opens, closes in rows
                 ]
             low, window = high + 1, window * 2
         return []

@@ -50,7 +50,7 @@ def pack(body: bytes, dialect: str = "", opens: bytes | None = None, closes: byt
     return packed if len(packed) < len(body) else body
 
 
-def unpack(stored: bytes, opens: bytes | None = None, closes: bytes | None = None) -> bytes:
+def unpack(stored: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
     """The record itself. What is damaged comes back as it is: its digest will not match."""
     if not stored or (form := stored[0]) not in (_WHOLE, _SHORT):
         return stored

@@ -66,7 +66,7 @@ async def test_nothing_is_decided_by_a_definition_that_was_changed_in_the_store(
         await engine.start("Pay", id="r")
     with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         (body,) = db.execute("SELECT body FROM definitions").fetchone()
-        db.execute("UPDATE definitions SET body = ?", (unpack(body).replace(b"AAAA", b"EVIL"),))
+        db.execute("UPDATE definitions SET body = ?", (unpack(body, None, None).replace(b"AAAA", b"EVIL"),))
     db.close()
     async with Engine(url) as engine:
         with pytest.raises(DefinitionCorrupt):
@@ -93,7 +93,9 @@ async def test_records_that_were_changed_are_an_error_and_not_shown(tmp_path: Pa
         await (await engine.start("p", id="r")).result(DEADLINE_S)
     with closing(sqlite3.connect(tmp_path / "t.db")) as db, db:
         (body,) = db.execute("SELECT body FROM journal WHERE seq = 1").fetchone()
-        db.execute("UPDATE journal SET body = ? WHERE seq = 1", (unpack(body).replace(b"AAAA", b"EVIL"),))
+        db.execute(
+            "UPDATE journal SET body = ? WHERE seq = 1", (unpack(body, None, None).replace(b"AAAA", b"EVIL"),)
+        )
     db.close()
     async with Engine(url) as engine:
         for read in ((await engine.run("r")).journal(), engine.events_after("r", 0)):

@@ -56,7 +56,7 @@ def test_ids_that_stand_in_the_row_are_left_out_and_put_in_again(pieces, opened,
 def test_what_is_packed_is_the_same_when_it_is_read(body):
     # Plain records are mappings: none of them begins with the byte that marks a packed one.
     record = b"\xa1" + body
-    assert unpack(pack(record)) == record
+    assert unpack(pack(record), None, None) == record
     assert len(pack(record)) <= len(record)
 
 
@@ -64,7 +64,7 @@ def test_what_is_packed_is_the_same_when_it_is_read(body):
 def test_what_is_damaged_comes_back_as_it_is(noise):
     for form in (0x1E, 0x1F):
         for dictionary in (1, 2, 250):
-            assert isinstance(unpack(bytes((form, dictionary)) + noise), bytes)
+            assert isinstance(unpack(bytes((form, dictionary)) + noise, None, None), bytes)
 
 
 def test_a_record_of_an_earlier_version_of_the_packing_is_read():
@@ -86,7 +86,7 @@ def test_each_dialect_has_a_dictionary_and_a_record_names_its_own():
     for dialect in INSTALLED:
         packed = pack(record, dialect)
         assert SHIPPED.keys() & {f"{packed[1]}-{dialect}.zdict"}, dialect
-        assert unpack(packed) == record
+        assert unpack(packed, None, None) == record
     assert pack(record, "of a plug-in")[1] == 1
 
 
@@ -138,4 +138,4 @@ def test_a_python_without_zstd_says_what_it_needs_to_read_a_packed_record(monkey
     packed = pack(b"\xa1" + b"a" * 500)
     monkeypatch.setattr(packing, "_zstd", lambda: None)
     with pytest.raises(TreadleError, match="are compressed"):
-        unpack(packed)
+        unpack(packed, None, None)
