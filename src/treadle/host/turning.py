@@ -66,8 +66,13 @@ class Turning:
         if self._stopping or not self._lock.acquire(blocking=False):
             return False
         try:
+            taken = core.taken
             core.accept(item)
             turned = core.turn()
+            if core.taken != taken:
+                # The core's own thread may have been woken for what was taken from under it; a wait that is woken for
+                # nothing at its deadline goes on for ever (SimpleQueue of CPython 3.11).
+                self._hand_over()
             # A commit that is held open is left to this thread, once the core's own knows how long that may take.
             if core.staging.staged.held and (held := core.held_open) and held == self._watched:
                 return True

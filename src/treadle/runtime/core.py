@@ -176,6 +176,8 @@ class Core:
         self.accept, self.is_here = entrance.accept, entrance.is_here
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits
         self.submit: Callable[[Command], None] = self._incoming.put
+        # How many of those were taken in by turns, also those that only woke.
+        self.taken = 0
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
         inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
@@ -308,7 +310,9 @@ class Core:
         return True
 
     def _accept_all(self) -> None:
-        for _ in range(self._incoming.qsize()):
+        waiting = self._incoming.qsize()
+        self.taken += waiting
+        for _ in range(waiting):
             # Whoever waits on another thread may have taken it meanwhile, and accepts it.
             if (command := self.wait(0)) is not None:
                 self.accept(command)
