@@ -96,6 +96,9 @@ class Trouble:
 
 
 class Core:
+    # How many commands turns have taken in, also those that only woke.
+    taken = 0
+
     def __init__(
         self,
         store: Store,
@@ -176,8 +179,6 @@ class Core:
         self.accept, self.is_here = entrance.accept, entrance.is_here
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits
         self.submit: Callable[[Command], None] = self._incoming.put
-        # How many of those were taken in by turns, also those that only woke.
-        self.taken = 0
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
         inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
