@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
@@ -24,6 +24,9 @@ from treadle.store.protocol import DefinitionRow
 
 if TYPE_CHECKING:
     from treadle.performers.agent.api import Provider
+
+# More than any id, name or reference that a person looks for; SQLite refuses patterns above 50,000 bytes.
+SEARCH_CHARS_MAX: Final = 10_000
 
 
 class StartOptions(TypedDict, total=False):
@@ -116,6 +119,9 @@ def check_filters(**texts: object) -> None:
     for name, value in texts.items():
         if not isinstance(value, str | None):
             raise ValueRefused(f"{name} is text, not {value!r:.40}", details={"path": name})
+    search = texts.get("search")
+    if isinstance(search, str) and len(search) > SEARCH_CHARS_MAX:
+        raise ValueRefused(f"search has at most {SEARCH_CHARS_MAX:,} characters", details={"path": "search"})
 
 
 def checked_state(state: object) -> dict[str, Value]:

@@ -15,6 +15,7 @@ from tests.server.cable import Cable
 from treadle.kernel.errors import (
     AppendConflict,
     CommitUnknown,
+    ConnectionLost,
     OwnershipLost,
     StoreBusy,
     StoreTooNew,
@@ -23,7 +24,7 @@ from treadle.kernel.errors import (
 from treadle.store import postgres
 from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.pipelines import Pipelined
-from treadle.store.postgres import ConnectionLost, PostgresDialect, PostgresStore
+from treadle.store.postgres import PostgresDialect, PostgresStore
 from treadle.store.postgres_link import Bounded, Connection
 from treadle.store.protocol import Batch
 from treadle.testing.rows import record, run_row

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from treadle.kernel.errors import StoreGone, StoreUnavailable
+from treadle.kernel.errors import ConnectionLost, StoreGone
 from treadle.store.open import Place, open_sqlite
 from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 SHORT_THREADS = 3
 LONG_THREADS = 2
-# A store that did not answer is not asked again for so long. Each question would wait for it on one of few threads,
+# A store's server that did not answer is not asked again for so long. Each question would wait for it on one of few threads,
 # and those behind it for that.
 AWAY_S = 0.5
 
@@ -56,10 +56,10 @@ class Readers:
 
     def _answer(self, question: Callable[[Reads], T]) -> T:
         if time.monotonic() < self._away_until:
-            raise StoreUnavailable(self._away)
+            raise ConnectionLost(self._away)
         try:
             return self._ask(question)
-        except StoreUnavailable as error:
+        except ConnectionLost as error:
             self._away, self._away_until = error.message, time.monotonic() + AWAY_S
             raise
 

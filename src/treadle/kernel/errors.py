@@ -330,6 +330,10 @@ class StoreUnavailable(TreadleError):
     code = "STORE_UNAVAILABLE"
 
 
+class ConnectionLost(StoreUnavailable):
+    """The store's server went away, or the way to it did."""
+
+
 class CommitUnknown(StoreUnavailable):
     """Whether a commit is durable cannot be known now: its answer was lost, and the store does not answer.
     Nobody may go on from what it remembers; whoever begins anew reads what is there."""

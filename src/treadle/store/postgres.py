@@ -34,6 +34,7 @@ from psycopg.conninfo import conninfo_to_dict
 from treadle.kernel.errors import (
     AppendConflict,
     CommitUnknown,
+    ConnectionLost,
     OwnershipLost,
     StoreBusy,
     StoreFull,
@@ -84,10 +85,6 @@ _BY_STATE: Final[dict[str, type[TreadleError]]] = {
     "TR001": OwnershipLost,
     "TR002": OwnershipLost,
 }
-
-
-class ConnectionLost(StoreUnavailable):
-    """The server went away, or the way to it did."""
 
 
 class PostgresDialect(Tended):
