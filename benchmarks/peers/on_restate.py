@@ -111,6 +111,8 @@ class Peer:
             "RESTATE_BASE_DIR": str(folder / "restate"),
             "RESTATE_LOG_FILTER": "error",
             "RESTATE_DISABLE_TELEMETRY": "true",
+            # A machine of developers may have this set, and then each error costs it milliseconds.
+            "RUST_BACKTRACE": "0",
         }
         log = folder / "server.log"
         self._server = started([os.environ["RESTATE_SERVER"], "--no-logo"], settings, log)

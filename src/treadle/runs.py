@@ -24,6 +24,8 @@ from .host.news import Watch
 
 # How long a waiter trusts that it will be told; guests of another process are never told.
 END_POLL_S = 0.5
+# The same where every commit is ours and says so: thousands who wait must not ask for what they will be told.
+TOLD_POLL_S = 5.0
 # A busy run changes thousands of times a second; whoever follows it looks less often than that.
 GATHER_S = 0.01
 
@@ -145,14 +147,15 @@ class Run:
     async def _end(self, timeout: float | None) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
-                while watch.is_going_on:  # then there is nothing to look up yet
-                    await watch.changed(poll_s=END_POLL_S)
-                shown = watch.outcome()
-                while shown is None:
-                    shown = await self._engine.read(lambda reads: document.outcome(reads, self.id))
-                    if shown is None:
+                while True:
+                    while watch.is_going_on:  # then there is nothing to look up yet
                         await watch.changed(poll_s=END_POLL_S)
-        return shown
+                    shown = watch.outcome() or await self._engine.read(
+                        lambda reads: document.outcome(reads, self.id)
+                    )
+                    if shown is not None:
+                        return shown
+                    await watch.changed(poll_s=TOLD_POLL_S if watch.is_told else END_POLL_S)
 
     async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Waits until the run (with its parents and children) has ended or only people and outside

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from treadle import Engine
 from treadle.host.news import Watching
+from treadle.host.readers import Readers
 from treadle.runtime.ports import News
+from treadle.testing import assert_replays
 
 
 class Stored:
@@ -104,3 +110,30 @@ async def test_an_observer_may_raise_anything() -> None:
     watching.tell([news(1, 2), news(3)])
     await watching.drain()
     assert seen == [1, 2, 3]
+
+
+async def test_thousands_who_wait_for_runs_that_are_not_in_memory_do_not_ask_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.runs.END_POLL_S", 0.001)
+    (tmp_path / "waits.yaml").write_text("dialect: process\nname: waits\nsteps: [{await: {signal: go}}]\n")
+    asked = 0
+    answer = Readers._answer
+
+    def counted(self: Readers, question: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return answer(self, question)
+
+    async with Engine(f"sqlite:///{tmp_path / 't.db'}", hot_runs=1) as engine:
+        engine.deploy(tmp_path / "waits.yaml")
+        runs = [await engine.start("waits", None, id=f"r{number}") for number in range(20)]
+        monkeypatch.setattr(Readers, "_answer", counted)
+        waiting = [asyncio.ensure_future(run.result(60)) for run in runs]
+        await asyncio.sleep(0.2)
+        for run in runs:
+            await engine.signal(run.id, "go")
+        await asyncio.gather(*waiting)
+        assert asked <= 2 * len(runs)
+        monkeypatch.undo()
+        await assert_replays(engine)

@@ -94,6 +94,11 @@ class Watch:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
         return self._watching.source.is_going_on(self.run)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether nothing can happen to a run without a word of it here."""
+        return self._watching.source.is_told
+
     def outcome(self) -> dict[str, Any] | None:
         """How the run ended, if that was told (so it is durable) and is still in memory."""
         return self._watching.source.outcome(self.run) if self.saw_end else None

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from treadle.kernel.errors import Undecidable
+from treadle.lang.profiling import profile_again
 
 from .errors import NotDeterministic
 from .source import place_of
@@ -159,7 +160,7 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
     try:
         call()
     finally:
-        sys.setprofile(before)
+        profile_again(before)
         if collecting:
             gc.enable()
 
@@ -173,7 +174,7 @@ def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return call(*args, **kwargs)
     finally:
-        sys.setprofile(watch)
+        profile_again(watch)
 
 
 def _public(frame: FrameType) -> str:

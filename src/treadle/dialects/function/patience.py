@@ -18,6 +18,7 @@ from threading import Event, Thread, get_ident
 from typing import Final, Protocol
 
 from treadle.kernel.errors import Undecidable
+from treadle.lang.profiling import profile_again
 
 from .errors import DecisionTooLong
 from .source import place_of
@@ -102,7 +103,7 @@ class Patience:
             assert turn.quiet is not None
             turn.quiet.wait()
             _spend(turn.thread)
-            sys.setprofile(turn.profile)  # whoever had set another may have been broken off in the middle
+            profile_again(turn.profile)  # whoever had set another may have been broken off in the middle
             gc.enable()
         if turn.outer is None:
             self._turns.pop(turn.thread, None)

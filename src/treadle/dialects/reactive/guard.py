@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import DecisionRefused
+from treadle.lang.profiling import profile_again
 
 from .step import StepRandom
 
@@ -66,7 +67,7 @@ def strictly(call: Callable[..., T], *args: Any) -> T:
         elif event == "call" and frame.f_globals.get("__name__") == "os":
             found = f"os.{frame.f_code.co_name}"  # the environment is read in Python
         if found is not None:
-            sys.setprofile(before)
+            profile_again(before)
             seen.append(found)
             raise NotDeterministic(f"{found}() was called in a strict step", details={"call": found})
 
@@ -78,7 +79,7 @@ def strictly(call: Callable[..., T], *args: Any) -> T:
     try:
         return call(*args)
     finally:
-        sys.setprofile(before)
+        profile_again(before)
         if collecting:
             gc.enable()
         if seen:
