@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 # Make reads a rule's prerequisites as it meets them: what they name stands above every rule.
 WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
+# How tests are spread: each module whole in one process, in the order of tests/conftest.py.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help house outage canaries demo test test-all replay-deps check sim kills bulk flood programs api chaos bench bench-cluster web browser serve fmt clean
@@ -48,7 +50,7 @@ check: $(READY)
 	@$(BIN)/lint-imports --no-cache
 
 test: check $(WEB) browser
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest $(SPREAD)
 
 test-all: $(READY)
 	@$(BIN)/python .ci/pythons.py all
@@ -86,7 +88,7 @@ chaos: $(READY)
 
 HOUSE ?= nats
 house: $(READY)
-	@TREADLE_HOUSE=$(HOUSE) $(BIN)/python -m pytest -n 2 --dist worksteal -rs tests/dialects
+	@TREADLE_HOUSE=$(HOUSE) $(BIN)/python -m pytest $(SPREAD) -rs tests/dialects
 
 OUTAGE_S ?= 30
 outage: $(READY)

@@ -84,7 +84,7 @@ def loudly(text: str) -> None:
 
 
 def pytest(python: Path, *arguments: str) -> int:
-    command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
+    command = [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

@@ -6,6 +6,8 @@ machine, so that a red build is red for everybody; `HYPOTHESIS_PROFILE=explore` 
 
 from __future__ import annotations
 
+import compileall
+import inspect
 import os
 import secrets
 import shutil
@@ -27,14 +29,38 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+SOURCES = Path(__file__).resolve().parents[1] / "src" / "treadle"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hundreds of tests start processes. Each would compile all modules anew where nobody may write bytecode
+    (`PYTHONDONTWRITEBYTECODE`), which takes twice as long as what it was started for."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(SOURCES, quiet=2)
+
+
+# Modules that take longest, the longest first: whatever begins last decides when all is over. Each runs whole in one
+# process (`--dist loadfile`).
+LONGEST = (
+    "integration/test_demo.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    first = {folder / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
+
+
 # The carrier of the other house, if all tests are to run there (`far_house.py`).
 HOUSE = os.environ.get("TREADLE_HOUSE", "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is marked `house` runs here, and once more in the other house."""
+    """What is marked `house` runs here, and once more in the other house; but for what has no engine at all."""
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
-    if "house" in marks and "at_home" not in marks and not HOUSE:
+    has_engine = inspect.iscoroutinefunction(metafunc.function)
+    if has_engine and "house" in marks and "at_home" not in marks and not HOUSE:
         houses = [pytest.param("", id=pytest.HIDDEN_PARAM), pytest.param("nats", id="nats")]
         metafunc.parametrize("in_house", houses, indirect=True)
 

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from treadle.cli.form import asked
-from treadle.cli.main import app
+from treadle.cli.main import app, application
 
 from .conftest import Cli
 
@@ -31,6 +31,21 @@ def test_help_shows_words_not_types(cli: Cli, command: tuple[str, ...]) -> None:
     said = cli(*command, "--help", code=0).out
     for type in ("list[", "<bool>", "<str>", "<int", "9223372036854775807"):
         assert type not in said
+
+
+def test_a_command_is_the_same_by_itself_as_among_all() -> None:
+    def told(group: Any) -> dict[str, Any]:
+        return {
+            name: told(one)
+            if hasattr(one, "commands")
+            else (one.help, one.epilog, [(p.name, p.opts, p.required) for p in one.params])
+            for name, one in group.commands.items()
+        }
+
+    alone: dict[str, Any] = {}
+    for name in get_command(app).commands:
+        alone |= told(get_command(application(name)))
+    assert alone == told(get_command(app))
 
 
 def test_help_says_which_arguments_there_may_be_several_of(cli: Cli) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from treadle import Engine
 from treadle.bus.carrier import Carrier
-from treadle.bus.far import FarBus, Relay
+from treadle.bus.far import FarBus, Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
@@ -200,9 +200,11 @@ async def nats(url: str) -> AsyncIterator[Post]:
 @pytest.fixture(scope="module")
 def pg_work(pg_uri: str) -> str:
     """One store for all checks: each leaves its tables empty."""
+    # A name of its own: who shares tests among processes may come back to a module.
+    schema = f"work_bus_{secrets.token_hex(4)}"
     with psycopg.connect(pg_uri, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA work_bus")
-    address = f"{pg_uri}&options=-csearch_path%3Dwork_bus"
+        connection.execute(f"CREATE SCHEMA {schema}")
+    address = f"{pg_uri}&options=-csearch_path%3D{schema}"
     open_store(address).close()
     return address
 
@@ -225,3 +227,39 @@ async def test_a_bus_keeps_its_promises(
     make: Callable[[], AbstractAsyncContextManager[Post]], check: Check
 ) -> None:
     await check(make)
+
+
+@pytest.fixture(params=["postgres", "nats"])
+def carrier(request: pytest.FixtureRequest) -> Callable[[], Carrier]:
+    from treadle.bus.nats import NatsCarrier
+    from treadle.bus.postgres import PostgresCarrier
+
+    if request.param == "postgres":
+        address = request.getfixturevalue("pg_work")
+        return lambda: PostgresCarrier(address)
+    url, space = request.getfixturevalue("nats_bus"), secrets.token_hex(4)
+    return lambda: NatsCarrier(url, space)
+
+
+async def test_a_worker_that_leaves_is_not_counted_on_any_more(carrier: Callable[[], Carrier]) -> None:
+    """Nobody waits for it, as for one that fell silent; and it takes no other one of its name along."""
+    looking = carrier()
+
+    async def joined(name: str, pool: str) -> FarBus:
+        bus = FarBus(carrier(), name, Seal(KEY).key_of(name), about={"pools": [pool]})
+        await bus.register()
+        return bus
+
+    try:
+        old = await joined("ann", "a")
+        other = await joined("bea", "a")
+        assert set(await looking.members()) == {"ann", "bea"}
+        await other.close()
+        assert set(await looking.members()) == {"ann"}
+        new = await joined("ann", "b")
+        await old.close()
+        assert rows_of(await looking.members())["ann"]["pools"] == ["b"]
+        await new.close()
+        assert await looking.members() == {}
+    finally:
+        await looking.close()

@@ -160,7 +160,8 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
+# As long as the site, which has each of these names once.
+@pytest.fixture(scope="session")
 def pictured(site: Site) -> None:
     site.start("order", id="pictured")
     site.start("order", id="pictured-broken", input={"limit": 1})

@@ -11,6 +11,7 @@ What a worker sends is signed with a key that it got when it registered, and ans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -45,6 +46,8 @@ SLICE_S: Final = 1.0
 DECLINED_S: Final = 0.25
 ANSWER_S: Final = 15.0
 AWAY_S: Final = 0.25
+# Who leaves waits so long for a carrier that does not answer.
+LEAVE_S: Final = 2.0
 
 
 def _mark(key: bytes, said: Sequence[Value]) -> bytes:
@@ -239,10 +242,18 @@ class FarBus:
         self._hears = False
         self._since_ns = time.time_ns()
         self._beating: asyncio.Task[None] | None = None
+        # What it said of itself last.
+        self._said = b""
 
     async def close(self) -> None:
+        """Leaves: from now on nobody counts on this worker."""
         if self._beating is not None:
             self._beating.cancel()
+            await asyncio.wait([self._beating])
+        with contextlib.suppress(Away, TimeoutError):  # then it is missed after a while
+            async with asyncio.timeout(LEAVE_S):
+                if self._said:
+                    await self._carrier.sign_out(self._worker, self._said)
         await self._carrier.close()
 
     async def register(self, **more: Value) -> None:
@@ -253,8 +264,8 @@ class FarBus:
             self._beating = asyncio.ensure_future(self._beat())
 
     async def _sign_in(self) -> None:
-        row = {**self._about, "busy": len(self._shards), "started_ns": self._since_ns}
-        await self._carrier.sign_in(self._worker, encode(row))
+        self._said = encode({**self._about, "busy": len(self._shards), "started_ns": self._since_ns})
+        await self._carrier.sign_in(self._worker, self._said)
 
     async def _beat(self) -> None:
         while True:

@@ -416,6 +416,15 @@ class NatsCarrier:
         async with self._reached() as stream:
             await (await self._members(stream)).put(_token(worker), encode([worker, row]))
 
+    async def sign_out(self, worker: str, row: bytes) -> None:
+        async with self._reached() as stream:
+            bucket = await self._members(stream)
+            # Forgotten already, or said anew in between.
+            with contextlib.suppress(nats.js.errors.KeyNotFoundError, nats.js.errors.BadRequestError):
+                last = await bucket.get(_token(worker))
+                if last.value == encode([worker, row]):
+                    await bucket.delete(_token(worker), last=last.revision)
+
     async def members(self) -> Mapping[str, bytes]:
         async with self._reached() as stream:
             bucket = await self._members(stream)

@@ -277,6 +277,9 @@ class PostgresCarrier:
                     ON CONFLICT (name) DO UPDATE SET seen_ns = excluded.seen_ns, body = excluded.body"""
         await self._execute(query, worker, row)
 
+    async def sign_out(self, worker: str, row: bytes) -> None:
+        await self._execute("DELETE FROM work_members WHERE name = %s AND body = %s", worker, row)
+
     async def members(self) -> Mapping[str, bytes]:
         query = f"SELECT name, body FROM work_members WHERE seen_ns > {_NOW} - {MEMBER_NS}"
         return {name: bytes(body) for name, body in await self._execute(query)}

@@ -304,13 +304,21 @@ class Commands:
 
         return add
 
-    def install(self, app: typer.Typer) -> None:
+    @property
+    def names(self) -> list[str]:
+        """What stands right after `treadle`."""
+        return [command.name for command in self.made] if self.group is None else [self.group]
+
+    def install(self, app: typer.Typer, only: str | None = None) -> None:
+        """All of them; or `only` what has this name."""
         home, panel = app, self.panel
         if self.group is not None:
             home = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=self.help)
             app.add_typer(home, name=self.group, rich_help_panel=self.panel)
             panel = "Commands"
         for command in self.made:
+            if only is not None and only not in (command.name, self.group):
+                continue
             home.command(
                 command.name, cls=PlainCommand, epilog=_examples(command.examples), rich_help_panel=panel
             )(_invocable(command))

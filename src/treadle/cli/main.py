@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -37,17 +39,6 @@ from . import (
 from .command import Defaults
 from .output import EXIT_FAILED, EXIT_USAGE, Output, Usage
 
-app = typer.Typer(
-    name="treadle",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="One durable workflow engine: data playbooks, AI agents, business processes, event-driven state machines.",
-    epilog="[bold]Examples[/]\n  [cyan]treadle check flow.yaml[/]\n  [cyan]treadle run flow.yaml -i day=2026-11-15[/]\n"
-    "  [cyan]treadle list --status failed[/]\n  [cyan]treadle resume[/]",
-)
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -55,7 +46,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     ctx: typer.Context,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True)] = None,
@@ -98,8 +88,39 @@ SUBJECTS: Final = (
     serving.commands,
     working.commands,
 )
-for subject in SUBJECTS:
-    subject.install(app)
+
+
+@cache
+def application(named: str | None = None) -> typer.Typer:
+    """All commands; or the one of this name, or the group: to make the options of all takes longer than most commands
+    do."""
+    made = typer.Typer(
+        name="treadle",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="One durable workflow engine: data playbooks, AI agents, business processes, event-driven state machines.",
+        epilog="[bold]Examples[/]\n  [cyan]treadle check flow.yaml[/]\n  [cyan]treadle run flow.yaml -i day=2026-11-15[/]\n"
+        "  [cyan]treadle list --status failed[/]\n  [cyan]treadle resume[/]",
+    )
+    made.callback()(_options)
+    for subject in SUBJECTS:
+        if named is None or named in subject.names:
+            subject.install(made, only=named)
+    return made
+
+
+@cache
+def _command(named: str | None) -> Callable[..., object]:
+    return typer.main.get_command(application(named))
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`, for those who ask for all of it."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return application()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -113,8 +134,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             argument.encode()
     except UnicodeEncodeError:
         sys.exit(Output(as_json="--json" in given).error(Usage(f"{argument!a} is not valid UTF-8 text")))
+    named = next((name for subject in SUBJECTS for name in subject.names if given[:1] == [name]), None)
     try:
-        code = app(given, prog_name="treadle", standalone_mode=False)
+        code = _command(named)(given, prog_name="treadle", standalone_mode=False)
     except typer.Abort:
         code = EXIT_FAILED
     except typer.TyperException as error:
