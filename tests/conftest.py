@@ -7,6 +7,7 @@ machine, so that a red build is red for everybody; `HYPOTHESIS_PROFILE=explore` 
 from __future__ import annotations
 
 import compileall
+import gc
 import inspect
 import os
 import secrets
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psycopg
@@ -39,11 +40,24 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(SOURCES, quiet=2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what is made while tests are collected is garbage, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 # Modules that take longest, the longest first: whatever begins last decides when all is over. Each runs whole in one
 # process (`--dist loadfile`).
-LONGEST = (
-    "integration/test_demo.py",
-)
+LONGEST = ("integration/test_demo.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

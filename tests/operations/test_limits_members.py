@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from .test_limits import GATE
-from .test_schedule_crashes import asked, gone, serve
+from .test_schedule_crashes import asked, gone, serve, serve_several
 
 LIMIT, RUNS = 2, 8
 
 
 def test_three_members_keep_a_limit_through_kills_and_no_place_is_lost(pg_store: str, tmp_path: Path) -> None:
     (tmp_path / "gate.yaml").write_text(GATE)
-    servers = [serve(tmp_path, pg_store) for _ in range(3)]
+    servers = serve_several(tmp_path, pg_store, 3)
     try:
         urls = [url for _, url in servers]
         asked(urls, "POST", "/definitions", json={"files": [{"path": "gate.yaml", "text": GATE}]})

@@ -74,15 +74,18 @@ async def test_a_crash_at_any_commit_of_a_tick_leaves_each_tick_one_run(
 
 
 def serve(folder: Path, store: str) -> tuple[subprocess.Popen[str], str]:
-    made = subprocess.Popen(
-        [sys.executable, "-m", "treadle.cli", "serve", "--store", store, *STORE_OPTIONS],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert made.stdout is not None
-    return made, made.stdout.readline().strip()
+    (made,) = serve_several(folder, store, 1)
+    return made
+
+
+def serve_several(folder: Path, store: str, count: int) -> list[tuple[subprocess.Popen[str], str]]:
+    """Servers that begin at the same time, and their addresses."""
+    command = [sys.executable, "-m", "treadle.cli", "serve", "--store", store, *STORE_OPTIONS]
+    made = [
+        subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(count)
+    ]
+    return [(one, one.stdout.readline().strip()) for one in made if one.stdout is not None]
 
 
 def gone(process: subprocess.Popen[str]) -> None:
@@ -110,7 +113,7 @@ def asked(urls: list[str], method: str, path: str, **more: Any) -> Any:
 
 def test_three_servers_that_are_killed_at_ticks_start_each_tick_once(pg_store: str, tmp_path: Path) -> None:
     (tmp_path / "quick.yaml").write_text(QUICK)
-    servers = [serve(tmp_path, pg_store) for _ in range(3)]
+    servers = serve_several(tmp_path, pg_store, 3)
     try:
         urls = [url for _, url in servers]
         asked(urls, "POST", "/definitions", json={"files": [{"path": "quick.yaml", "text": QUICK}]})
