@@ -56,7 +56,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **where.variables},
+                # Compiled once and kept, as everywhere but where somebody has switched that off.
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **where.variables},
                 cwd=folder,
                 start_new_session=True,
             )

@@ -351,7 +351,8 @@ class Engine(
 
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
-        await self.read(lambda reads: document.row_of(reads, id))
+        if not self._bridge.is_going_on(id):
+            await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
     async def cell(self, workflow: Any, key: Any = None) -> Run | None:

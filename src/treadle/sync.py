@@ -297,6 +297,7 @@ class Run(_Adapter):
     events = _iterates(asynchronous.Run.events)
     result = _waits(asynchronous.Run.result)
     settled = _waits(asynchronous.Run.settled)
+    at_rest = _waits(asynchronous.Run.at_rest)
     trace = _waits(asynchronous.Run.trace)
 
     def diff(self, other: Run) -> dict[str, Any]:

@@ -27,6 +27,9 @@ class Stored:
     def is_going_on(self, run: str) -> bool:
         return False
 
+    def work_of(self, run: str) -> list[str]:
+        return []
+
     def outcome(self, run: str) -> dict[str, Any] | None:
         return None
 

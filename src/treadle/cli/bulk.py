@@ -103,6 +103,8 @@ class Bulk:
     at_once: AtOnce | None = None
     # Whether it is about several; known once they are found.
     many: bool = False
+    # Whether they are so many that only a summary tells of those that go well.
+    brief: bool = False
 
     async def find(self, engine: TreadleClient) -> list[str]:
         choice = self.choice
@@ -134,6 +136,7 @@ async def each(cli: Session, engine: TreadleClient, bulk: Bulk, act: Act, *, exi
     """Does `act` to each run and reports; a run that refuses does not stop the others."""
     ids = await bulk.find(engine)
     bulk.many = len(ids) != 1 or bulk.choice.filtered
+    bulk.brief = len(ids) > TOLD_MAX and not cli.out.as_json
     if bulk.choice.dry_run:
         return await _rehearsed(cli, engine, ids)
     if not bulk.many:

@@ -22,9 +22,11 @@ async def drive(
     quiet: bool = False,
     after: int = 0,
     wanted: bool = False,
+    brief: bool = False,
 ) -> dict[str, Any]:
     """Follows a run until it has ended or waits for others; gives its document. Progress shows what happens
-    after the event `after`. `wanted`: whoever decides it knows already that its work is to be done."""
+    after the event `after`. `wanted`: whoever decides it knows already that its work is to be done. `brief`: of
+    one that went well, what a list shows is enough."""
     import asyncio
 
     from .following import follow
@@ -32,16 +34,17 @@ async def drive(
     if not wanted:
         await engine.want(run.id)
         cli.on_interrupt = f"The run is safe{cli.goes_on(run.id)}"
+    if brief:
+        row = await run.at_rest(until_wait=until_wait)
+        return row if row["status"] == "completed" else await run.show()
     settled = asyncio.ensure_future(run.settled(until_wait=until_wait))
     try:
         with Progress(cli.out, silent=stream or quiet) as progress:
             if stream or progress.shows:
                 await follow(engine, run, progress, stream=stream, out=cli.out, until=settled, after=after)
-            await settled
+            return await settled
     finally:
         settled.cancel()
-    document: dict[str, Any] = await run.show()
-    return document
 
 
 async def moved_since(engine: TreadleClient, id: str, began: datetime) -> bool:

@@ -83,7 +83,7 @@ async def patch(
 
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         await engine.patch(id, data, by=choice.user)
-        return await then(cli, engine, await engine.run(id), choice, quiet=True, many=bulk.many)
+        return await then(cli, engine, await engine.run(id), bulk, quiet=True)
 
     async with cli.acts(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, bulk, act)
@@ -137,7 +137,7 @@ async def signal(
     payload = inputs.value(data, "--data")
 
     async def follow(engine: TreadleClient, id: str) -> dict[str, Any]:
-        return await then(cli, engine, await engine.run(id), choice, quiet=True, many=bulk.many)
+        return await then(cli, engine, await engine.run(id), bulk, quiet=True)
 
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         answer = await engine.signal(
@@ -167,18 +167,18 @@ async def then(
     cli: Session,
     engine: TreadleClient,
     run: RunHandle,
-    choice: Chosen,
+    bulk: Bulk,
     *,
     after: int = 0,
     quiet: bool = False,
-    many: bool = False,
 ) -> dict[str, Any]:
     """What comes after a run was told something: it is driven on, unless nobody wants to wait."""
-    if choice.no_wait:
-        if not many:
+    if bulk.choice.no_wait:
+        if not bulk.many:
             await engine.want(run.id)
         return await run.show()
-    return await drive(cli, engine, run, after=after, quiet=quiet or many, wanted=many)
+    many = bulk.many
+    return await drive(cli, engine, run, after=after, quiet=quiet or many, wanted=many, brief=bulk.brief)
 
 
 def marked(document: dict[str, Any], answer: object) -> dict[str, Any]:
@@ -303,7 +303,7 @@ async def retry(
     began = datetime.now(UTC)
 
     async def follow(engine: TreadleClient, id: str, before: int = 0) -> dict[str, Any]:
-        return await then(cli, engine, await engine.run(id), choice, after=before, many=bulk.many)
+        return await then(cli, engine, await engine.run(id), bulk, after=before)
 
     async def act(engine: TreadleClient, id: str) -> dict[str, Any]:
         # Only one run shows what it does; of many there is a bar.
@@ -364,7 +364,7 @@ async def fork(
     async def act(engine: TreadleClient, source: str) -> dict[str, Any]:
         other = one(engine, definition) if definition is not None else None
         forked = await engine.fork(source, at=at, definition=other, new_id=id, by=choice.user)
-        return await then(cli, engine, forked, choice)
+        return await then(cli, engine, forked, Bulk((forked.id,), choice))  # nobody has asked for it yet
 
     async with cli.acts(app, creates=False, help_others=False) as engine:
         return await each(cli, engine, Bulk(ids or (), choice), act)

@@ -62,6 +62,10 @@ class RemoteRun:
             if settled:
                 return shown
 
+    async def at_rest(self, *, until_wait: bool = False) -> dict[str, Any]:
+        """As `settled`; a server gives the document anyhow."""
+        return await self.settled(until_wait=until_wait)
+
     async def result(self, timeout: float | None = None) -> Value:
         until = None if timeout is None else time.monotonic() + timeout
         while True:

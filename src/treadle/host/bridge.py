@@ -22,13 +22,11 @@ from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import Receipt
-from treadle.kernel.values import copied, to_value
 from treadle.runtime import document, quotas
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.payloads import may_refer
 from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
 from treadle.store.members import Membership
@@ -37,6 +35,7 @@ from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
+from . import glance
 from .acks import LoopAck, answer_all, blocking_ack
 from .acting import stamped
 from .aside import aside, threads_given
@@ -471,18 +470,13 @@ class Bridge:
         return await self.read(lambda reads: reads.moved(since))
 
     def is_going_on(self, run: str) -> bool:
-        hot = self.core.hot.peek(run) if self.core is not None else None
-        return hot is not None and not hot.state.ended
+        return glance.is_going_on(self.core, run)
+
+    def work_of(self, run: str) -> list[str]:
+        return glance.work_of(self.core, run)
 
     def outcome(self, run: str) -> dict[str, Any] | None:
-        """How a run ended, if it is in memory; asked by those who were told of its end."""
-        hot = self.core.hot.peek(run) if self.core is not None else None
-        if hot is None or not hot.state.ended:
-            return None
-        result, body = copied(hot.state.result)
-        if may_refer(body):
-            return None
-        return {"status": hot.state.status, "result": result, "error": to_value(hot.state.error)}
+        return glance.outcome(self.core, run)
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

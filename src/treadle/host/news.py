@@ -43,6 +43,7 @@ class EventSource(Protocol):
 
     def check_loop(self) -> object: ...
     def is_going_on(self, run: str) -> bool: ...
+    def work_of(self, run: str) -> list[str]: ...
     def outcome(self, run: str) -> dict[str, Any] | None: ...
 
     @property
@@ -93,6 +94,11 @@ class Watch:
     def is_going_on(self) -> bool:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
         return self._watching.source.is_going_on(self.run)
+
+    @property
+    def work(self) -> list[str]:
+        """What somebody works on for the run, if it is in memory here: there will be news of it."""
+        return self._watching.source.work_of(self.run)
 
     @property
     def is_told(self) -> bool:

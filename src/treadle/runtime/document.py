@@ -18,7 +18,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .hot import BlobCache, load_state, open_work
 from .narrative import events_of, numbered, shown
-from .payloads import may_refer, refers, started_with, whole
+from .payloads import input_of, may_refer, refers, whole
 from .registry import Loaded, Registry
 from .retention import kept_until_ns
 from .undecided import is_lasting, is_undecided
@@ -53,7 +53,10 @@ def _at(at_ns: int | None) -> str | None:
 
 def state_at(reads: Reads, registry: Registry, id: str, *, at: int | None = None) -> tuple[RunState, Loaded]:
     """Time travel: a run as it was at a record."""
-    row = row_of(reads, id)
+    return _state_at(reads, registry, row_of(reads, id), at=at)
+
+
+def _state_at(reads: Reads, registry: Registry, row: RunRow, *, at: int | None) -> tuple[RunState, Loaded]:
     state = load_state(row, reads, registry, BlobCache(reads), until_seq=at)
     return state, registry.load(state.definition)
 
@@ -79,7 +82,7 @@ def show(
     """The run document of INTERFACES §1."""
     row = row_of(reads, id)
     try:
-        state, loaded = state_at(reads, registry, id, at=at)
+        state, loaded = _state_at(reads, registry, row, at=at)
     except TreadleError as error:
         if at is not None or not is_lasting(error):
             raise
@@ -102,7 +105,7 @@ def show(
         "dialect": state.dialect,
         "key": state.key,
         "status": state.shown,
-        "input": started_with(reads, row.no),
+        "input": input_of(reads, started),
         "result": state.result,
         "error": state.error,
         "reference": state.reference,

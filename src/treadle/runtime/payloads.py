@@ -8,7 +8,7 @@ their users on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -116,10 +116,14 @@ def _checksums(value: Value) -> Iterator[str]:
 
 
 def started_with(reads: Reads, run: int) -> Value:
-    """The input of a run. A fork begins with a copied state: it has the input of its original, as long as that is
-    kept."""
+    """The input of a run."""
     first = reads.record(run, 1)
-    started = {} if first is None else first.record()["event"]
+    return None if first is None else input_of(reads, first.record()["event"])
+
+
+def input_of(reads: Reads, started: Mapping[str, Any]) -> Value:
+    """The input of a run that began with this event. A fork begins with a copied state: it has the input of its
+    original, as long as that is kept."""
     while origin := started.get("forked_from"):
         row = reads.run(str(origin["run"]))
         first = None if row is None else reads.record(row.no, 1)
