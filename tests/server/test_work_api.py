@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from treadle import Engine
 from treadle.kernel.values import digest_bytes, encode
 from treadle.runtime import dead_letters
+from treadle.runtime.commands import LATE
 from treadle.server.app import create_app
 from treadle.testing import assert_replays
 
@@ -42,7 +44,7 @@ async def http(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def said(http: httpx.AsyncClient, what: str, **body: Any) -> Any:
-    answer = await http.post(f"/work/{what}", json={"worker": "w", **body})
+    answer = await http.post(f"/work/{what}", json={"worker": "w"} | body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -95,6 +97,37 @@ async def test_work_is_taken_renewed_and_settled_in_json(http: httpx.AsyncClient
     again = await said(http, "settle", receipts=[receipt])
     assert (again["settled"], [one["code"] for one in again["refused"]]) == ([], ["NOT_HANDED_OUT"])
     await assert_replays(engine)
+
+
+@pytest.mark.parametrize("how", ["settle", "progress"])
+async def test_an_end_that_comes_after_its_work_was_settled_is_no_forgery_and_is_counted(
+    http: httpx.AsyncClient, engine: Engine, how: str
+) -> None:
+    """A receipt and a cancellation cross on the way; a thread cannot be stopped when its worker is told."""
+    id, item = await started(http)
+    assert (await http.post(f"/runs/{id}/cancel", json={})).status_code == 200
+    shown = {"intent": item["intent"], "lease": item["lease"]}
+    if how == "settle":
+        (refused,) = (await said(http, "settle", receipts=[{**shown, "status": "ok"}]))["refused"]
+        assert refused["code"] == "NOT_HANDED_OUT"
+    else:
+        late = {**shown, "seq": 0, "kind": "frame", "type": LATE}
+        assert (await said(http, "progress", frames=[late]))["lost"] == [item["intent"]]
+    async with asyncio.timeout(60):
+        while not (found := await engine.diagnostics(id)):  # noqa: ASYNC110, nothing tells
+            await asyncio.sleep(0.01)
+    assert [one["code"] for one in found] == ["receipt.stale"]
+    assert not [one for one in await engine.diagnostics() if one["code"] == "receipt.forged"]
+    await assert_replays(engine)
+
+
+async def test_whoever_says_that_given_up_work_has_ended_does_not_get_it_back(http: httpx.AsyncClient) -> None:
+    id, item = await started(http)
+    await said(http, "release", leases=[item["lease"]])
+    late = {"intent": item["intent"], "lease": item["lease"], "seq": 0, "kind": "frame", "type": LATE}
+    assert (await said(http, "progress", frames=[late]))["lost"] == [item["intent"]]
+    (again,) = (await said(http, "take", worker="other", pools=["default"], limit=5, wait=5))["items"]
+    assert (again["run"], again["attempt"]) == (id, 2)
 
 
 async def test_a_large_value_goes_by_reference(http: httpx.AsyncClient) -> None:

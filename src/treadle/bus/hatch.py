@@ -16,6 +16,7 @@ import msgspec
 
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
 from treadle.kernel.values import Value
+from treadle.runtime.commands import LATE
 from treadle.runtime.ports import Work
 
 from .local import LocalBus, Standing
@@ -50,11 +51,14 @@ class Hatch:
         owner: Owner,
         *,
         on_forged: Callable[[str, str], None] = lambda worker, intent: None,
+        on_late: Callable[[str, str, str], None] = lambda worker, intent, run: None,
         traced: Callable[[Work], str | None] = lambda work: None,
     ) -> None:
         self.bus = bus
         self._owner = owner
         self._on_forged = on_forged
+        # Told of an end that came after its work was settled; with its run, or "".
+        self._on_late = on_late
         # What work continues, for those who trace it.
         self._traced = traced
         self._closed = asyncio.Event()
@@ -131,7 +135,7 @@ class Hatch:
             intent, lease = _named(value)
             standing, work = self.bus.standing(worker, intent, lease)
             if work is None:
-                self._turn_away(worker, intent, standing, answer)
+                self._turn_away(worker, intent, lease, standing, answer)
                 continue
             try:
                 receipt = settling_from_value(value).receipt
@@ -146,23 +150,39 @@ class Hatch:
             self.bus.done(intent)
         return answer
 
-    def _turn_away(self, worker: str, intent: str, standing: Standing, answer: Settled) -> None:
+    def _turn_away(
+        self, worker: str, intent: str, lease: str, standing: Standing, answer: Settled
+    ) -> None:
         if standing == "lost":
             answer.stale.append(intent)
             return
         answer.refused.append(Refusal(intent, NOT_HANDED_OUT))
-        self._on_forged(worker, intent)
+        if not self._note_late(worker, intent, lease):
+            self._on_forged(worker, intent)
+
+    def _note_late(self, worker: str, intent: str, lease: str) -> bool:
+        """An end that comes after its work was settled is no forgery: it was in these hands, and is counted."""
+        over, run = self.bus.over(worker, intent, lease)
+        if over:
+            self._on_late(worker, intent, run)
+        return over
 
     async def progress(self, worker: str, sent: Sequence[Value]) -> Noted:
         answer = Noted(durable=[], lost=[])
         told: dict[str, tuple[Work, list[Told]]] = {}
         for value in sent:
             intent, lease = _named(value)
-            _, work = self.bus.standing(worker, intent, lease)
             try:
                 found = told_from_value(value)
             except InputInvalid:
-                work = None
+                answer.lost.append(intent)
+                continue
+            if found.type == LATE:
+                # Nobody works on it there any more: that lease is not to be taken up again.
+                self._note_late(worker, intent, lease)
+                answer.lost.append(intent)
+                continue
+            _, work = self.bus.standing(worker, intent, lease)
             if work is None:
                 answer.lost.append(intent)
             else:

@@ -35,6 +35,8 @@ from .view import BusView
 LOOK_MAX: Final = 256
 # Entries of a queue that are gone and not skipped yet.
 GONE_MAX: Final = 1_000
+# Work that was in others' hands and is done: whose it was, of the last so many.
+OVER_MAX: Final = 10_000
 Standing = Literal["held", "late", "lost", "unknown"]
 
 
@@ -69,6 +71,8 @@ class LocalBus(BusView):
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
         self._undoable: dict[str, str] = {}
+        # The run of work that was in the hands of others, and is over.
+        self._over: dict[str, str] = {}
         self._caps = PoolCaps()
         self._number = 0
         self._lock = Lock()
@@ -309,6 +313,9 @@ class LocalBus(BusView):
             queue.held -= 1
         else:
             self._leases.pop(entry.lease, None)
+            self._over[entry.work.intent.id] = entry.work.run
+            if len(self._over) > OVER_MAX:
+                del self._over[next(iter(self._over))]
 
     def decline(self, intent: str, worker: str, why: str) -> None:
         """This worker cannot do it: it waits for the others."""
@@ -479,3 +486,9 @@ class LocalBus(BusView):
                 return "unknown", None
             entry = self._taken_up(worker, lease)
             return ("lost", None) if entry is None else ("late", entry.work)
+
+    def over(self, worker: str, intent: str, lease: str) -> tuple[bool, str]:
+        """Whether work that was in these hands is wanted by nobody any more; and its run, while that is known."""
+        with self._lock:
+            genuine = self._seal.intent(lease, worker) == intent and intent not in self._entries
+            return genuine, self._over.get(intent, "") if genuine else ""

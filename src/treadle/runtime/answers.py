@@ -69,11 +69,16 @@ class Answers:
     def stale(self, hot: Hot, item: Item, code: str, body: dict[str, Any]) -> None:
         """It came too late, or twice: noted, shown, and answered with where the run is."""
         state = hot.state
-        self._staging.diagnose(item.run, code, body)
-        if not (state.ended and hot.machine.traits.last_event_closes):
-            self._staging.show(hot, {"type": "stale", "code": code, **body})
+        self.note_stale(hot, code, body)
         value = {"run": item.run, "seq": state.seq, "status": state.status, "stale": True}
         self.settle(item, value, None)
+
+    def note_stale(self, hot: Hot, code: str, body: dict[str, Any]) -> None:
+        """Kept among the diagnostics, which are counted, and shown among the run's events."""
+        state = hot.state
+        self._staging.diagnose(state.id, code, body)
+        if not (state.ended and hot.machine.traits.last_event_closes):
+            self._staging.show(hot, {"type": "stale", "code": code, **body})
 
     def given_before(self, item: Item) -> bool:
         """Answers a submission that was answered before; False if it is new."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from treadle.kernel.errors import OwnershipLost, TreadleError
 from treadle.kernel.values import Value
@@ -12,6 +12,9 @@ from treadle.kernel.values import Value
 from .audit import AuditEntry
 from .desk import Desk
 from .ports import Ack, Item
+
+# The frame by which a worker says that work which was given up has come to its end all the same.
+LATE: Final = "work.late"
 
 
 class FrameSent(NamedTuple):

@@ -11,7 +11,7 @@ from treadle.kernel.roles import StreamingMachine
 from treadle.kernel.values import encode
 
 from .answers import Answers
-from .commands import CheckpointSaved, FrameSent, Progress
+from .commands import LATE, CheckpointSaved, FrameSent, Progress
 from .hot import Hot, HotRuns
 from .mail import Mail
 from .narrative import frame_event
@@ -30,7 +30,7 @@ class ProgressQueue:
 
     def add(self, progress: Progress) -> None:
         hot = self._hot.peek(progress.run)
-        if isinstance(progress, FrameSent) and hot and _wants_frames(hot):
+        if isinstance(progress, FrameSent) and progress.type != LATE and hot and _wants_frames(hot):
             # An event of the run like any other: it keeps its place before the receipt.
             self._mail.post(_as_event(progress))
         else:
@@ -59,6 +59,8 @@ class ProgressQueue:
         if hot is None or progress.intent not in hot.state.open:
             self._note_late(hot, progress)
         elif isinstance(progress, FrameSent):
+            if progress.type == LATE:
+                return  # its work is in other hands now, and that of these hands is no matter
             if _wants_frames(hot):
                 self._mail.post(_as_event(progress))
             else:
@@ -70,6 +72,8 @@ class ProgressQueue:
         if isinstance(progress, CheckpointSaved):
             if progress.ack is not None:
                 self._answers.tell(progress.ack, {"stale": True}, None)
+        elif hot is not None and progress.type == LATE:
+            self._answers.note_stale(hot, "receipt.stale", {"intent": progress.intent})
         elif hot is not None:
             about = {"intent": progress.intent, "seq": progress.seq}
             self._staging.diagnose(progress.run, "stream.unknown_intent", about)

@@ -27,7 +27,7 @@ from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.json_text import to_json
 from treadle.runtime import dead_letters
-from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.commands import LATE, CheckpointSaved, FrameSent
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
 
@@ -147,7 +147,11 @@ class Workers:
         self._watch_s = watch_s
         self._patience_s = patience_s
         self.hatch = hatch or Hatch(
-            engine.bus, EngineOwner(engine), on_forged=self._forged, traced=engine.traced
+            engine.bus,
+            EngineOwner(engine),
+            on_forged=self._forged,
+            on_late=self._late,
+            traced=engine.traced,
         )
         self.carrying = Carrying(engine, self.hatch, bus)
         # Workers that come over the carrier, as they were there a second ago.
@@ -226,9 +230,18 @@ class Workers:
 
     def _forged(self, worker: str, intent: str) -> None:
         """Somebody showed a lease that was never theirs: kept among the diagnostics, changes nothing."""
+        self._note("receipt.forged", worker, intent)
 
+    def _late(self, worker: str, intent: str, run: str) -> None:
+        """Work came to its end after it was settled: noted with its run, where that is known."""
+        if run:
+            self._engine.hand_in(FrameSent(run, intent, 0, LATE, None))
+        else:
+            self._note("receipt.stale", worker, intent)
+
+    def _note(self, code: str, worker: str, intent: str) -> None:
         def note(desk: Desk) -> None:
-            desk.diagnose("", "receipt.forged", {"worker": worker, "intent": intent})
+            desk.diagnose("", code, {"worker": worker, "intent": intent})
 
         task = asyncio.ensure_future(self._engine.write(note))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -21,7 +21,7 @@ from treadle.bus.protocol import FarSide, Goods, Handed, Settling, Told
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
+from treadle.runtime.commands import LATE, CheckpointSaved, Command, FrameSent
 from treadle.runtime.ports import Item
 from treadle.store.protocol import DefinitionRow
 
@@ -34,6 +34,8 @@ RETRY_S_MAX: Final = 5.0
 TOLD_AGAIN_S: Final = 60.0
 BATCH_MAX: Final = 100
 UNAVAILABLE: Final = "work.unavailable"
+# Leases of work that was taken out of our hands, and may still come to its end: the last so many.
+DROPPED_MAX: Final = 1_000
 
 
 class Courier:
@@ -46,6 +48,7 @@ class Courier:
         self._pools = pools
         self._concurrency = concurrency
         self._held: dict[str, Handed] = {}
+        self._dropped: dict[str, str] = {}
         self._outbox: asyncio.Queue[Command] = asyncio.Queue()
         self._freed = asyncio.Event()
         # We leave, and have nothing in hand.
@@ -163,7 +166,10 @@ class Courier:
         """Nobody wants this work of ours any more."""
         gone = [intent for intent, handed in self._held.items() if handed.lease in leases]
         for intent in gone:
+            self._dropped[intent] = self._held[intent].lease
             self._free(intent)
+        while len(self._dropped) > DROPPED_MAX:
+            del self._dropped[next(iter(self._dropped))]
         if gone:
             self._near.revoke(gone)
 
@@ -218,14 +224,18 @@ class Courier:
     async def _tell(self, command: Command) -> None:
         if isinstance(command, FrameSent):
             handed = self._held.get(command.intent)
-            if handed is None:
-                return
-            if command.type == UNAVAILABLE:
+            if handed is not None and command.type == UNAVAILABLE:
                 await self._decline(handed, str(command.data.get("reason", "")))
+                return
+            if command.type == LATE:
+                lease = self._dropped.pop(command.intent, None)
+            else:
+                lease = None if handed is None else handed.lease
+            if lease is None:
                 return
             frame = Told(
                 intent=command.intent,
-                lease=handed.lease,
+                lease=lease,
                 seq=command.seq,
                 kind="frame",
                 type=command.type,

@@ -26,7 +26,7 @@ from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import Command, FrameSent
+from treadle.runtime.commands import LATE, Command, FrameSent
 from treadle.runtime.ports import Item, Work
 
 from . import at_hand
@@ -161,9 +161,10 @@ class Worker:
         )
 
     def late(self, run: str, intent: str) -> None:
-        """Of an intent that nobody holds any more: it is settled, so this receipt is stale."""
+        """Of an intent that is not in hand here any more. It is for its owner to say whether that is settled: it may
+        be in other hands, and then this must not settle it."""
         if not self.bus.is_held(intent) and not self._stopping:
-            self.submit(Item(run, Receipt(intent=intent, status="cancelled")))
+            self.submit(FrameSent(run, intent, 0, LATE, None))
 
     def take_no_more(self) -> list[Work]:
         """For whoever wants to leave: begins nothing new; what is in hand, and would be done again by

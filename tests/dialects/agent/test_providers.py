@@ -787,7 +787,7 @@ def test_prices_may_be_overridden(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text", [None, "no", "[]", '{"m": 3}', '{"m": [1]}', '{"m": ["x", 1]}', '{"m": [-1, 1]}']
 )
-async def test_prices_that_cannot_be_read_cost_nothing(wire, tmp_path, monkeypatch, flow, text):
+async def test_prices_that_cannot_be_read_cost_nothing(wire, tmp_path, monkeypatch, flow, text, in_house):
     """Nothing is asked, so nothing is paid for and then thrown away."""
     for name in ("ANTHROPIC_API_KEY", "TREADLE_MODEL"):
         monkeypatch.delenv(name, raising=False)
@@ -802,9 +802,12 @@ async def test_prices_that_cannot_be_read_cost_nothing(wire, tmp_path, monkeypat
         with pytest.raises(TreadleError, match=r"TREADLE_PRICES.*prices\.json") as refused:
             await engine.start("wf", model="openai:m")
         assert (refused.value.code, refused.value.cls) == ("PRICES_INVALID", "user")
-        # Nobody named a provider, but the one that would be asked cannot be used: no run is made.
+        # Nobody named a provider, but the one that would be asked cannot be used: no run is made. Where a worker
+        # elsewhere asks, it is the one to say so.
         with pytest.raises(TreadleError, match="TREADLE_PRICES"):
-            await engine.start("wf")
+            run = await engine.start("wf")
+            assert in_house, "whoever does the work itself refuses the start"
+            await run.result(60)
     assert wire.requests == []
 
 

@@ -25,7 +25,15 @@ from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate, Write
+from treadle.runtime.commands import (
+    LATE,
+    CheckpointSaved,
+    FrameSent,
+    Handing,
+    NoOperations,
+    Operate,
+    Write,
+)
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
@@ -471,6 +479,26 @@ def test_stale_receipts_are_counted_visible_and_change_nothing() -> None:
     bench.start("run", [work()], [awaits()])
     bench.settle()
     bench.finish(bench.works[0], bench.works[0])
+    bench.settle()
+    assert bench.kinds("run") == ["started", "receipt"]
+    assert [d["code"] for d in bench.real.diagnostics("run")] == ["receipt.stale"]
+    assert b"stale" in bench.real.frames(1)[0][2]
+
+
+def test_the_late_end_of_work_is_counted_once_it_is_settled_and_settles_nothing_itself() -> None:
+    """Work is also given up when a run goes to another member: there its intent is open, in other hands."""
+    bench = Bench()
+    bench.start("run", [work()], [awaits()])
+    bench.settle()
+    (handed,) = bench.works
+    bench.core.submit(FrameSent("run", handed.intent.id, 0, LATE, None))
+    bench.settle()
+    assert bench.kinds("run") == ["started"]
+    assert list(bench.real.diagnostics("run")) == []
+    assert bench.real.frames(1) == [], "nor is it shown"
+    bench.finish(handed)
+    bench.settle()
+    bench.core.submit(FrameSent("run", handed.intent.id, 0, LATE, None))
     bench.settle()
     assert bench.kinds("run") == ["started", "receipt"]
     assert [d["code"] for d in bench.real.diagnostics("run")] == ["receipt.stale"]
