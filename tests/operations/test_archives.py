@@ -296,6 +296,97 @@ async def test_kill_9_leaves_every_run_whole_in_one_place_or_both(
     assert archives.check(shelf)["ok"]
 
 
+async def seen(engine: Engine) -> dict[str, Any]:
+    """All that can be asked of the runs of a store; when they are collected is another matter."""
+    found: dict[str, Any] = {"list": [row | {"retain_until": None} for row in await engine.list()]}
+    for id, document in (await shown(engine)).items():
+        run = await engine.run(id)
+        found[id] = {
+            "shown": document | {"retain_until": None},
+            "events": [event async for event in run.events(follow=False)],
+            "journal": await run.journal(),
+            "diagnostics": await engine.diagnostics(id),
+        }
+    found["tasks"] = await engine.tasks(run="asked", status=["open", "completed"])
+    return found
+
+
+async def test_runs_come_back_from_an_archive_as_they_were(engine: Engine, shelf: Path) -> None:
+    before = await seen(engine)
+    await ended(engine, "etl", "later")
+    await engine.gc(now_ns=FAR_NS, archive=shelf)
+    await ended(engine, "etl", "newest")
+    (path,) = shelf.glob("*.db")
+    assert (await engine.archive_restore(path, ["large", "asked"], by="ann"))["restored"] == [
+        "large",
+        "asked",
+    ]
+    assert [row["id"] for row in await engine.list()] == ["newest", "asked", "large"], "listed as before"
+    with pytest.raises(TreadleError, match="'large' already, and 1 others") as refused:
+        await engine.archive_restore(path)
+    assert refused.value.code == "RUN_EXISTS"
+    assert len(await engine.list()) == 3, "one that is there keeps all others away"
+    rest = [id for id in on(shelf) if id not in ("large", "asked", "later")]
+    await engine.archive_restore(path, rest)
+    await engine.delete("newest")
+    assert await seen(engine) == before
+    assert [row["target"] for row in await engine.audit(action="run.restore")] == ["asked", "large"]
+    await assert_replays(engine)
+
+
+async def test_what_came_back_is_collected_no_more_and_can_be_sent_on_or_deleted(
+    engine: Engine, shelf: Path, echo: Echo
+) -> None:
+    await engine.retention_set("*", "0s")
+    await engine.gc(archive=shelf)
+    (path,) = shelf.glob("*.db")
+    await engine.archive_restore(path, ["bad", "large"])
+    assert (await engine.gc(archive=shelf))["runs"] == 0
+    assert (await engine.gc(now_ns=FAR_NS, ruled=True))["runs"] == 0
+    echo.fails = False
+    await engine.retry("bad")
+    assert (await (await engine.run("bad")).result(timeout=60)) is not None
+    await engine.delete("large")
+    assert [row["id"] for row in await engine.list()] == ["bad"]
+    await engine.archive_restore(path, ["large"])
+    await engine.delete("large")
+    await ended(engine, "etl", "large")
+    assert (await engine.gc())["runs"] == 1, "another run of that name is like any other"
+
+
+async def test_nothing_comes_back_of_what_is_not_as_it_was_archived(
+    engine: Engine, shelf: Path, tmp_path: Path
+) -> None:
+    await engine.gc(now_ns=FAR_NS, archive=shelf)
+    (path,) = shelf.glob("*.db")
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE tasks SET assignee = 'mallory'")
+        file.commit()
+    with pytest.raises(TreadleError, match="asked is not what was archived"):
+        await engine.archive_restore(path)
+    with pytest.raises(TreadleError, match="has no run 'nobody'"):
+        await engine.archive_restore(path, ["small", "nobody"])
+    with pytest.raises(TreadleError, match="there is no file"):
+        await engine.archive_restore(shelf / "none.db")
+    with pytest.raises(TreadleError, match="not a backup"):
+        await engine.archive_restore(tmp_path / "a.db")
+    assert await engine.list() == []
+    await engine.archive_restore(path, ["small"])
+
+
+async def test_runs_of_a_file_come_back_to_postgresql_with_two_members(
+    engine: Engine, shelf: Path, pg_store: str
+) -> None:
+    before = await seen(engine)
+    await engine.gc(now_ns=FAR_NS, archive=shelf)
+    (path,) = shelf.glob("*.db")
+    async with Engine(pg_store, work=False) as one, Engine(pg_store, work=False) as two:
+        assert len((await two.archive_restore(path))["restored"]) == 5
+        found = await seen(one)
+        await assert_replays(one)
+    assert found == before
+
+
 def test_an_archive_on_the_command_line(cli: Cli, folder: Path, write: Callable[[str, str], Path]) -> None:
     write("below.yaml", TEXTS["below"])
     shelf = folder / "shelf"
@@ -312,5 +403,11 @@ def test_an_archive_on_the_command_line(cli: Cli, folder: Path, write: Callable[
     assert cli("replay", "--all", "--store", row["store"]).code == 0
     assert cli("archive", "check", "shelf").code == 0
     assert cli("retry", "r1", "--store", row["store"]).code == 2, "it is looked into, not worked on"
+    file = row["store"].removeprefix("sqlite:///")
+    assert cli("archive", "restore", file, "nobody").code == 2
+    assert cli("archive", "restore", file, "--json").json["restored"] == ["r1"]
+    assert cli("show", "r1", "--json").json["result"] == {"ok": True}
+    assert cli("archive", "restore", file).code == 2, "it is there already"
+    assert cli("replay", "--all").code == 0
     with closing(read_store(row["store"])) as reads:
         assert reads.last_run_no() == 1

@@ -121,7 +121,9 @@ async def test_an_end_that_comes_after_its_work_was_settled_is_no_forgery_and_is
     await assert_replays(engine)
 
 
-async def test_whoever_says_that_given_up_work_has_ended_does_not_get_it_back(http: httpx.AsyncClient) -> None:
+async def test_whoever_says_that_given_up_work_has_ended_does_not_get_it_back(
+    http: httpx.AsyncClient,
+) -> None:
     id, item = await started(http)
     await said(http, "release", leases=[item["lease"]])
     late = {"intent": item["intent"], "lease": item["lease"], "seq": 0, "kind": "frame", "type": LATE}

@@ -150,9 +150,7 @@ class Hatch:
             self.bus.done(intent)
         return answer
 
-    def _turn_away(
-        self, worker: str, intent: str, lease: str, standing: Standing, answer: Settled
-    ) -> None:
+    def _turn_away(self, worker: str, intent: str, lease: str, standing: Standing, answer: Settled) -> None:
         if standing == "lost":
             answer.stale.append(intent)
             return

@@ -1,4 +1,4 @@
-"""archive list|check: runs that `treadle gc --archive` put into files."""
+"""archive list|check|restore: runs that `treadle gc --archive` put into files."""
 
 from __future__ import annotations
 
@@ -65,6 +65,36 @@ async def check(cli: Session, folder: Folder) -> int:
             f"[green]✓[/] {told}" if found["ok"] else f"{told}; restore the damaged files from a copy"
         )
     return EXIT_OK if found["ok"] else EXIT_FAILED
+
+
+@archive(
+    examples=[
+        "treadle archive restore /srv/archive/2026-11.db order-7 order-8",
+        "treadle archive restore archive/2026-11.db --store postgresql://treadle@db/treadle --json",
+    ],
+    why="it reads the file and writes to the store itself",
+)
+async def restore(
+    cli: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One file of an archive.", show_default=False)],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...", help="The runs; without any, all that are in it.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Put runs of an archive back as they were. If one is not what was archived, or is in the store already, none
+    comes back. They stay until they are deleted."""
+    if cli.store == "memory:":
+        raise Usage("a store in memory ends with this command; name one with --store")
+    with cli.out.waiting("checking"):
+        async with cli.engine(work=False, lingers=False) as engine:
+            done = await engine.archive_restore(file, ids or (), by=cli.user)
+    if cli.out.as_json:
+        cli.out.document(done)
+    else:
+        cli.out.note(f"{len(done['restored'])} runs are back")
 
 
 def _there(folder: Path) -> Path:

@@ -18,6 +18,7 @@ from treadle.runtime import (
     quotas,
     remembered,
     retention,
+    returns,
     schedules,
     tasks,
 )
@@ -92,6 +93,8 @@ class EngineOperations:
                 return keeping.perform_fork(desk, asked.body)
             case collecting.COLLECT:
                 return collecting.perform(desk, asked.body)
+            case returns.RETURN:
+                return returns.perform(desk, asked.body)
             case retention.KIND:
                 return retention.perform(desk, asked.body)
             case _:

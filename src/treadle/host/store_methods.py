@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
 from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
 from treadle.definitions.library import Library
-from treadle.kernel.errors import RunNotFound, ValueRefused
+from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import collecting, document, keeping
+from treadle.runtime import collecting, document, keeping, returns
+from treadle.store import returning
 from treadle.store.archives import Archive
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
@@ -152,6 +153,33 @@ class StoreMethods:
         finally:
             if shelf is not None:
                 await asyncio.to_thread(shelf.close)
+
+    async def archive_restore(
+        self, file: str | Path, ids: Sequence[str] = (), *, by: str | None = None
+    ) -> dict[str, Any]:
+        """Puts runs of a file of an archive back, or all that are in it. Each is checked first, and comes back as it was:
+        its records, events, tasks, payloads. If one of them is in the store already, none comes back. What came back is
+        collected no more; `delete` removes it."""
+        path, bridge = Path(file), self._bridge
+        meant = await asyncio.to_thread(returning.checked, path, ids)
+        there = await bridge.read(lambda reads: [id for id in meant if reads.run(id) is not None])
+        if there:
+            more = f", and {len(there) - 1} others of {path}" if len(there) > 1 else ""
+            raise RunExists(
+                f"the store has a run {there[0]!r} already{more}; nothing was put back. Name those that are to come back"
+            )
+
+        def ask(id: str, **step: Any) -> Awaitable[Any]:
+            return bridge.operate(returns.RETURN, {"id": id, "by": by, **step}, home=id)
+
+        for id in meant:
+            found = await asyncio.to_thread(returning.taken, path, id)
+            for digest in found.payloads:
+                body = await asyncio.to_thread(returning.payload, path, digest)
+                await ask(id, step="payload", body=body)
+            package = await ask(id, step="payload", body=found.to_bytes())
+            await ask(id, step="run", package=package)
+        return {"archive": str(path), "restored": meant}
 
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the

@@ -105,6 +105,9 @@ class CoreDesk:
     def next_run_no(self) -> int:
         return self.numbers.next_run()
 
+    def next_task_no(self) -> int:
+        return self.numbers.next_task()
+
     def readable(self) -> None:
         self.undecided.forget()
 

@@ -15,6 +15,7 @@ from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.model import TERMINAL, is_reference
 from treadle.kernel.roles import FOREVER_NS, KeepingMachine
 from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.store.ages import RETURNED
 from treadle.store.protocol import RunRow
 
 from . import bulks, lines, retention
@@ -277,5 +278,7 @@ def remove_run(desk: Desk, row: RunRow) -> None:
     for digest, lifetime in _lifetimes(desk, row).items():
         if lifetime == FOREVER_NS:
             desk.batch.blob_refs.append((NOBODY, digest))
+    if desk.store.document(RETURNED, row.id) is not None:
+        desk.batch.documents.append((RETURNED, row.id, desk.clock.now_ns(), None))
     desk.batch.runs_removed.append(row.no)
     desk.belongs(row.id)

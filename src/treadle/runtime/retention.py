@@ -11,6 +11,7 @@ from typing import Any, Final
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import encode
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
+from treadle.store.ages import RETURNED
 from treadle.store.protocol import AgeRule, Reads, RunRow
 
 from .desk import Desk
@@ -41,8 +42,9 @@ def rules(reads: Reads, now_ns: int) -> list[AgeRule]:
 
 
 def kept_until_ns(reads: Reads, row: RunRow) -> int | None:
-    """The date of a run that has ended; None where it has none: it goes on, or is kept for ever."""
-    if row.retain_ns is None or row.ended_ns is None:
+    """The date of a run that has ended; None where it has none: it goes on, is kept for ever, or was put back
+    from an archive."""
+    if row.retain_ns is None or row.ended_ns is None or reads.document(RETURNED, row.id) is not None:
         return None
     until_ns = row.retain_ns
     spoken = said(reads)

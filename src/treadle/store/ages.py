@@ -6,9 +6,13 @@ A run without a date (`retain_ns`) can go on, however it stands, and is never pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .protocol import AgeRule, bounded
+
+# The kind of documents that say which runs were put back from an archive: they stay until they are deleted.
+RETURNED: Final = "returned"
+_STAYS: Final = f"NOT EXISTS (SELECT 1 FROM documents WHERE kind = '{RETURNED}' AND documents.id = runs.id)"
 
 
 def past_conditions(
@@ -18,10 +22,10 @@ def past_conditions(
     for rule in rules:
         if rule.ended_by_ns is not None:
             spoken, values = _spoken_of(rule)
-            condition = f"retain_ns IS NOT NULL AND ended_ns <= ? AND {spoken}"
+            condition = f"retain_ns IS NOT NULL AND ended_ns <= ? AND {spoken} AND {_STAYS}"
             yield condition, [bounded(rule.ended_by_ns), *values], "ended_ns"
     if stated:
-        condition, values = "retain_ns <= ?", [bounded(now_ns)]
+        condition, values = f"retain_ns <= ? AND {_STAYS}", [bounded(now_ns)]
         for rule in rules:
             spoken, more = _spoken_of(rule)
             condition += f" AND NOT ({spoken})"

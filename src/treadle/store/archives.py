@@ -24,7 +24,7 @@ from treadle.kernel.state import GENESIS
 from treadle.kernel.values import encode
 from treadle.lang.duration import instant_text
 
-from .backups import in_one_file
+from .backups import in_one_file, name_of
 from .connection import BACKUP
 from .copying import TABLES
 from .packing import unpack
@@ -89,16 +89,14 @@ class _File(SqlStore):
             no = self.last_run_no() + 1
             (about,) = source.rows_where("runs", _RUN, "no = ?", row.no)
             _insert(tx, "runs", f"no, {_RUN}", [(no, *about)])
-            needed: set[str] = {row.definition}
             for part in _PARTS:
                 for page in _pages(source, part, row):
                     self._add_page(tx, part, no, page)
-                    if part.table == "journal":
-                        needed.update(_named_in(page))
                     if part.table == "blob_refs":
                         self._add_payloads(tx, source, [line[1] for line in page])
-            self._add_definitions(tx, source, sorted(needed))
-            word = encode({"seq": row.seq, "digest": digest_of(source, row)})
+            self._add_definitions(tx, source, needed(source, row))
+            whence = {"no": row.no, "store": name_of(source.work_key()) if source.has_key() else ""}
+            word = encode({"seq": row.seq, "digest": digest_of(source, row), **whence})
             tx.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (ARCHIVED, row.id))
             _insert(tx, "documents", "kind, id, at_ns, body", [(ARCHIVED, row.id, time.time_ns(), word)])
 
@@ -168,7 +166,7 @@ class Archive:
         if word is None or word["seq"] != row.seq:
             _check_chain(source, row)
             file.add(source, row)
-        _check(file, row.id)
+        check_run(file, row.id)
 
     def _file_for(self, source: SqlReads, row: RunRow) -> _File:
         """The file of the month in which it ended. An id may be used again for another run: that is in the next."""
@@ -215,7 +213,7 @@ def check(folder: Path) -> dict[str, Any]:
                 for id, _ in reads.documents(ARCHIVED):
                     runs += 1
                     try:
-                        _check(reads, id)
+                        check_run(reads, id)
                     except (BlobMissing, BlobCorrupt, JournalCorrupt, StoreCorrupt) as error:
                         damaged.append({"file": str(path), "id": id, "message": error.message})
             except StoreCorrupt as error:
@@ -235,7 +233,7 @@ def digest_of(reads: SqlReads, row: RunRow) -> str:
     return found.hexdigest()
 
 
-def _check(reads: SqlReads, id: str) -> None:
+def check_run(reads: SqlReads, id: str) -> None:
     """Refuses a run of an archive that is not what was put there."""
     row, word = reads.run(id), reads.document(ARCHIVED, id)
     if row is None or word is None or digest_of(reads, row) != word["digest"]:
@@ -251,6 +249,15 @@ def _check_chain(reads: SqlReads, row: RunRow) -> None:
         for stored, _ in page:
             check_link(row.id, seq, digest, stored)
             seq, digest = stored.seq, stored.digest
+
+
+def needed(reads: SqlReads, row: RunRow) -> list[str]:
+    """The digests among which those of the definitions are that a run needs: its own, and whatever its records name."""
+    found = {row.definition}
+    (journal,) = (part for part in _PARTS if part.table == "journal")
+    for page in _pages(reads, journal, row):
+        found.update(_named_in(page))
+    return sorted(found)
 
 
 def _pages(reads: SqlReads, part: _Part, row: RunRow) -> Iterator[list[Any]]:

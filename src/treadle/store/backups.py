@@ -120,7 +120,7 @@ def _copied(reads: SqlReads, part: Path, url: str, tell: Tell) -> tuple[dict[str
             with contextlib.closing(SqlStore(SqliteDialect(part), None)) as target:
                 with reads.at_one_moment():
                     copied = copy(reads, target, tell)
-                    about["store"] = _name_of(reads)
+                    about["store"] = name_of(reads.work_key())
                     about["epoch"] = max(
                         row[0] for row in reads.rows_after("shards", "epoch", "shard", None, 1000)
                     )
@@ -152,9 +152,9 @@ def _misses(reads: SqlReads) -> bool:
     return False
 
 
-def _name_of(reads: SqlReads) -> str:
+def name_of(key: bytes) -> str:
     """What tells one store from another: of its key, which every store has its own of, no more than a digest."""
-    return sha256(reads.work_key()).hexdigest()[:16]
+    return sha256(key).hexdigest()[:16]
 
 
 def in_one_file(path: Path) -> None:
@@ -169,7 +169,7 @@ def restore(
     file: Path, url: str, *, user: str, beside: bool = False, dry_run: bool = False
 ) -> dict[str, Any]:
     """Makes a store of a backup, where none is yet, after every digest in it has been checked; what is in it."""
-    with _opened(file) as (source, about):
+    with opened(file) as (source, about):
         _check(source, about, file)
         place = Place.of(url)
         if not beside:
@@ -218,7 +218,7 @@ def _restored(source: SqlReads, about: dict[str, Any], place: Place, user: str) 
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
+def opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
     """A backup, and what it says of itself. One of an earlier version is read as a copy that is brought up to date."""
     if not file.is_file():
         raise StoreUnavailable(f"there is no backup {file}")
@@ -286,7 +286,7 @@ def _check_original(about: dict[str, Any]) -> None:
     if path is None or not Place.of(url).has_store():
         return
     with contextlib.closing(read_store(url)) as original:
-        same = original.has_key() and _name_of(original) == about["store"]
+        same = original.has_key() and name_of(original.work_key()) == about["store"]
     lock = OwnerLock(path)
     if not same:
         return
