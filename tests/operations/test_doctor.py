@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cli.conftest import Cli, cli, folder
 
 from treadle import Engine
 from treadle.host.checkup import examine
@@ -19,6 +20,8 @@ from treadle.server.workers import Workers
 from treadle.store.open import open_store
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import assert_replays
+
+__all__ = ["cli", "folder"]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "0.1.0.db"
 WAITS = """
@@ -146,6 +149,30 @@ async def test_a_bus_that_does_not_answer_is_told(tmp_path: Path) -> None:
         await workers.carrying.close()
     assert not found["ok"]
     assert "bus nats://127.0.0.1:1" in findings(found)
+
+
+def test_the_doctor_of_a_store_looks_at_the_bus_too(
+    cli: Cli, folder: Path, pg_store: str, nats_bus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a server: an operator looks from beside, over the same bus as servers and workers."""
+    monkeypatch.delenv("TREADLE_BUS", raising=False)
+    url, away = asyncio.run(made(folder)), "nats://127.0.0.1:1"
+
+    def doctor(*more: str, code: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = cli("doctor", "--json", *more, code=code).json
+        return found
+
+    assert doctor("--store", url, "--bus", nats_bus)["bus"] == nats_bus
+    with monkeypatch.context() as patch:
+        patch.setattr("treadle.server.carrying.ANSWER_S", 0.1)  # nobody is there to answer
+        assert f"bus {away}" in findings(doctor("--store", url, "--bus", away, code=1))
+    assert "smoke-signals" in doctor("--store", url, "--bus", "smoke-signals", code=2)["error"]["message"]
+    assert "bus" not in doctor("--store", url), "a file has none unless somebody says so"
+    monkeypatch.setenv("TREADLE_BUS", nats_bus)
+    assert doctor("--store", url)["bus"] == nats_bus
+    monkeypatch.delenv("TREADLE_BUS")
+    assert cli("migrate", "--store", pg_store).code == 0
+    assert doctor("--store", pg_store)["bus"] == "postgres"
 
 
 def test_a_store_of_an_earlier_version_is_looked_at_as_it_is(tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import TreadleError, Unsupported
 
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
@@ -69,15 +70,30 @@ async def gc(
 
 
 @commands(
-    examples=["treadle doctor", "treadle doctor --store sqlite:////srv/treadle.db --json"], reach=EITHER
+    examples=[
+        "treadle doctor",
+        "treadle doctor --store postgresql://treadle@db/treadle --bus nats://bus:4222 --json",
+    ],
+    reach=EITHER,
 )
 async def doctor(
     cli: Session,
     deep: Annotated[
         bool, typer.Option("--deep", help="Look at everything, however long it takes; read every payload.")
     ] = False,
+    bus: Annotated[
+        str | None,
+        typer.Option(
+            "--bus",
+            metavar="postgres|nats://…",
+            envvar="TREADLE_BUS",
+            help="Of a store: look at this bus, too. A server looks at its own.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
-    """Look whether the store is sound: file, definitions, journals, payloads, owner, overdue work. Exit 1 if it is not."""
+    """Look whether the store is sound: file, definitions, journals, payloads, owner, overdue work, the bus that carries
+    it. Exit 1 if it is not."""
     from rich.markup import escape
 
     from treadle.host.checkup import examine
@@ -88,7 +104,7 @@ async def doctor(
             told(", ".join(f"{count:,} {what}" for what, count in checked.items()))
 
         if cli.server is None:
-            found = await asyncio.to_thread(examine, cli.store, deep=deep, tell=tell)
+            found = await _examined(cli.store, bus, partial(examine, cli.store, deep=deep, tell=tell))
         else:
             async with cli.asks() as server:
                 found = await server.doctor(deep=deep)
@@ -112,6 +128,21 @@ async def doctor(
         if found["ok"]:
             cli.out.note("[green]✓[/] the store is sound")
     return EXIT_OK if found["ok"] else EXIT_FAILED
+
+
+async def _examined(store: str, bus: str | None, examine: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is found of a store, and of its bus where it has one. A bus that cannot be is refused first."""
+    from treadle.store.open import is_postgres
+
+    if bus is None and not is_postgres(store):
+        return await asyncio.to_thread(examine)
+    from treadle.server.carrying import bus_for, examine_bus
+
+    try:
+        bus = bus_for(store, bus)
+    except Unsupported as error:
+        raise Usage(error.message) from error
+    return await examine_bus(store, bus, await asyncio.to_thread(examine))
 
 
 @commands(

@@ -16,8 +16,9 @@ from treadle.bus.far import Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.seal import Seal
 from treadle.engine import Engine
+from treadle.host import checkup
 from treadle.kernel.errors import Unsupported
-from treadle.store.open import is_postgres, shown
+from treadle.store.open import is_postgres, read_store, shown
 
 MEMORY: Final = "memory"
 POSTGRES: Final = "postgres"
@@ -56,6 +57,34 @@ def carrier_for(store: str, bus: str, key: bytes) -> Carrier | None:
     return NatsCarrier(bus, space_of(key))
 
 
+async def _answers(carrier: Carrier, limit_s: float) -> bool:
+    try:
+        async with asyncio.timeout(limit_s):
+            await carrier.members()
+    except (Away, TimeoutError):
+        return False
+    return True
+
+
+async def examine_bus(store: str, bus: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What the doctor says of a store (`found`), and of the bus that its servers and workers share."""
+    if bus == MEMORY or not found["exists"]:
+        return found
+
+    def key_of() -> bytes:
+        with contextlib.closing(read_store(store)) as reads:
+            return reads.work_key() if reads.has_key() else b""
+
+    carrier = carrier_for(store, bus, await asyncio.to_thread(key_of))
+    assert carrier is not None, "only memory has none"
+    try:
+        well = await _answers(carrier, ANSWER_S)
+    finally:
+        with contextlib.suppress(Away):
+            await carrier.close()
+    return {**found, "bus": shown(bus)} if well else checkup.bus_away(found, bus)
+
+
 class Carrying:
     """A server's side of its bus. It begins with the store's key, which a guest has when it becomes the owner."""
 
@@ -91,14 +120,7 @@ class Carrying:
 
     async def is_well(self, limit_s: float = ANSWER_S) -> bool:
         """Whether the carrier answers, if there is one."""
-        if self._carrier is None:
-            return True
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._carrier.members()
-        except (Away, TimeoutError):
-            return False
-        return True
+        return self._carrier is None or await _answers(self._carrier, limit_s)
 
     def told(self, worker: str) -> dict[str, Any]:
         """How a worker goes on. Over PostgreSQL go only those that have the database's rights, and ask nobody."""
