@@ -17,6 +17,7 @@ from treadle.cli.log_lines import LogLines, written
 from treadle.cli.main import main
 from treadle.server.app import create_app
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SECRET = "hush-hush-very-secret"
 FLOW = """
 metadata: {name: greet, version: "1"}
@@ -47,7 +48,8 @@ async def test_a_line_says_of_which_run_worker_and_request_it_is_and_holds_no_se
             transport = httpx.ASGITransport(app=create_app(engine))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as http:
                 asked = {"workflow": "greet", "id": "g-1"}
-                answer = await http.post("/runs", json=asked, headers={"X-Request-Id": "from-me"})
+                trace = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+                answer = await http.post("/runs", json=asked, headers={"X-Request-Id": "from-me", **trace})
                 assert answer.status_code == 201
             assert (await (await engine.run("g-1")).settled())["status"] == "completed"
             logging.getLogger("treadle").error("broken", exc_info=ValueError(SECRET))
@@ -57,6 +59,7 @@ async def test_a_line_says_of_which_run_worker_and_request_it_is_and_holds_no_se
     assert (started["run"], started["workflow"], started["status"]) == ("g-1", "greet", "started")
     (ended,) = [line for line in found if line["message"] == "run completed"]
     assert ended["run"] == "g-1"
+    assert started["trace"] == ended["trace"] == TRACE, "the trace that it was started with"
     (called,) = [line for line in found if line["logger"] == "elsewhere"]
     assert called["message"] == "called with [redacted:api.token]"
     assert (called["run"], called["workflow"], called["level"]) == ("g-1", "greet", "warning")

@@ -23,6 +23,7 @@ FLUSH_S: Final = 5.0
 # What a line may say besides its message; whoever logs gives it as `extra`.
 FIELDS: Final = (
     *("run", "workflow", "intent", "worker", "request", "user", "method", "route", "status", "ms", "server"),
+    "trace",
 )
 
 Form = Literal["text", "json"]

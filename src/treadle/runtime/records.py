@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.kernel.model import PLACE, QUEUED, Receipt
 from treadle.kernel.run import Step
+from treadle.kernel.tracing import OPTION
 from treadle.lang.retention import kept_until
 
 from .alerts import AlertBell
@@ -66,7 +67,9 @@ class Records:
         if step.status_changed and (step.seq == 1 or step.ended or step.status == "stalled"):
             self._bell.heed(hot, step)
             rests = step.status if step.ended or step.status == "stalled" else None
-            self._staging.staged.turns.append(RunTurn(state.id, state.workflow, step.seq == 1, rests))
+            trace = state.options.get(OPTION)
+            turn = RunTurn(state.id, state.workflow, step.seq == 1, rests, trace)
+            self._staging.staged.turns.append(turn)
         if forked or step.wants_snapshot:
             self._staging.snapshot(hot)
         elif step.ended and not hot.machine.traits.final:

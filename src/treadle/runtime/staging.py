@@ -36,6 +36,8 @@ class RunTurn(msgspec.Struct):
     first: bool
     # How it ended, or that it stalled; None if it goes on.
     status: str | None
+    # The trace that it was started with, as it was given.
+    traceparent: str | None = None
 
 
 class Closed(msgspec.Struct):
