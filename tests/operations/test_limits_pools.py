@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from treadle import Engine
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import OpenIntent
-from treadle.runtime import quotas
+from treadle.runtime.pools import Leave, settle, shares
 from treadle.runtime.ports import Work
 from treadle.server.app import create_app
 from treadle.testing import VirtualClock, assert_replays
@@ -125,8 +127,61 @@ def test_who_takes_claims_or_comes_back_counts_and_who_is_silent_does_not() -> N
     assert len(bus.take("five", ["gpu"], 9)) == 2
 
 
-def test_members_hand_out_their_shares_and_never_nothing() -> None:
-    assert quotas.share({"gpu": 4}, 1, 1) == {"gpu": 4}
-    assert quotas.share({"gpu": 4}, 32, 64) == {"gpu": 2}
-    assert quotas.share({"gpu": 1}, 1, 64) == {"gpu": 1}
-    assert quotas.share({"gpu": 1}, 0, 64) == {"gpu": 1}
+def test_members_together_never_have_leave_for_more_than_the_limit_and_each_gets_its_turn() -> None:
+    """Members that say at random what they keep and want; each keeps no more than it had leave for, and no less than
+    what it has in hand."""
+    chance = random.Random(7)
+    for cap in (1, 2, 3, 7):
+        names, leaves, now = ["a", "b", "c"], dict[str, Leave](), 0
+        busy, due, ends = Counter[str](), dict.fromkeys(names, 0), Counter[str]()
+        for _ in range(3_000):
+            now += chance.randrange(400_000_000)
+            name = chance.choice(names)
+            held = leaves[name].held if name in leaves else 0
+            # Something ends, and what is within both leave and due begins.
+            done = chance.randint(0, busy[name])
+            busy[name] -= done
+            ends[name] += done
+            keeps = max(busy[name], min(held, due[name]))
+            due[name] = settle(leaves, name, cap, keeps=keeps, wants=99, now_ns=now)
+            busy[name] = max(busy[name], min(leaves[name].held, due[name]))
+            assert sum(leave.held for leave in leaves.values()) <= cap
+            assert busy.total() <= cap
+        assert min(ends.values()) * 3 > max(ends.values()), "nobody is left out"
+
+
+def test_who_wants_little_gets_it_and_the_rest_is_for_the_others() -> None:
+    leaves = {"a": Leave(wants=1), "b": Leave(wants=9), "c": Leave(wants=9, had_ns=5)}
+    assert shares(8, leaves, 0)[0] == {"a": 1, "b": 4, "c": 3}
+    assert shares(8, {"a": Leave(wants=0)}, 0)[0] == {"a": 0}
+    assert shares(0, leaves, 0)[0] == {"a": 0, "b": 0, "c": 0}
+
+
+class TimedBusy(Busy):
+    """Work that takes a moment."""
+
+    async def call(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.05)
+        self.now -= 1
+
+
+async def test_three_members_together_keep_the_limit_of_a_pool_and_none_of_them_starves(
+    tmp_path: Path, pg_store: str
+) -> None:
+    (tmp_path / "train.yaml").write_text(FLOW)
+    busy = TimedBusy()
+    engines = [Engine(pg_store) for _ in range(3)]
+    for engine in engines:
+        engine.tool("busy")(busy.call)
+    async with engines[0]:
+        await engines[0].limit_set("pool:gpu", concurrency=1)
+        engines[0].deploy(str(tmp_path / "train.yaml"))
+    async with engines[0], engines[1], engines[2]:
+        await until(lambda: all(engine.shards_held() for engine in engines))
+        runs = [await engines[n % 3].start("train", id=f"t{n}") for n in range(9)]
+        for run in runs:
+            await run.result(timeout=60)
+        assert busy.most == 1
+        await assert_replays(engines[0])

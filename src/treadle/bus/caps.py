@@ -19,6 +19,11 @@ class PoolCaps:
         self._caps = dict(caps)
         return changed
 
+    def move(self, pool: str, cap: int) -> bool:
+        """Whether more of this pool may be in hand than before."""
+        before, self._caps[pool] = self._caps.get(pool, cap), cap
+        return cap > before
+
     def recount(self, pools: Iterable[str]) -> None:
         self._busy = Counter(pools)
 

@@ -102,6 +102,15 @@ class LocalBus(BusView):
             self._caps.recount(entry.queue.pool for entry in self._entries.values() if not entry.waits)
         self._announce(dict.fromkeys(self._lanes, 1))
 
+    def limit_pool(self, pool: str, cap: int) -> tuple[int, int]:
+        """So much of one pool, from now on; how much of it is in hand, and how much waits."""
+        with self._lock:
+            grows = self._caps.move(pool, cap)
+            found = self.counted(pool)
+        if grows and found[1]:
+            self._announce(dict.fromkeys(self._lanes, 1))
+        return found
+
     # --- the owner's side ---
 
     def offer(self, works: Sequence[Work]) -> None:
@@ -486,9 +495,3 @@ class LocalBus(BusView):
                 return "unknown", None
             entry = self._taken_up(worker, lease)
             return ("lost", None) if entry is None else ("late", entry.work)
-
-    def over(self, worker: str, intent: str, lease: str) -> tuple[bool, str]:
-        """Whether work that was in these hands is wanted by nobody any more; and its run, while that is known."""
-        with self._lock:
-            genuine = self._seal.intent(lease, worker) == intent and intent not in self._entries
-            return genuine, self._over.get(intent, "") if genuine else ""

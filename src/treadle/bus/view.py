@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from threading import Lock
 
 from .entries import OTHERS, WorkEntry, WorkQueue
+from .seal import Seal
 
 
 class BusView:
@@ -14,6 +15,8 @@ class BusView:
     _entries: dict[str, WorkEntry]
     _queues: dict[tuple[str, str], WorkQueue]
     _undoable: dict[str, str]
+    _over: dict[str, str]
+    _seal: Seal
     _lock: Lock
 
     def waiting(self) -> dict[str, int]:
@@ -27,8 +30,18 @@ class BusView:
     def in_pool(self, pool: str) -> tuple[int, int]:
         """How much of a pool is in hand, and how much waits."""
         with self._lock:
-            waits = [entry.waits for entry in self._entries.values() if entry.queue.pool == pool]
+            return self.counted(pool)
+
+    def counted(self, pool: str) -> tuple[int, int]:
+        """The same, for who has the lock."""
+        waits = [entry.waits for entry in self._entries.values() if entry.queue.pool == pool]
         return waits.count(False), waits.count(True)
+
+    def over(self, worker: str, intent: str, lease: str) -> tuple[bool, str]:
+        """Whether work that was in these hands is wanted by nobody any more; and its run, while that is known."""
+        with self._lock:
+            genuine = self._seal.intent(lease, worker) == intent and intent not in self._entries
+            return genuine, self._over.get(intent, "") if genuine else ""
 
     def held_by(self) -> dict[str, int]:
         """How much each worker has in hand."""

@@ -45,7 +45,7 @@ _EVENTS: Final[dict[type[Event], str]] = {
     Domain: "event.publish",
 }
 # What changes nothing that anybody would ask about.
-_SILENT: Final = frozenset({"audit", "bulk.advance", "bulk.take", "help", "learn", "token.used"})
+_SILENT: Final = frozenset({"audit", "bulk.advance", "bulk.take", "help", "learn", "pool", "token.used"})
 
 
 def origin() -> Origin | None:

@@ -41,6 +41,7 @@ from .acting import stamped
 from .aside import aside, threads_given
 from .helping import Asking
 from .news import Watching
+from .pool_sharing import PoolSharing
 from .readers import Readers
 from .sharing import Sharing
 from .signing import Signer, node_signer
@@ -90,6 +91,7 @@ class Bridge:
         self._lock: Tenure | None = None
         self._member: Membership | None = None
         self._on_moved: list[Callable[[], None]] = []
+        self.pools: PoolSharing | None = None
         # Where others reach this engine; said to the other members.
         self.url: str | None = None
         self._readers: Readers | None = None
@@ -224,8 +226,13 @@ class Bridge:
         self._started = True
         if self.place.shared:
             self._asking.begin()
+        if self._member is not None:
+            self.pools = PoolSharing(self, self._member.name)
+            self.pools.begin()
 
     async def stop(self) -> None:
+        if self.pools is not None:
+            await self.pools.end()
         await self._asking.end()
         if self._worker is not None:
             await self._worker.stop()
@@ -249,7 +256,9 @@ class Bridge:
         self.work_key = key = store.work_key()
         self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
         self.bus.seal_with(key)
-        self.bus.limit_pools(quotas.pool_caps(store))  # before anything is handed out
+        # Before anything is handed out. Of several members each has to ask first.
+        caps = quotas.pool_caps(store)
+        self.bus.limit_pools(caps if self._member is None else dict.fromkeys(caps, 0))
         return Core(
             store,
             self._registry_of(store),

@@ -38,9 +38,12 @@ class LimitMethods(ScheduleMethods):
         return {**row, "running": held, "queued": waiting}
 
     async def limit_pools(self) -> None:
-        """Goes by what operators have said of pools, from now on; of several members each hands out its share."""
-        caps = await self._bridge.read(quotas.pool_caps)
-        self._bridge.bus.limit_pools(quotas.share(caps, *self._bridge.shards))
+        """Goes by what operators have said of pools, from now on; of several members each by what it has leave for."""
+        bridge = self._bridge
+        if bridge.pools is None:
+            bridge.bus.limit_pools(await bridge.read(quotas.pool_caps))
+        else:
+            await bridge.pools.look()
 
     async def limit_set(self, workflow: str, /, **limits: Any) -> dict[str, Any]:
         """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,

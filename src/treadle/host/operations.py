@@ -15,6 +15,7 @@ from treadle.runtime import (
     dead_letters,
     deploys,
     keeping,
+    pools,
     quotas,
     remembered,
     retention,
@@ -93,6 +94,8 @@ class EngineOperations:
                 return keeping.perform_fork(desk, asked.body)
             case collecting.COLLECT:
                 return collecting.perform(desk, asked.body)
+            case pools.SHARE:
+                return pools.perform(desk, asked.body)
             case returns.RETURN:
                 return returns.perform(desk, asked.body)
             case retention.KIND:

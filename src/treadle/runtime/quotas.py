@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.kernel.errors import Unsupported
@@ -26,11 +25,6 @@ def pool_caps(reads: Reads) -> dict[str, int]:
         for name, value in reads.documents(LIMIT)
         if name.startswith(POOL)
     }
-
-
-def share(caps: Mapping[str, int], held: int, of: int) -> dict[str, int]:
-    """What one of several members hands out of it: by the shards that it decides, and never nothing."""
-    return {pool: max(1, -(-cap * held // max(1, of))) if held else cap for pool, cap in caps.items()}
 
 
 def perform(desk: Desk, body: dict[str, Any]) -> None:

@@ -1,0 +1,129 @@
+"""One member's part in the limits of pools, where several share a store: it hands out what it has leave for.
+
+Before it gives leave back it stops to hand out more, and it takes up more only when it was told so: at no instant do all
+members together have leave for more than the limit (`runtime/pools.py`). Whoever cannot ask begins nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from treadle.bus.local import LocalBus
+from treadle.kernel.errors import TreadleError
+from treadle.runtime import pools, quotas
+from treadle.store.protocol import Reads
+
+log = logging.getLogger("treadle.core")
+T = TypeVar("T")
+
+# How often what operators say is looked up, and leave that is in use is renewed.
+LOOK_S: Final = 1.0
+# How often somebody asks who wants more.
+ASK_S: Final = 0.2
+# Nobody asks more often than that, whatever comes and goes.
+REST_S: Final = 0.02
+# Well before others take it that we are gone.
+UNHEARD_S: Final = pools.GONE_NS / 1e9 / 2
+
+
+class Home(Protocol):
+    bus: LocalBus
+
+    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
+
+
+class PoolSharing:
+    """On the event loop."""
+
+    def __init__(self, home: Home, member: str) -> None:
+        self._home = home
+        self._member = member
+        self._caps: dict[str, int] = {}
+        # By pool: what we have leave for, and what is our due.
+        self._leaves: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, tuple[int, int]] = {}
+        self._looked_s = self._heard_s = -LOOK_S
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._end_listening: Callable[[], None] = lambda: None
+
+    def begin(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closing
+                loop.call_soon_threadsafe(self._woken.set)
+
+        self._end_listening = self._home.bus.listen(wake)
+        self._task = loop.create_task(self._run())
+
+    async def end(self) -> None:
+        self._end_listening()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                await self._turn()
+            except TreadleError as error:
+                # A store that is away, a member that is about to go: it is asked again.
+                log.debug("pools cannot be shared: %s", error.message)
+                await asyncio.sleep(ASK_S)
+            wants_more = any(wants > keeps for keeps, wants in self._asked.values())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S if wants_more else LOOK_S):
+                    await self._woken.wait()
+            await asyncio.sleep(REST_S)
+
+    async def _turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_s >= LOOK_S:
+            await self.look()
+            self._looked_s = now
+        unheard = now - self._heard_s > UNHEARD_S
+        offers = {pool: self._offer(pool, unheard=unheard) for pool in self._caps}
+        asks = {
+            pool: list(ask) for pool, ask in offers.items() if self._is_news(pool, *ask, now - self._heard_s)
+        }
+        if not asks:
+            return
+        answer = await self._home.operate(pools.SHARE, {"member": self._member, "asks": asks})
+        self._heard_s = now
+        self._asked = offers
+        for pool, (held, due) in answer.items():
+            if pool in self._caps:  # else operators took the limit away meanwhile
+                self._leaves[pool] = held, due
+                self._home.bus.limit_pool(pool, min(held, due))
+
+    def _is_news(self, pool: str, keeps: int, wants: int, ago_s: float) -> bool:
+        """Whether there is something to be said: something else than before, that we want more, or that we are there."""
+        return (keeps, wants) != self._asked.get(pool) or wants > keeps or (keeps > 0 and ago_s >= LOOK_S)
+
+    async def look(self) -> None:
+        """Goes by what operators say, from now on."""
+        caps = await self._home.read(quotas.pool_caps)
+        if caps == self._caps:
+            return
+        self._leaves = {pool: leave for pool, leave in self._leaves.items() if pool in caps}
+        self._asked = {}
+        self._home.bus.limit_pools({pool: min(self._leaves.get(pool, (0, 0))) for pool in caps})
+        self._caps = caps
+        self._woken.set()
+
+    def _offer(self, pool: str, *, unheard: bool) -> tuple[int, int]:
+        """What we keep of a pool, from now on, and what we could do."""
+        cap, (held, due) = self._caps[pool], self._leaves.get(pool, (0, 0))
+        busy, waiting = self._home.bus.in_pool(pool)
+        most = 0 if unheard else min(held, due, busy + waiting)
+        busy, waiting = self._home.bus.limit_pool(pool, most)
+        self._leaves[pool] = max(busy, most), due
+        return max(busy, most), min(cap, busy + waiting)
