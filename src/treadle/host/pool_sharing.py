@@ -30,7 +30,7 @@ REST_S: Final = 0.02
 UNHEARD_S: Final = pools.GONE_NS / 1e9 / 2
 
 
-class Home(Protocol):
+class PoolHome(Protocol):
     bus: LocalBus
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
@@ -40,7 +40,7 @@ class Home(Protocol):
 class PoolSharing:
     """On the event loop."""
 
-    def __init__(self, home: Home, member: str) -> None:
+    def __init__(self, home: PoolHome, member: str) -> None:
         self._home = home
         self._member = member
         self._caps: dict[str, int] = {}
