@@ -83,6 +83,23 @@ class CutBesides(PostgresDialect):
         return transaction
 
 
+class StaysCut(PostgresDialect):
+    """A way to the server that is cut, and stays cut."""
+
+    gone = False
+
+    def connect(self, *, readonly: bool = False) -> Connection:
+        if self.gone:
+            raise ConnectionLost("nobody there")
+        return super().connect(readonly=readonly)
+
+
+class Gone(StaysCut, Cut): ...
+
+
+class GoneBesides(StaysCut, CutBesides): ...
+
+
 def _owner(dialect: PostgresDialect) -> PostgresStore:
     store = PostgresStore(dialect)
     store.own()
@@ -110,17 +127,6 @@ def test_a_commit_that_was_never_done_fails_and_can_be_made_again(url: str) -> N
         assert store.journal(1) == []
         store.commit(batch)
         assert [stored.seq for stored in store.journal(1)] == [1]
-
-
-class Gone(Cut):
-    """A way to the server that is cut, and stays cut."""
-
-    gone = False
-
-    def connect(self, *, readonly: bool = False) -> Connection:
-        if self.gone:
-            raise ConnectionLost("nobody there")
-        return super().connect(readonly=readonly)
 
 
 def test_a_commit_of_which_nothing_can_be_known_is_neither_done_nor_failed(
@@ -175,17 +181,6 @@ def test_a_commit_that_goes_on_and_whose_answer_is_lost_is_a_success_if_it_is_du
             commit.finish()
             store.begin(Batch(records=[record(1, seq + 1)])).finish()
         assert [stored.seq for stored in store.journal(1)] == [1, 2, 3, 4]
-
-
-class GoneBesides(CutBesides):
-    """Cut, and it stays cut."""
-
-    gone = False
-
-    def connect(self, *, readonly: bool = False) -> Connection:
-        if self.gone:
-            raise ConnectionLost("nobody there")
-        return super().connect(readonly=readonly)
 
 
 def test_a_commit_that_goes_on_and_of_which_nothing_can_be_known_is_neither_done_nor_failed(

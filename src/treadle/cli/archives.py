@@ -91,10 +91,7 @@ async def restore(
     with cli.out.waiting("checking"):
         async with cli.engine(work=False, lingers=False) as engine:
             done = await engine.archive_restore(file, ids or (), by=cli.user)
-    if cli.out.as_json:
-        cli.out.document(done)
-    else:
-        cli.out.note(f"{len(done['restored'])} runs are back")
+    cli.out.done(done, f"{len(done['restored'])} runs are back")
 
 
 def _there(folder: Path) -> Path:

@@ -41,10 +41,7 @@ async def replay(cli: Session, id: Letter) -> None:
     """Offer its work again, if that is still open; the letter is done with."""
     async with cli.acts(creates=False, work=False, lingers=False) as engine:
         done = await engine.dead_letter_replay(id)
-    if cli.out.as_json:
-        cli.out.document(done)
-    else:
-        cli.out.note(f"the work of {done['run']} is offered again")
+    cli.out.done(done, f"the work of {done['run']} is offered again")
 
 
 @deadletter(examples=["treadle deadletter discard 3f0c9a1e5b7d2468"], reach=EITHER)
@@ -52,7 +49,4 @@ async def discard(cli: Session, id: Letter) -> None:
     """Throw it away."""
     async with cli.acts(creates=False, work=False, lingers=False) as engine:
         done = await engine.dead_letter_discard(id)
-    if cli.out.as_json:
-        cli.out.document(done)
-    else:
-        cli.out.note(f"discarded {done['id']}")
+    cli.out.done(done, f"discarded {done['id']}")

@@ -19,6 +19,12 @@ _UNITS: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _TOKEN_CHARS_MIN: Final = 24
 
 
+def _said(flag: str, metavar: str, help: str) -> Any:
+    """An option without a default: of the command line, or of the environment under the same name."""
+    name = flag.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(flag, metavar=metavar, envvar=f"TREADLE_{name}", help=help, show_default=False)
+
+
 @dataclass(slots=True)
 class Door:
     host: Annotated[str, typer.Option("--host", envvar="TREADLE_HOST", help="Address to listen on.")] = (
@@ -29,39 +35,19 @@ class Door:
     ] = 8420
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-cert",
-            metavar="FILE",
-            envvar="TREADLE_TLS_CERT",
-            help="Serve over TLS.",
-            show_default=False,
-        ),
+        _said("--tls-cert", "FILE", "Serve over TLS."),
     ] = None
     tls_key: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-key", metavar="FILE", envvar="TREADLE_TLS_KEY", help="Its key.", show_default=False
-        ),
+        _said("--tls-key", "FILE", "Its key."),
     ] = None
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            envvar="TREADLE_TOKEN_FILE",
-            help="Holds a token of an admin, for containers.",
-            show_default=False,
-        ),
+        _said("--token-file", "FILE", "Holds a token of an admin, for containers."),
     ] = None
     cors: Annotated[
         list[str] | None,
-        typer.Option(
-            "--cors",
-            metavar="ORIGIN",
-            envvar="TREADLE_CORS",
-            help="Pages of this origin may ask; repeatable. Default none.",
-            show_default=False,
-        ),
+        _said("--cors", "ORIGIN", "Pages of this origin may ask; repeatable. Default none."),
     ] = None
     max_body: Annotated[
         str, typer.Option("--max-body", envvar="TREADLE_MAX_BODY", help="How large a body may be.")
@@ -69,33 +55,15 @@ class Door:
 
     rate_limit: Annotated[
         str | None,
-        typer.Option(
-            "--rate-limit",
-            metavar="N/s",
-            envvar="TREADLE_RATE_LIMIT",
-            help="Requests of one token or address; default 200/s, none on loopback.",
-            show_default=False,
-        ),
+        _said("--rate-limit", "N/s", "Requests of one token or address; default 200/s, none on loopback."),
     ] = None
     oidc_issuer: Annotated[
         str | None,
-        typer.Option(
-            "--oidc-issuer",
-            metavar="URL",
-            envvar="TREADLE_OIDC_ISSUER",
-            help="Who else vouches for people.",
-            show_default=False,
-        ),
+        _said("--oidc-issuer", "URL", "Who else vouches for people."),
     ] = None
     oidc_audience: Annotated[
         str | None,
-        typer.Option(
-            "--oidc-audience",
-            metavar="TEXT",
-            envvar="TREADLE_OIDC_AUDIENCE",
-            help="What its tokens must be meant for.",
-            show_default=False,
-        ),
+        _said("--oidc-audience", "TEXT", "What its tokens must be meant for."),
     ] = None
     oidc_user: Annotated[
         str, typer.Option("--oidc-user", envvar="TREADLE_OIDC_USER", help="The claim that names the user.")
@@ -105,24 +73,16 @@ class Door:
     ] = "roles"
     oidc_map: Annotated[
         list[str] | None,
-        typer.Option(
+        _said(
             "--oidc-map",
-            metavar="GROUP=ROLE",
-            envvar="TREADLE_OIDC_MAP",
-            help="What a group of theirs is here; repeatable. With one, others count for nothing.",
-            show_default=False,
+            "GROUP=ROLE",
+            "What a group of theirs is here; repeatable. With one, others count for nothing.",
         ),
     ] = None
 
     oidc_client: Annotated[
         str | None,
-        typer.Option(
-            "--oidc-client",
-            metavar="ID",
-            envvar="TREADLE_OIDC_CLIENT",
-            help="The public client as which the console logs people in there.",
-            show_default=False,
-        ),
+        _said("--oidc-client", "ID", "The public client as which the console logs people in there."),
     ] = None
     oidc_scope: Annotated[
         str, typer.Option("--oidc-scope", envvar="TREADLE_OIDC_SCOPE", help="What that client asks for.")

@@ -67,10 +67,7 @@ async def set_(
     given = {key: value for key, value in asked.items() if value is not None}
     async with cli.acts(work=False, lingers=False) as engine:
         row = await engine.hook_set(name, given)
-    if cli.out.as_json:
-        cli.out.document(row)
-    else:
-        cli.out.note(f"requests to /api/v1/hooks/{name} are taken, signed with {secret}")
+    cli.out.done(row, f"requests to /api/v1/hooks/{name} are taken, signed with {secret}")
 
 
 @hook("list", examples=["treadle hook list", "treadle hook list --json"], reach=EITHER)
@@ -93,7 +90,4 @@ async def remove(cli: Session, name: HookName) -> None:
     """Remove a hook."""
     async with cli.acts(work=False, creates=False, lingers=False) as engine:
         await engine.hook_remove(name)
-    if cli.out.as_json:
-        cli.out.document({"name": name, "status": "removed"})
-    else:
-        cli.out.note(f"removed {name}")
+    cli.out.done({"name": name, "status": "removed"}, f"removed {name}")

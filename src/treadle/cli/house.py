@@ -286,10 +286,7 @@ async def rotate(cli: Session) -> None:
         async with cli.engine(work=False, lingers=False) as engine:
             await engine.operate("secret", {"op": "rotate", "name": ""})
     count = _secrets(cli).rotate()
-    if cli.out.as_json:
-        cli.out.document({"secrets": count, "status": "rotated"})
-    else:
-        cli.out.note(f"{count} secrets are sealed with a new key")
+    cli.out.done({"secrets": count, "status": "rotated"}, f"{count} secrets are sealed with a new key")
 
 
 @asynccontextmanager
@@ -302,7 +299,4 @@ async def _keeper(cli: Session) -> AsyncIterator[TreadleClient]:
 
 
 def _said(cli: Session, name: str, what: str) -> None:
-    if cli.out.as_json:
-        cli.out.document({"name": name, "status": what})
-    else:
-        cli.out.note(f"{what} {name}")
+    cli.out.done({"name": name, "status": what}, f"{what} {name}")

@@ -181,6 +181,13 @@ class Output:
         """A remark for people; Rich markup is read, so escape what users wrote."""
         self.people.print(text)
 
+    def done(self, document: object, said: str) -> None:
+        """What a command did: its document, or a remark for people."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.note(said)
+
     def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str) -> None:
         """A list: one JSON array, or a table with the given columns (key to heading)."""
         if self.as_json:

@@ -51,10 +51,7 @@ async def set_(
     said = _ages(keep or [])
     async with cli.acts(work=False) as engine:
         row = await engine.retention_set(_named(workflow, all_), said)
-    if cli.out.as_json:
-        cli.out.document(row)
-    else:
-        cli.out.note(f"{row['workflow']}: {_told(row)}; see what that removes with: treadle gc --dry-run")
+    cli.out.done(row, f"{row['workflow']}: {_told(row)}; see what that removes with: treadle gc --dry-run")
 
 
 @retention("list", examples=["treadle retention list", "treadle retention list --json"], reach=EITHER)
@@ -78,10 +75,7 @@ async def remove(cli: Session, workflow: Workflow = None, all_: All = False) -> 
     """Leave it to the definition again."""
     async with cli.acts(work=False, creates=False) as engine:
         row = await engine.retention_remove(_named(workflow, all_))
-    if cli.out.as_json:
-        cli.out.document(row)
-    else:
-        cli.out.note(f"{row['workflow']}: kept as its definition says")
+    cli.out.done(row, f"{row['workflow']}: kept as its definition says")
 
 
 def _named(workflow: str | None, all_: bool) -> str:

@@ -222,10 +222,7 @@ async def remove(cli: Session, name: Name) -> None:
     """Remove a schedule; its runs go on."""
     async with cli.acts(work=False, creates=False) as engine:
         removed = await engine.schedule_remove(name)
-    if cli.out.as_json:
-        cli.out.document(removed)
-    else:
-        cli.out.note(f"{name} is removed")
+    cli.out.done(removed, f"{name} is removed")
 
 
 def _said(

@@ -82,7 +82,4 @@ async def revoke(
     """End a token, at every server within a second."""
     async with cli.acts(work=False, creates=False, lingers=False) as engine:
         row = await engine.token_revoke(id)
-    if cli.out.as_json:
-        cli.out.document(row)
-    else:
-        cli.out.note(f"revoked {row['id']} of {row['user']}")
+    cli.out.done(row, f"revoked {row['id']} of {row['user']}")

@@ -3,7 +3,8 @@ bytes and is what our own workers speak."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 from starlette.responses import Response
@@ -17,11 +18,12 @@ from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.confiding import check_way, confide
 from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Routes, actor_of, read_bytes, told
+from treadle.server.routing import Described, Document, Handler, Routes, actor_of, read_bytes, told
 from treadle.server.workers import Workers
 
 from .runs import engine_of
 
+B = TypeVar("B", bound=bodies.OfWorker)
 routes = Routes()
 CBOR = "application/cbor"
 WAIT_S_MAX = 30.0
@@ -38,13 +40,19 @@ def _answer(request: Request, value: Any) -> Response:
     return Document(value)
 
 
-@routes.answers(
-    "POST",
-    "/work/register",
-    WORKER,
-    gives=shapes.Registered,
-    told=Described(takes=bodies.Register, media=(CBOR,)),
-)
+def _of_workers(path: str, *, takes: type[bodies.OfWorker], gives: Any) -> Callable[[Handler], Handler]:
+    """A question of a worker, as JSON or as CBOR."""
+    return routes.answers("POST", path, WORKER, gives=gives, told=Described(takes=takes, media=(CBOR,)))
+
+
+async def _heard(request: Request, shape: type[B]) -> tuple[B, Workers]:
+    """What a worker says that has work in hand; it is still there."""
+    asked, workers = await told(request, shape), workers_of(request)
+    workers.see(asked.worker, actor_of(request).user)
+    return asked, workers
+
+
+@_of_workers("/work/register", takes=bodies.Register, gives=shapes.Registered)
 async def register(request: Request) -> Response:
     """A worker says who it is and what it can do; told how to go on."""
     asked = await told(request, bodies.Register)
@@ -57,9 +65,7 @@ async def register(request: Request) -> Response:
     return _answer(request, {"bus": go_on})
 
 
-@routes.answers(
-    "POST", "/work/take", WORKER, gives=shapes.WorkTaken, told=Described(takes=bodies.Take, media=(CBOR,))
-)
+@_of_workers("/work/take", takes=bodies.Take, gives=shapes.WorkTaken)
 async def take(request: Request) -> Response:
     """Work for a worker; waits for it. Registers the worker."""
     asked = await told(request, bodies.Take)
@@ -89,76 +95,44 @@ async def take(request: Request) -> Response:
     return _answer(request, {"items": items, "revoked": taken.revoked, "bus": {"kind": "http"}})
 
 
-@routes.answers(
-    "POST", "/work/renew", WORKER, gives=shapes.Renewed, told=Described(takes=bodies.Leases, media=(CBOR,))
-)
+@_of_workers("/work/renew", takes=bodies.Leases, gives=shapes.Renewed)
 async def renew(request: Request) -> Response:
     """Keeps work in hand; which leases are lost."""
-    asked = await told(request, bodies.Leases)
-    workers = workers_of(request)
-    workers.see(asked.worker, actor_of(request).user)
+    asked, workers = await _heard(request, bodies.Leases)
     lost = workers.hatch.renew(asked.worker, asked.leases)
     return _answer(request, {"renewed": [lease for lease in asked.leases if lease not in lost], "lost": lost})
 
 
-@routes.answers(
-    "POST", "/work/settle", WORKER, gives=shapes.Settled, told=Described(takes=bodies.Settle, media=(CBOR,))
-)
+@_of_workers("/work/settle", takes=bodies.Settle, gives=shapes.Settled)
 async def settle(request: Request) -> Response:
     """Receipts; answered after the commit, each by itself."""
-    asked = await told(request, bodies.Settle)
-    workers = workers_of(request)
-    workers.see(asked.worker, actor_of(request).user)
+    asked, workers = await _heard(request, bodies.Settle)
     found = await workers.hatch.settle(asked.worker, asked.receipts)
     refused = [{"intent": one.intent, "code": one.code} for one in found.refused]
     return _answer(request, {"settled": found.settled, "stale": found.stale, "refused": refused})
 
 
-@routes.answers(
-    "POST",
-    "/work/progress",
-    WORKER,
-    gives=shapes.ProgressKept,
-    told=Described(takes=bodies.Progress, media=(CBOR,)),
-)
+@_of_workers("/work/progress", takes=bodies.Progress, gives=shapes.ProgressKept)
 async def progress(request: Request) -> Response:
     """Frames and checkpoints; answered when they are durable."""
-    asked = await told(request, bodies.Progress)
-    workers = workers_of(request)
-    workers.see(asked.worker, actor_of(request).user)
+    asked, workers = await _heard(request, bodies.Progress)
     found = await workers.hatch.progress(asked.worker, asked.frames)
     return _answer(request, {"durable": found.durable, "lost": found.lost})
 
 
-@routes.answers(
-    "POST",
-    "/work/release",
-    WORKER,
-    gives=shapes.Released,
-    told=Described(takes=bodies.Release, media=(CBOR,)),
-)
+@_of_workers("/work/release", takes=bodies.Release, gives=shapes.Released)
 async def release(request: Request) -> Response:
     """Gives work back; with a reason, because this worker cannot do it."""
-    asked = await told(request, bodies.Release)
-    workers = workers_of(request)
-    workers.see(asked.worker, actor_of(request).user)
+    asked, workers = await _heard(request, bodies.Release)
     workers.hatch.release(asked.worker, asked.leases, asked.reason)
     return _answer(request, {"released": len(asked.leases)})
 
 
-@routes.answers(
-    "POST",
-    "/work/secrets",
-    WORKER,
-    gives=shapes.SecretsGiven,
-    told=Described(takes=bodies.AskSecrets, media=(CBOR,)),
-)
+@_of_workers("/work/secrets", takes=bodies.AskSecrets, gives=shapes.SecretsGiven)
 async def secrets(request: Request) -> Response:
     """Secrets that work in hand asks for by name; over TLS or from this machine only."""
     check_way(request)
-    asked = await told(request, bodies.AskSecrets)
-    workers = workers_of(request)
-    workers.see(asked.worker, actor_of(request).user)
+    asked, _ = await _heard(request, bodies.AskSecrets)
     _, work = engine_of(request).bus.standing(asked.worker, asked.intent, asked.lease)
     if work is None:
         raise Refused("NOT_HANDED_OUT", "this work is not in this worker's hands", cls="authorization")
