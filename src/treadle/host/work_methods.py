@@ -71,7 +71,7 @@ class WorkMethods:
         return 0 if core is None else shard_of(run, core.store.shards)
 
     def _is_at_home(self, work: Work) -> bool:
-        return work.dialect in self.dialects and work.intent.kind in self.dialects[work.dialect].at_home
+        return work.dialect in self.dialects and self.dialects[work.dialect].is_at_home(work.intent)
 
     def hand_in(self, progress: Progress) -> None:
         """Progress of an intent; of one that is not open any more, nothing."""

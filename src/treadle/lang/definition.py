@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
+from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, digest
 
 from .fields import Declared, nothing_declared
@@ -104,6 +105,10 @@ class Dialect(ABC):
     at_home: ClassVar[frozenset[str]] = frozenset()
     # Whether `check_input` is heard before it is known that an input can be stored at all.
     checks_input_first: ClassVar[bool] = False
+
+    def is_at_home(self, intent: OpenIntent) -> bool:
+        """Whether this work reaches other runs."""
+        return intent.kind in self.at_home
 
     def within(self, surroundings: Surroundings) -> Dialect:
         """This dialect for one engine. One that holds live code, or asks the engine, makes an instance

@@ -14,7 +14,7 @@ from treadle.bus.carrier import Away
 from treadle.bus.protocol import Handed
 from treadle.kernel.errors import PASSING, InputInvalid
 from treadle.store.open import open_store
-from treadle.store.protocol import DefinitionRow
+from treadle.store.protocol import DefinitionRow, Reads
 from treadle.store.sql import SqlStore
 
 T = TypeVar("T")
@@ -46,6 +46,10 @@ class StoreGoods:
         if row is None:
             raise InputInvalid(f"the store has no definition {digest}")
         return row
+
+    async def read(self, question: Callable[[Reads], T]) -> T:
+        """Whoever works on a store sees its runs."""
+        return await self._ask(question)
 
     async def secret(self, work: Handed, name: str) -> str | dict[str, str] | None:
         """Secrets are not in the database: this worker has its own, or none."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import FarSide, Goods
-from treadle.kernel.errors import TreadleError, Unsupported
+from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
 from treadle.lang.definition import Dialect
 from treadle.performers import performers_of
@@ -25,6 +26,8 @@ from treadle.work.job import StaysOpen
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
+from .goods import StoreGoods
+
 if TYPE_CHECKING:
     from treadle.engine import Engine
     from treadle.performers.agent.agents import Agents
@@ -33,16 +36,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SERVICE: Final = "treadle-worker"
+# How often a worker on a store looks at runs that it keeps something for.
+LOOK_S: Final = 1.0
 AT_HOME: Final = "what goes to other runs is done where the runs are"
 
 
-class RemoteHouse:
-    """What performers may have of the engine here (`performers.House`)."""
+class Looking:
+    """A run of a store that others decide: nobody tells of it, so it is looked at now and then."""
 
-    def __init__(self, engine: Engine) -> None:
+    async def changed(self, poll_s: float) -> None:
+        await asyncio.sleep(min(poll_s, LOOK_S))
+
+
+class RemoteHouse:
+    """What performers may have of the engine here (`performers.House`), and of the store if this worker is on one."""
+
+    def __init__(self, engine: Engine, store: StoreGoods | None) -> None:
         from treadle.performers.agent.agents import Agents
 
         self._engine = engine
+        self._store = store
         self.store_url = engine.store_url
         self.tools = engine.tools
         self.secrets = engine.secrets
@@ -58,23 +71,27 @@ class RemoteHouse:
         return self._engine.dialects
 
     def read(self, question: Callable[[Reads], T]) -> Awaitable[T]:
-        """Of the engine here, which has no runs."""
-        return self._engine.read(question)
+        """Of the store; without one, of the engine here, which has no runs."""
+        return self._engine.read(question) if self._store is None else self._store.read(question)
 
     async def definition(self, workflow: Any) -> Any:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
     async def definitions(self) -> list[dict[str, Any]]:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
-    def watch(self, run: str) -> Any:
-        raise _elsewhere()
+    def watch(self, run: str) -> AbstractContextManager[Looking]:
+        if self._store is None:
+            raise Unsupported(
+                "runs are at the server; a worker that reaches only a server cannot follow them"
+            )
+        return nullcontext(Looking())
 
     async def start(self, workflow: Any, input: Any = None, **options: Any) -> Any:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
     async def run(self, id: str) -> Any:
-        raise _elsewhere()
+        raise StaysOpen(AT_HOME)
 
     async def signal(self, id: str, name: str, data: Value = None, *, key: str | None = None) -> object:
         raise StaysOpen(AT_HOME)
@@ -85,13 +102,7 @@ class RemoteHouse:
         raise StaysOpen(AT_HOME)
 
     async def cancel(self, id: str, reason: str = "") -> dict[str, Any]:
-        raise _elsewhere()
-
-
-def _elsewhere() -> TreadleError:
-    return Unsupported(
-        "runs are at the server; a worker that reaches only a server cannot start or follow them"
-    )
+        raise StaysOpen(AT_HOME)
 
 
 class Fetched:
@@ -138,7 +149,7 @@ class RemoteWorker:
         telemetry: str | bool | None = None,
     ) -> None:
         near = LocalBus(SystemClock())
-        house = RemoteHouse(engine)
+        house = RemoteHouse(engine, goods if isinstance(goods, StoreGoods) else None)
         self._house = house
         self._courier = Courier(far, goods, near, pools=pools, concurrency=concurrency)
         self._tracer = _tracer(telemetry, name, engine.dialects)

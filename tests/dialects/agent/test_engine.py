@@ -275,7 +275,6 @@ async def test_a_node_runs_another_workflow(tmp_path, flow):
     assert len(shown["children"]) == 1
 
 
-@pytest.mark.at_home("a worker elsewhere cannot start or follow runs")
 async def test_every_workflow_is_a_tool(tmp_path, flow):
     inner = flow("x")
     outer = flow({"a": {"skills": ["workflows"]}}) | {"id": "outer"}

@@ -60,6 +60,7 @@ async def test_a_tool_that_runs_out_of_time_has_failed():
     go.set()
 
 
+@pytest.mark.house
 async def test_the_late_end_of_a_cancelled_call_is_counted(tmp_path, flow):
     """A thread cannot be stopped; what it comes to changes nothing, and is not lost from sight either."""
     begun, go = threading.Event(), threading.Event()

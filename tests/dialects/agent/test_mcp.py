@@ -325,6 +325,7 @@ async def test_a_rate_limit_does_not_stop_the_servers(play):
     await gone(first)
 
 
+@pytest.mark.at_home("looks into the sessions of the engine's own worker")
 async def test_a_long_turn_does_not_stop_the_servers(play, monkeypatch):
     monkeypatch.setitem(Sessions.__init__.__kwdefaults__, "idle_s", 1.0)
 
@@ -354,6 +355,7 @@ async def test_a_node_that_fails_stops_its_servers(play, turn):
     await gone((await pids(run))[0])
 
 
+@pytest.mark.house
 async def test_a_run_that_is_cancelled_while_it_pauses_stops_its_servers(play):
     run, engine = await play(["whoami"], limited(3600))
     pid = await first_pid(run)

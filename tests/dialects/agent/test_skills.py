@@ -321,6 +321,7 @@ async def test_queries_do_not_see_the_store_and_keys(kept, tmp_path):
             await query(f"SELECT content FROM read_text('{tmp_path}/data/{name}')")
 
 
+@pytest.mark.at_home("its store is a file beside the workflow")
 async def test_an_engine_keeps_its_store_from_models(tmp_path, monkeypatch, flow):
     monkeypatch.chdir(tmp_path)
     calls = [

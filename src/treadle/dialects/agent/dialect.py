@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.graph import Graph
@@ -28,6 +29,12 @@ class AgentDialect(Dialect):
 
     def __init__(self, surroundings: Surroundings | None = None) -> None:
         self._finds = (surroundings or Surroundings()).finds_skill
+
+    def is_at_home(self, intent: OpenIntent) -> bool:
+        """A tool of the built-in skill `workflows`, by either of its names. A tool of somebody else's that is called the
+        same is declined where it is not known, and goes to workers."""
+        tool = str(intent.params.get("tool", "")).removeprefix("workflows__")
+        return intent.kind == "call" and tool in ("run_workflow", "list_workflows")
 
     def within(self, surroundings: Surroundings) -> AgentDialect:
         """For an engine with skills of its own."""
