@@ -10,7 +10,7 @@ WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help house outage canaries demo test test-all replay-deps check sim kills bulk flood programs api chaos bench bench-cluster web browser serve fmt clean
+.PHONY: help house outage canaries demo test test-all replay-deps check sim kills races bulk flood programs api chaos bench bench-cluster web browser serve fmt clean
 
 help:
 	@echo "make demo   run real examples of every dialect on the embedded store"
@@ -20,6 +20,7 @@ help:
 	@echo "make check  format, lint, types, import contracts"
 	@echo "make sim    1,000 seeds of the fault simulator, with one core and with three"
 	@echo "make kills  200 kills of owners and guests on one store"
+	@echo "make races  every two calls that can meet, in every way, by owner and guest"
 	@echo "make flood  10,000 requests at once, refused by the limit"
 	@echo "make bulk   10,000 failed runs retried by one command, which is killed in between"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
@@ -66,6 +67,9 @@ sim: $(READY)
 
 kills: $(READY)
 	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py
+
+races: $(READY)
+	@TREADLE_RACES=all $(BIN)/python -m pytest -q tests/probes/test_races.py tests/probes/test_races_house.py
 
 flood: $(READY)
 	@TREADLE_FLOOD=10000 $(BIN)/python -m pytest tests/server/test_limits.py -k flood

@@ -12,12 +12,13 @@ import msgspec
 from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import Event, event_value, make_reference
+from treadle.kernel.model import Event, Started, event_value, make_reference
 from treadle.kernel.roles import CellMachine
 from treadle.kernel.tracing import OPTION, parse_traceparent
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Dialect
 from treadle.lang.handed import from_caller
+from treadle.lang.quota import check_priority
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
 from treadle.store.protocol import DefinitionRow
@@ -267,6 +268,28 @@ def _as_far_as(value: object) -> object:
         return to_value(value)
     except ValueRefused:
         return value
+
+
+def started(
+    row: DefinitionRow,
+    machine: Machine,
+    given: Value,
+    options: dict[str, Any],
+    reference: str | None,
+    priority: int | None,
+) -> tuple[Started, dict[str, bytes]]:
+    """The first event of a run under a definition, with the payloads that it refers to."""
+    given, blobs = externalised(given, machine)
+    event = Started(
+        definition=row.digest,
+        input=given,
+        seed=os.urandom(16),
+        machine=machine.version,
+        reference=reference,
+        options=options,
+        priority=None if priority is None else check_priority(priority),
+    )
+    return event, blobs
 
 
 def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:

@@ -20,15 +20,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from treadle.kernel.errors import NotWaiting, RunNotFound, Unsupported
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, Started, disarmed
+from treadle.kernel.errors import NotWaiting, RunExists, RunNotFound, Unsupported, VersionMismatch
+from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, disarmed
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.graph import Graph
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
-from treadle.lang.quota import check_priority
 from treadle.runtime import deploys, document, keeping
 from treadle.runtime.commands import Command
 from treadle.runtime.desk import Desk
@@ -306,8 +305,8 @@ class Engine(
             model = self.agents.providers.take(run, model)
         arguments.check_start(id, model, config, secrets, templates, skills)
         row = await self.library.named_before(workflow, id, self.read) or await self.definition(workflow)
-        options = arguments.run_options(
-            row,
+        options_for = partial(
+            arguments.run_options,
             model=model,
             secrets=secrets,
             offline=offline,
@@ -316,28 +315,26 @@ class Engine(
             skills=skills,
             traceparent=traceparent,
         )
-        loaded = self.library.loaded(row)
-        dialect = self.dialects[row.dialect]
-        given = disarmed(arguments.checked_input(dialect, loaded, input, options))
-        self._check_model(dialect, loaded, options)
-        if config:
-            self.configs[run] = dict(config)
-        machine = self.library.machine_of(row.dialect)
-        given, blobs = arguments.externalised(given, machine)
-        event = Started(
-            definition=row.digest,
-            input=given,
-            seed=os.urandom(16),
-            machine=machine.version,
-            reference=reference,
-            options=options,
-            priority=None if priority is None else check_priority(priority),
-        )
-        create = NewRun(row.dialect, row.name, row.version, row.digest, from_caller(key))
-        await self.teach(run, row)
-        answer = await self.submit(run, event, create=create, blobs=blobs)
-        typed = partial(self.dialects[row.dialect].result, loaded)
-        return TypedRun(self, run, existing=bool(answer.get("existing")), typed=typed)
+        while True:
+            options, loaded, dialect = options_for(row), self.library.loaded(row), self.dialects[row.dialect]
+            given = disarmed(arguments.checked_input(dialect, loaded, input, options))
+            self._check_model(dialect, loaded, options)
+            if config:
+                self.configs[run] = dict(config)
+            machine = self.library.machine_of(row.dialect)
+            event, blobs = arguments.started(row, machine, given, options, reference, priority)
+            create = NewRun(row.dialect, row.name, row.version, row.digest, from_caller(key))
+            await self.teach(run, row)
+            try:
+                answer = await self.submit(run, event, create=create, blobs=blobs)
+            except RunExists:
+                # It may have been started since we looked, under the version that the name meant there.
+                before, row = row, await self.library.named_before(workflow, id, self.read) or row
+                if row.digest == before.digest:
+                    raise
+                continue
+            typed = partial(dialect.result, loaded)
+            return TypedRun(self, run, existing=bool(answer.get("existing")), typed=typed)
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
         """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is
@@ -380,12 +377,16 @@ class Engine(
         self, reference: str, name: str, data: Value = None, *, by: str | None = None
     ) -> Sequence[str]:
         """Signals every run with this business reference that waits for it; their ids."""
-        found = await self.read(lambda reads: keeping.awaiting(reads, reference, name))
-        if not found:
+        reached: list[str] = []
+        waiting = partial(keeping.awaiting, reference=reference, name=name, but=reached)
+        while found := await self.read(waiting):
+            for id, version in found.items():
+                with suppress(VersionMismatch, RunNotFound):  # then it is looked at again
+                    told = await self.signal(id, name, data, expected_version=version, by=by)
+                    reached += [] if told.get("stale") else [id]
+        if not reached:
             raise NotWaiting(f"no run with reference {reference!r} waits for the signal {name!r}")
-        for id in found:
-            await self.signal(id, name, data, by=by)
-        return found
+        return sorted(reached)
 
     async def cancel(self, id: str, reason: str = "", *, by: str | None = None) -> dict[str, Any]:
         """Cancels a run and its children; one that has ended stays as it is."""

@@ -139,9 +139,9 @@ class Run:
         except TimeoutError as error:
             # Who does not wait looks once, and so does who waited until the very end.
             ended = await self._engine.read(lambda reads: document.outcome(reads, self.id))
-            if ended is None:
-                raise TimeoutError(unfinished(await self.show(), timeout)) from error
-            shown = ended
+            shown = await self.show() if ended is None else ended
+            if shown["status"] not in TERMINAL:
+                raise TimeoutError(unfinished(shown, timeout)) from error
         return self._typed(result_of({"id": self.id, **shown}))
 
     async def _end(self, timeout: float | None) -> dict[str, Any]:

@@ -18,15 +18,18 @@ for ever, and is refused. Such a tool has the asynchronous engine at hand: `engi
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from treadle import engine as asynchronous
+from treadle.host.asking import UNDECIDED
 from treadle.kernel.errors import EngineStopped, Unsupported
 
+NOT_RUNNING: Final = "the engine is not running: use it inside `with`"
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,6 +40,9 @@ class _LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
+        # Held while something is handed to the loop: after its end nothing is.
+        self._door = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._serve, name="treadle-sync", daemon=True)
         self._thread.start()
 
@@ -62,19 +68,35 @@ class _LoopThread:
             raise Unsupported(
                 "a synchronous engine cannot wait on its own event loop; use `engine.asynchronous` there"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._door:
+            if self._ended:
+                work.close()
+                raise EngineStopped(NOT_RUNNING)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise EngineStopped(UNDECIDED) from None
         except BaseException:
             future.cancel()  # the caller gave up (Ctrl-C): so does the work
             raise
 
     def close(self) -> None:
-        self.wait(self._loop.shutdown_asyncgens())
-        self.wait(self._loop.shutdown_default_executor())
+        with self._door:
+            self._ended = True
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _finish(self) -> None:
+        """Whoever still waits here, on other threads, is told that nothing comes any more."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
 
 
 class _Adapter:
@@ -84,10 +106,11 @@ class _Adapter:
     _loop: _LoopThread | None
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
+        loop = self._loop  # another thread may close the engine meanwhile
+        if loop is None:
             work.close()
-            raise EngineStopped("the engine is not running: use it inside `with`")
-        return self._loop.wait(work)
+            raise EngineStopped(NOT_RUNNING)
+        return loop.wait(work)
 
 
 def _waits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -185,6 +186,23 @@ async def test_a_start_by_hand_is_a_run_also_when_paused_and_whatever_goes_on(
     await clock.advance(1)
     await engine.schedule_trigger("s")
     assert len(await ids(engine)) == 2
+
+
+async def test_who_starts_by_hand_is_told_when_the_run_is_there_or_why_it_is_not(
+    clock: VirtualClock, engine: Engine
+) -> None:
+    await engine.schedule_add("hourly", workflow="slow", every="1h")
+    both = await asyncio.gather(*(engine.schedule_trigger("hourly") for _ in range(2)))
+    assert len(set(both)) == 2, "within one millisecond"
+    for id in both:
+        assert (await (await engine.run(id)).show())["status"] == "waiting"
+    await engine.limit_set("slow", concurrency=1, queue=0)
+    third = await engine.schedule_trigger("hourly")
+    with pytest.raises(TreadleError) as refused:
+        await engine.schedule_trigger("hourly")
+    assert refused.value.code == "QUEUE_FULL"
+    assert await ids(engine) == sorted([*both, third])
+    await assert_replays(engine)
 
 
 async def test_a_past_range_is_filled_in_once(clock: VirtualClock, engine: Engine) -> None:

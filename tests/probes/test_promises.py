@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from treadle import Engine
+from treadle.kernel.errors import RunNotFound, VersionMismatch
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60.0
@@ -83,3 +84,22 @@ async def test_the_same_key_is_the_same_signal_through_the_owner_a_guest_and_the
         await engine.signal("r", "go", 4, key="L")
         assert await (await engine.run("r")).result(timeout=DEADLINE_S) == [1, 4]
         await assert_replays(engine)
+
+
+@pytest.mark.parametrize("who", ["owner", "guest"])
+async def test_a_signal_that_was_refused_is_judged_anew_under_its_key(tmp_path: Path, who: str) -> None:
+    """It was no signal: there was no run yet, or it had not come that far."""
+    store = f"sqlite:///{tmp_path / 't.db'}"
+    flow = tmp_path / "1.yaml"
+    flow.write_text(FLOW.format("1"))
+    async with Engine(store) as owner, Engine(store) as guest:
+        engine = owner if who == "owner" else guest
+        with pytest.raises(RunNotFound):
+            await engine.signal("r", "go", key="K")
+        assert (await owner.doctor(deep=True))["ok"], "nothing is kept for a run that never was"
+        await owner.start(flow, None, id="r")
+        with pytest.raises(VersionMismatch):
+            await engine.signal("r", "go", key="K", expected_version=7)
+        assert (await engine.signal("r", "go", key="K", expected_version=1))["status"] == "completed"
+        assert (await engine.signal("r", "go", key="K"))["duplicate"]
+        await assert_replays(owner)

@@ -345,6 +345,14 @@ def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]
     return [] if books is None else list(books["proposals"])
 
 
+def submitted(reads: Reads, app: str, seq: int) -> int:
+    """The number of the proposal that a record of an application's run is about; others may have been made since."""
+    row = reads.run(app)
+    stored = None if row is None else reads.record(row.no, seq)
+    assert stored is not None, "what was answered is there"
+    return int(stored.record()["events"][0]["proposal"])
+
+
 def proposed(reads: Reads, registry: Registry, app: str, number: int) -> dict[str, Any]:
     books = _books(reads, registry, app)
     if books is None:

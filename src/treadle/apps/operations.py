@@ -261,8 +261,8 @@ class Applications:
 
     async def propose(self, app: App) -> int:
         await asyncio.to_thread(self._engine.deploy, app)
-        await self._govern(app.name, {"op": "propose", "manifest": app.digest})
-        return len(await self.proposals(app.name))
+        answer = await self._govern(app.name, {"op": "propose", "manifest": app.digest})
+        return await self._engine.read(lambda reads: cells.submitted(reads, app.name, int(answer["seq"])))
 
     async def decide(self, number: int, op: str, *, app: str | None) -> None:
         await self._govern(app or self._only(), {"op": op, "proposal": number})
@@ -271,8 +271,8 @@ class Applications:
         name = app or self._only()
         return await self._ask(lambda reads, registry: cells.proposals(reads, registry, name))
 
-    async def _govern(self, name: str, data: dict[str, Any] | None) -> None:
-        await self._engine.operate("govern", {"app": name, "data": data}, home=name)
+    async def _govern(self, name: str, data: dict[str, Any] | None) -> dict[str, Any]:
+        return dict(await self._engine.operate("govern", {"app": name, "data": data}, home=name))
 
     async def _ask(self, question: Callable[[Reads, Registry], T]) -> T:
         return await self._engine.read(lambda reads: question(reads, self._engine.library.registry(reads)))

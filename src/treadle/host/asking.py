@@ -23,6 +23,8 @@ from treadle.store.protocol import GUEST, Message, Store
 _ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
 # How often answers are looked for that nobody announces.
 _LOOK_S: Final = 0.25
+# What those are told whose engine stopped under them.
+UNDECIDED: Final = "the engine stopped before this was decided; look before you repeat it"
 
 
 class Correspondence:
@@ -127,7 +129,7 @@ class Correspondence:
     def abandon(self, failure: BaseException | None) -> None:
         """What was left stays in the inbox; whoever waits for its answer is told that none comes."""
         told = failure if isinstance(failure, TreadleError) else None
-        error = told or EngineStopped("the engine stopped before this was decided; look before you repeat it")
+        error = told or EngineStopped(UNDECIDED)
         never = [command.ack for command in self._outgoing if command.ack is not None]
         self._port.answer([(ack, None, error) for ack in (*self._waiting.values(), *never)])
         self._waiting.clear()

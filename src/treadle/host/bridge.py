@@ -39,6 +39,7 @@ from . import glance
 from .acks import LoopAck, answer_all, blocking_ack
 from .acting import stamped
 from .aside import aside, threads_given
+from .asking import UNDECIDED
 from .helping import Asking
 from .news import Watching
 from .pool_sharing import PoolSharing
@@ -245,6 +246,7 @@ class Bridge:
             self._thread.stop()
             await aside(self._thread.join)
             self._thread = None
+            self._leave_unanswered(EngineStopped(UNDECIDED))  # handed in at the very end, and taken by nobody
         await self.watching.drain()
         self.watching.close(None)
         if self._readers is not None:
@@ -279,6 +281,7 @@ class Bridge:
         if failure is not None and self._loop is not None:
             if self._started:  # else whoever started it is told, by the exception
                 log.error("the engine stopped: %s", failure)
+            self._leave_threads(failure)
             self._hop(self._fail, failure)
 
     def _fail(self, failure: BaseException) -> None:
@@ -286,10 +289,15 @@ class Bridge:
         self.watching.close(failure)
         self._leave_unanswered(failure)
 
-    def _leave_unanswered(self, failure: BaseException) -> None:
+    def _leave_unanswered(self, failure: BaseException, only: type[Any] = object) -> None:
         for future in list(self._unanswered):
-            if not future.done():
-                future.set_exception(failure)
+            if isinstance(future, only) and not future.done():
+                with suppress(concurrent.futures.InvalidStateError):  # it was answered just now
+                    future.set_exception(failure)
+
+    def _leave_threads(self, failure: BaseException) -> None:
+        """From any thread: the event loop's own may be one of those that wait."""
+        self._leave_unanswered(failure, concurrent.futures.Future)
 
     def _together(self, member: Membership) -> Together:
         member.url = self.url
@@ -297,6 +305,7 @@ class Bridge:
 
     def _interrupted(self, error: TreadleError) -> None:
         self.bus.revoke([work.intent.id for work, _ in self.bus.works()])
+        self._leave_threads(error)
         self._hop(self._leave_unanswered, error)
 
     def _moved(self) -> None:
@@ -351,7 +360,7 @@ class Bridge:
             self._check_process()
         if self.readonly:
             raise Unsupported("this engine only looks; open it without readonly to change something")
-        if self._thread is None:
+        if self._thread is None or self._thread.is_stopping:
             raise EngineStopped()
         self._thread.submit(command)
 
@@ -390,6 +399,8 @@ class Bridge:
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._unanswered.add(done)
         try:
+            if self._failure is not None:
+                raise self._failure
             self.submit(stamped(make(blocking_ack(done))))
             return done.result(timeout=timeout_s)
         finally:

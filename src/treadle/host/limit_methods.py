@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import cached_property
 from typing import Any
 
 from treadle.definitions.library import Library
@@ -40,21 +42,28 @@ class LimitMethods(ScheduleMethods):
     async def limit_pools(self) -> None:
         """Goes by what operators have said of pools, from now on; of several members each by what it has leave for."""
         bridge = self._bridge
-        if bridge.pools is None:
-            bridge.bus.limit_pools(await bridge.read(quotas.pool_caps))
-        else:
-            await bridge.pools.look()
+        async with self._capping:
+            if bridge.pools is None:
+                bridge.bus.limit_pools(await bridge.read(quotas.pool_caps))
+            else:
+                await bridge.pools.look()
+
+    @cached_property
+    def _capping(self) -> asyncio.Lock:
+        """What was read last is what counts: one at a time reads and goes by it."""
+        return asyncio.Lock()
 
     async def limit_set(self, workflow: str, /, **limits: Any) -> dict[str, Any]:
         """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,
         `priority`. Runs that were started while it was not limited are not counted."""
         asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
-        await self._bridge.operate("limit", asked)
+        row = await self._bridge.operate("limit", asked)
         await self.limit_pools()
-        return await self.limit(workflow)
+        return self._with_work(dict(row))
 
     async def limit_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves the limits of a workflow to its definition again."""
-        await self._bridge.operate("limit", {"do": "remove", "name": quotas.checked_name(workflow)})
+        asked = {"do": "remove", "name": quotas.checked_name(workflow)}
+        row = await self._bridge.operate("limit", asked)
         await self.limit_pools()
-        return await self.limit(workflow)
+        return self._with_work(dict(row))

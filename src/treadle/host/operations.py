@@ -68,7 +68,7 @@ class EngineOperations:
             case "learn":
                 return deploys.learn(desk, asked.body)
             case "schedule":
-                return schedules.perform(desk, asked.body)
+                return schedules.perform(desk, asked)
             case "limit":
                 return quotas.perform(desk, asked.body)
             case "task":

@@ -62,7 +62,14 @@ class ScheduleMethods:
 
     async def schedule_trigger(self, name: str) -> str:
         """Starts a run now, also while paused, whatever goes on; its id."""
-        return str((await self._schedule("trigger", name))["run"])
+        return await self._begun(str((await self._schedule("trigger", name))["run"]))
+
+    async def _begun(self, run: str) -> str:
+        """The id of a run, once it is there; one that is decided elsewhere may still be on its way."""
+        with self._bridge.watching.watch(run) as watch:
+            while await self._bridge.read(lambda reads: schedules.is_on_its_way(reads, run)):
+                await watch.changed()
+        return run
 
     async def schedule_preview(self, value: Mapping[str, Any], count: int = 5) -> list[str]:
         """The next ticks of a schedule that need not be there."""
@@ -79,7 +86,8 @@ class ScheduleMethods:
         ticks = [*islice(instants(row.schedule.recurrence, since_ns - 1, until_ns - 1), FILL_MAX + 1)]
         if len(ticks) > FILL_MAX:
             raise Unsupported(f"more than {FILL_MAX} ticks are in this range; fill it in by parts")
-        return [str((await self._schedule("fill", name, tick_ns=tick))["run"]) for tick in ticks]
+        runs = [str((await self._schedule("fill", name, tick_ns=tick))["run"]) for tick in ticks]
+        return [await self._begun(run) for run in runs]
 
     async def _schedule(self, do: str, name: str, **more: Any) -> dict[str, Any]:
         if not isinstance(name, str):

@@ -110,6 +110,11 @@ class CoreThread(threading.Thread):
         if self._turning is not None:
             self._turning.stop()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more is taken; or those who go on calling would keep it from its end."""
+        return self._stopping.is_set()
+
     def run(self) -> None:
         failure: BaseException | None = None
         try:

@@ -1,7 +1,7 @@
 """What those are told who asked for something, with the commit that decides it.
 
 A caller in this process gets its answer after the commit; one in another process finds it as a row of that same
-commit. A refusal changes nothing, and leaves a line in the diagnostics. The answer of a submission id stays.
+commit. A refusal changes nothing, and leaves a line in the diagnostics. The answer of a submission id stays, with its run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Receipt
+from treadle.kernel.model import Receipt, Signal
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import GUEST, Reads
@@ -59,7 +59,8 @@ class Answers:
         value = error_of(error)
         self._staging.diagnose(item.run, "refused", {"event": kind, "error": value})
         self.settle(item, None, error)
-        if item.submission is not None:
+        # A signal that was refused was none: under its key it is judged anew, when its run is there or has come that far.
+        if item.submission is not None and not isinstance(item.event, Signal):
             self.remember(item.submission, {"error": value})
         if item.reply is not None:
             run, intent = item.reply

@@ -128,6 +128,11 @@ class Changes:
     def add(self, change: Change) -> None:
         self.waiting.append(change)
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is one to perform: the event to which one left its answer comes before the next."""
+        return bool(self.waiting) and not self._desk.staging.staged.handed
+
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
 

@@ -331,7 +331,7 @@ class Core:
 
     def _fill(self) -> None:
         staging, isolation, limits = self.staging, self._isolation, self.limits
-        while self._changes.waiting and not (staging.staged.full(limits) or isolation.closes):
+        while self._changes.ready and not (staging.staged.full(limits) or isolation.closes):
             if not staging.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return

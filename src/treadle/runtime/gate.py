@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from treadle.kernel.errors import RunEnded, RunExists, VersionMismatch
+from treadle.kernel.errors import PASSING, RunEnded, RunExists, TreadleError, VersionMismatch
 from treadle.kernel.model import (
     ENGINE_KINDS,
     Cancel,
@@ -85,6 +85,14 @@ class Gate:
         return frame.seq <= last
 
     def _is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
+        if item.provided is not None:
+            try:
+                item.provided()
+            except PASSING:
+                raise
+            except TreadleError as error:
+                self._answers.refuse(item, error)
+                return True
         if type(event) is Started and hot.state.seq > 0:
             self._start_again(hot, item, event)
             return True

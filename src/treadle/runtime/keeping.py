@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from treadle.kernel.errors import (
@@ -106,15 +107,17 @@ def _before(error: TreadleError, id: str) -> TreadleError:
     return error
 
 
-def awaiting(reads: Reads, reference: str, name: str) -> list[str]:
-    """The runs with a business reference that wait for a signal."""
-    found = []
+def awaiting(
+    reads: Reads, reference: str, name: str, *, but: Collection[str] = frozenset()
+) -> dict[str, int]:
+    """The runs with a business reference that wait for a signal, each with the version at which it does."""
+    found = {}
     for row in reads.runs(reference=reference, limit=10_000):
-        if row.status not in TERMINAL:
+        if row.status not in TERMINAL and row.id not in but:
             waits = open_work(row, reads).values()
             if any(intent.kind == "signal" and intent.params["name"] == name for intent in waits):
-                found.append(row.id)
-    return sorted(found)
+                found[row.id] = row.seq
+    return dict(sorted(found.items()))
 
 
 def perform_remove(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,8 @@ class Item(msgspec.Struct):
     message: str | None = None
     # Who asked for it, if somebody did: written down with the decision.
     entry: AuditEntry | None = None
+    # Looks whether it may still be when its turn has come, and raises what it is refused with if not.
+    provided: Callable[[], None] | None = None
 
 
 class Own(Item):

@@ -27,9 +27,10 @@ def pool_caps(reads: Reads) -> dict[str, int]:
     }
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> None:
-    """One operation on the limits of one workflow, as data."""
+def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+    """One operation on the limits of one workflow, as data; what they are from now on."""
     name = checked_name(body["name"])
+    quota: Quota | None = None
     match body["do"]:
         case "set":
             quota = Quota.read(body["limits"])
@@ -42,6 +43,7 @@ def perform(desk: Desk, body: dict[str, Any]) -> None:
             desk.lines.override(name, None)
         case other:
             raise Unsupported(f"{other!r:.40} is not an operation on limits")
+    return _row(desk.store, desk.registry, name, quota)
 
 
 def checked_name(name: object) -> str:
@@ -70,8 +72,12 @@ def listed(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
 def shown(reads: Reads, registry: Registry, name: str) -> dict[str, Any]:
     """The limits of one workflow: who said them, and who is in line."""
     said = reads.document(LIMIT, name)
-    stated = _stated(reads, registry, name)
-    quota = stated if said is None else Quota.of(said)
+    return _row(reads, registry, name, None if said is None else Quota.of(said))
+
+
+def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> dict[str, Any]:
+    """`said` is what an operator said, if one did."""
+    quota = _stated(reads, registry, name) if said is None else said
     crowds = {line.lane: crowd for line, crowd in reads.crowds().items() if line.workflow == name}
     everybody = Crowd(sum(c.held for c in crowds.values()), sum(c.waiting for c in crowds.values()))
     return {

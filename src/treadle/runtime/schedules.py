@@ -29,7 +29,7 @@ from treadle.lang.recurrence import SECOND_NS, instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
 from treadle.store.protocol import DefinitionRow, Reads
 
-from .commands import Change, Write
+from .commands import Change, Handing, Operate, Write
 from .desk import Desk
 from .meter import CoreMeter
 from .ports import Clock, Item, NewRun
@@ -262,6 +262,14 @@ def start(desk: Desk, schedule: Schedule, run: str) -> bool:
     """Starts a run of a schedule with the commit at hand; False if it is there already."""
     if not _is_new(desk.store, run):
         return False
+    item = _first(desk, schedule, run)
+    item.derived, item.message = True, _message(run)
+    desk.post(item)
+    return True
+
+
+def _first(desk: Desk, schedule: Schedule, run: str) -> Item:
+    """The event with which a run of a schedule begins."""
     row = startable(desk, schedule.workflow)
     options: dict[str, Any] = {"base": str(Path(row.file).resolve().parent)} if row.file is not None else {}
     event = Started(
@@ -271,9 +279,7 @@ def start(desk: Desk, schedule: Schedule, run: str) -> bool:
         machine=desk.registry.load(row.digest).machine.version,
         options=options,
     )
-    create = NewRun(row.dialect, row.name, row.version, row.digest)
-    desk.post(Item(run, event, create=create, derived=True, message=_message(run)))
-    return True
+    return Item(run, event, create=NewRun(row.dialect, row.name, row.version, row.digest))
 
 
 def startable(desk: Desk, workflow: str) -> DefinitionRow:
@@ -285,6 +291,11 @@ def startable(desk: Desk, workflow: str) -> DefinitionRow:
 
 def _message(run: str) -> str:
     return f"schedule:{run}"
+
+
+def is_on_its_way(reads: Reads, run: str) -> bool:
+    """Whether a run was asked for, and is not decided yet."""
+    return reads.has_message(_message(run))
 
 
 def _is_new(reads: Reads, run: str) -> bool:
@@ -302,9 +313,9 @@ def _goes_on(reads: Reads, run: str) -> bool:
 # --- changes by people -------------------------------------------------------------------------------
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+def perform(desk: Handing, asked: Operate) -> Any:
     """One operation on one schedule, as data. Raises a TreadleError that changes nothing."""
-    name = str(body["name"])
+    body, name = asked.body, str(asked.body["name"])
     match body["do"]:
         case "add":
             return _add(desk, Schedule.read(body["schedule"]))
@@ -316,12 +327,30 @@ def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
             desk.batch.documents.append((KIND, name, desk.clock.now_ns(), None))
             return {"name": name, "removed": True}
         case "trigger":
-            run = trigger_id(name, desk.clock.now_ns())
-            return {"run": run, "new": start(desk, there(desk.store, name).schedule, run)}
+            return _by_hand(desk, asked, there(desk.store, name).schedule, _unused_id(desk, name))
         case "fill":
-            run = run_id(name, int(body["tick_ns"]))
-            return {"run": run, "new": start(desk, there(desk.store, name).schedule, run)}
+            schedule, run = there(desk.store, name).schedule, run_id(name, int(body["tick_ns"]))
+            if not _is_new(desk.store, run):
+                return {"run": run, "existing": True}
+            return _by_hand(desk, asked, schedule, run)
     raise Unsupported(f"{body['do']!r:.40} is not an operation on schedules")
+
+
+def _by_hand(desk: Handing, asked: Operate, schedule: Schedule, run: str) -> Any:
+    """Starts a run because somebody wants it now: the answer is the start's own, once it is decided. One that is decided
+    elsewhere is left there as a message."""
+    if desk.held.holds(run):
+        return desk.hand_on(asked, _first(desk, schedule, run))
+    start(desk, schedule, run)
+    return {"run": run}
+
+
+def _unused_id(desk: Desk, name: str) -> str:
+    """The id of a run that is started by hand now: of two within a millisecond the later one counts on."""
+    now, under_way = desk.clock.now_ns(), {item.run for item in desk.queued()}
+    while (id := trigger_id(name, now)) in under_way or not _is_new(desk.store, id):
+        now += 1_000_000
+    return id
 
 
 def _add(desk: Desk, schedule: Schedule) -> dict[str, Any]:

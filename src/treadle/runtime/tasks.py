@@ -105,11 +105,19 @@ def perform(desk: Handing, asked: Operate) -> Any:
 
 def _complete(desk: Handing, task: TaskRow, operation: Operation, asked: Operate) -> Any:
     actor = operation.actor
+
+    def may_complete() -> None:
+        """Asked again when the answer has its turn: what was asked in between may have given the task to somebody else."""
+        now = _there(desk.task(task.id), task.id)
+        if now.status in OPEN:
+            _require(desk, now, actor, "complete", _is_assignee(now, actor))
+
+    may_complete()
     if task.status in OPEN:
-        _require(desk, task, actor, "complete", _is_assignee(task, actor))
         _check_schema(task, operation.data)
     receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
-    return desk.hand_on(asked, Item(task.run_id, receipt, expected_version=operation.expected_version))
+    version = operation.expected_version
+    return desk.hand_on(asked, Item(task.run_id, receipt, expected_version=version, provided=may_complete))
 
 
 def _is_assignee(task: TaskRow, actor: Actor) -> bool:

@@ -648,3 +648,15 @@ async def test_snapshots_are_pinned_by_content_and_survive_collection(tmp_path):
         assert len(kept) == 69
         with pytest.raises(BlobMissing):
             await engine.write(lambda core: list(index.entries(first)))
+
+
+@pytest.mark.at_home("a guest is a second process on one file")
+async def test_each_of_several_who_propose_at_once_is_told_the_number_of_its_own(tmp_path):
+    async with Engine(url(tmp_path)) as engine, Engine(url(tmp_path)) as guest:
+        for one in (engine, guest):
+            one.deploy(app())
+        await engine.publish(Booked("first"))
+        told = await asyncio.gather(*(one.propose(app()) for one in (engine, guest, engine, guest)))
+        assert sorted(told) == [1, 2, 3, 4]
+        assert [p["id"] for p in await guest.proposals("shop")] == [1, 2, 3, 4]
+        await assert_replays(engine)
