@@ -378,8 +378,9 @@ class Engine(
     ) -> Sequence[str]:
         """Signals every run with this business reference that waits for it; their ids."""
         reached: list[str] = []
-        waiting = partial(keeping.awaiting, reference=reference, name=name, but=reached)
-        while found := await self.read(waiting):
+        while found := await self.read(
+            partial(keeping.awaiting, reference=reference, name=name, but=reached)
+        ):
             for id, version in found.items():
                 with suppress(VersionMismatch, RunNotFound):  # then it is looked at again
                     told = await self.signal(id, name, data, expected_version=version, by=by)

@@ -281,7 +281,8 @@ class Bridge:
         if failure is not None and self._loop is not None:
             if self._started:  # else whoever started it is told, by the exception
                 log.error("the engine stopped: %s", failure)
-            self._leave_threads(failure)
+            # The event loop's own thread may be one of those that wait: it could not tell itself.
+            self._leave_unanswered(failure, concurrent.futures.Future)
             self._hop(self._fail, failure)
 
     def _fail(self, failure: BaseException) -> None:
@@ -295,17 +296,13 @@ class Bridge:
                 with suppress(concurrent.futures.InvalidStateError):  # it was answered just now
                     future.set_exception(failure)
 
-    def _leave_threads(self, failure: BaseException) -> None:
-        """From any thread: the event loop's own may be one of those that wait."""
-        self._leave_unanswered(failure, concurrent.futures.Future)
-
     def _together(self, member: Membership) -> Together:
         member.url = self.url
         return Together(member, self.bus, self.place.listener, self._interrupted, self._moved)
 
     def _interrupted(self, error: TreadleError) -> None:
         self.bus.revoke([work.intent.id for work, _ in self.bus.works()])
-        self._leave_threads(error)
+        self._leave_unanswered(error, concurrent.futures.Future)
         self._hop(self._leave_unanswered, error)
 
     def _moved(self) -> None:
