@@ -330,11 +330,10 @@ class Engine(
             except RunExists:
                 # It may have been started since we looked, under the version that the name meant there.
                 before, row = row, await self.library.named_before(workflow, id, self.read) or row
-                if row.digest == before.digest:
-                    raise
-                continue
-            typed = partial(dialect.result, loaded)
-            return TypedRun(self, run, existing=bool(answer.get("existing")), typed=typed)
+                if row.digest != before.digest:
+                    continue
+                raise
+            return TypedRun(self, run, existing="existing" in answer, typed=partial(dialect.result, loaded))
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
         """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is
@@ -378,9 +377,8 @@ class Engine(
     ) -> Sequence[str]:
         """Signals every run with this business reference that waits for it; their ids."""
         reached: list[str] = []
-        while found := await self.read(
-            partial(keeping.awaiting, reference=reference, name=name, but=reached)
-        ):
+        waiting = partial(keeping.awaiting, reference=reference, name=name, but=reached)
+        while found := await self.read(waiting):
             for id, version in found.items():
                 with suppress(VersionMismatch, RunNotFound):  # then it is looked at again
                     told = await self.signal(id, name, data, expected_version=version, by=by)

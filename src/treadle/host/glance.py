@@ -14,7 +14,7 @@ from treadle.runtime.payloads import may_refer
 
 
 def is_going_on(core: Core | None, run: str) -> bool:
-    hot = core.hot.peek(run) if core is not None else None
+    hot = core.hot.peek(run) if core is not None and isinstance(run, str) else None
     return hot is not None and not hot.state.ended
 
 
