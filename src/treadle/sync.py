@@ -251,6 +251,7 @@ class Engine(_Adapter):
     events_after = _waits(asynchronous.Engine.events_after)
     diagnostics = _waits(asynchronous.Engine.diagnostics)
     gc = _waits(asynchronous.Engine.gc)
+    archive_restore = _waits(asynchronous.Engine.archive_restore)
     doctor = _waits(asynchronous.Engine.doctor)
     schedules = _waits(asynchronous.Engine.schedules)
     schedule = _waits(asynchronous.Engine.schedule)
