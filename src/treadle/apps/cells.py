@@ -29,7 +29,8 @@ from treadle.runtime import deploys
 from treadle.runtime.answers import answer_of, refusal_of
 from treadle.runtime.commands import HANDED_ON, Handing, Operate
 from treadle.runtime.desk import Desk
-from treadle.runtime.hot import BlobCache, load_state, open_work
+from treadle.runtime.hot import BlobCache, load_state
+from treadle.runtime.opened import open_work
 from treadle.runtime.ports import Ack, Item, NewRun
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, RunRow

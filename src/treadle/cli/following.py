@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from treadle.kernel.model import TERMINAL
 from treadle.runs import GATHER_S
 from treadle.runtime.document import row_of
-from treadle.runtime.hot import open_work
+from treadle.runtime.opened import open_work
 
 from .spending import Spending
 

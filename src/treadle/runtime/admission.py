@@ -40,7 +40,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .answers import Answers
 from .gate import Gate
-from .hot import BlobCache, Hot, HotRuns
+from .hot import BlobCache, Expected, Hot, HotRuns
 from .lines import Lines
 from .mail import Mail
 from .mending import mended
@@ -54,6 +54,8 @@ from .undecided import Undecided, is_lasting
 
 log = logging.getLogger("treadle.core")
 
+# So many runs are read together at most.
+TOGETHER_MAX: Final = 100
 # What people steer a run with.
 _STEERING: Final = frozenset({Reset, Retry, Cancel})
 
@@ -223,7 +225,7 @@ class Admission:
             if isinstance(item.event, Retry):
                 self._undecided.try_again(item.run)
             self._undecided.check(item.run)
-            hot = self._hot.get(item.run)
+            hot = self._hot.get(item.run, self._expected(item.run))
             if hot is None and item.create is not None:
                 hot = self._create(item)
         except PASSING:
@@ -244,6 +246,14 @@ class Admission:
                 item, RunNotFound(f"there is no run {item.run!r}; `treadle list` shows what is there")
             )
         return hot
+
+    def _expected(self, run: str) -> Expected:
+        """What this run is loaded from, read together with those whose turn comes next in this batch."""
+        staged = self._staging.staged
+        if run not in staged.expected.asked:
+            room = min(self._limits.batch_records - len(staged.batch.records), TOGETHER_MAX)
+            self._hot.expect([run, *self._mail.upcoming(room - 1)], staged.expected)
+        return staged.expected
 
     def _taken_in(self, hot: Hot, event: Event, settled: OpenIntent | None) -> Event:
         """What people or other runs send, as the journal takes it."""

@@ -16,8 +16,9 @@ from treadle.kernel.values import decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
-from .hot import BlobCache, load_state, open_work
+from .hot import BlobCache, load_state
 from .narrative import events_of, numbered, shown
+from .opened import open_work
 from .payloads import input_of, may_refer, refers, whole
 from .registry import Loaded, Registry
 from .retention import kept_until_ns

@@ -7,25 +7,38 @@ are pinned until it is committed.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from treadle.kernel.errors import BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
-from treadle.kernel.history import Stored, opened_by, replay, restore, snapshot_of
+from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
+from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import OpenIntent
 from treadle.kernel.roles import PastMachine
 from treadle.kernel.run import Blobs
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.protocol import ColdRun, Reads, RunRow
 
 from .registry import Registry
 from .shards import Held
+
+log = logging.getLogger("treadle.core")
+
+
+class Expected:
+    """Runs that are asked for soon: what they are loaded from was read together, for all that could be read so."""
+
+    __slots__ = ("asked", "cold")
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+        # None for one that is not there.
+        self.cold: dict[str, ColdRun | None] = {}
 
 
 @dataclass(slots=True)
@@ -103,6 +116,42 @@ def load_state(
         )
     cut = reads.snapshot(row.no, until_seq=1 if genesis else until_seq)
     records = reads.journal(row.no, after_seq=cut[0] if cut else 0, until_seq=until_seq)
+    state, machine = _begun(row, cut, records, registry)
+    cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
+    for stored in records:
+        _replay(state, machine, registry, [stored], blobs, reading=not genesis)
+        if genesis:
+            _check_stored(row, stored, reads)
+        if state.seq in cuts:
+            _compare(row, state, reads)
+    if genesis and isinstance(machine, PastMachine):
+        machine.forget(state.state)
+    return state
+
+
+def _replay(
+    state: RunState,
+    machine: Machine,
+    registry: Registry,
+    records: Iterable[Stored],
+    blobs: Blobs,
+    *,
+    reading: bool,
+) -> None:
+    replay(
+        state,
+        machine,
+        lambda digest: registry.load(digest).definition,
+        records,
+        blobs=blobs,
+        reading=reading,
+    )
+
+
+def _begun(
+    row: RunRow, cut: tuple[int, bytes] | None, records: Sequence[Stored], registry: Registry
+) -> tuple[RunState, Machine]:
+    """A run as it was before these records, and the machine that decides them."""
     if cut is not None:
         state = restore(cut[1])
     else:
@@ -118,23 +167,7 @@ def load_state(
             f"{machine.oldest} and newer. Finish it with the Treadle that began it, or start it anew",
             where=row.id,
         )
-    cuts = set(reads.snapshot_seqs(row.no)) if genesis else set()
-    for stored in records:
-        replay(
-            state,
-            machine,
-            lambda digest: registry.load(digest).definition,
-            [stored],
-            blobs=blobs,
-            reading=not genesis,
-        )
-        if genesis:
-            _check_stored(row, stored, reads)
-        if state.seq in cuts:
-            _compare(row, state, reads)
-    if genesis and isinstance(machine, PastMachine):
-        machine.forget(state.state)
-    return state
+    return state, machine
 
 
 def _check_stored(row: RunRow, stored: Stored, reads: Reads) -> None:
@@ -173,25 +206,51 @@ class HotRuns:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def get(self, id: str) -> Hot | None:
-        """The run, loaded if need be; None if there is no such run."""
+    def get(self, id: str, known: Expected | None = None) -> Hot | None:
+        """The run, loaded if need be; None if there is no such run. What is known of it is used up."""
         if found := self._runs.get(id):
             self._runs.move_to_end(id)
             return found
-        row = self._reads.run(id)
-        if row is None:
+        cold = known.cold.pop(id) if known is not None and id in known.cold else self._read(id)
+        if cold is None:
             return None
-        state = load_state(row, self._reads, self._registry, self._blobs)
+        row = cold.row
+        state, machine = _begun(row, cold.cut, cold.tail, self._registry)
+        _replay(state, machine, self._registry, cold.tail, self._blobs, reading=True)
         loaded = self._registry.load(state.definition)
-        event_no = self._reads.last_event_no(row.no)
-        checkpoints = set(self._reads.checkpoints(row.no)) if state.open else set()
-        hot = Hot(state, row.no, event_no, loaded.machine, loaded.definition, row, checkpoints)
+        saved = cold.checkpoints
+        if saved is None:
+            saved = frozenset(self._reads.checkpoints(row.no)) if state.open else frozenset()
+        hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, set(saved))
         if self._held.holds(id):
             self.add(hot)
         else:
             # Only looked at: it goes on elsewhere, and is another one by the next time.
             hot.shard = self._held.shard_of(id)
         return hot
+
+    def _read(self, id: str) -> ColdRun | None:
+        reads = self._reads
+        row = reads.run(id)
+        if row is None:
+            return None
+        cut = reads.snapshot(row.no)
+        tail = reads.journal(row.no, after_seq=cut[0] if cut else 0)
+        return ColdRun(row, cut, tail, reads.last_event_no(row.no))
+
+    def expect(self, ids: Iterable[str], known: Expected) -> None:
+        """Reads together what those of these runs are loaded from that are not in memory. What cannot be read so is
+        read by itself when its turn comes, and says what is wrong with it."""
+        cold = [id for id in dict.fromkeys(ids) if id not in self._runs and id not in known.asked]
+        if len(cold) < 2:
+            return
+        known.asked.update(cold)
+        try:
+            known.cold.update(self._reads.load_many(cold))
+        except PASSING:
+            raise
+        except Exception as error:
+            log.debug("%d runs are read one by one: %s", len(cold), error)
 
     def peek(self, id: str) -> Hot | None:
         return self._runs.get(id)
@@ -228,43 +287,3 @@ class HotRuns:
             durable = (id for id, hot in self._runs.items() if hot.batch != at_hand)
             for id in list(islice(durable, over)):
                 self.drop(id)
-
-
-def open_work(row: RunRow, reads: Reads) -> dict[str, OpenIntent]:
-    """A run's open intents by id, found without running its machine."""
-    return open_and_owed(row, reads)[0]
-
-
-def open_and_owed(row: RunRow, reads: Reads) -> tuple[dict[str, OpenIntent], bool]:
-    """Open intents: ids first, then only the few records that opened something still open. And
-    whether the run may owe itself an event: a continuation, or a signal that came early."""
-    cut = reads.snapshot(row.no)
-    state = restore(cut[1]) if cut is not None else None
-    open_ = dict(state.open) if state is not None else {}
-    more = state is not None and bool(state.more)
-    opened_at: dict[bytes, int] = {}
-    last = 0
-    for last, opens, closes in reads.open_ids(row.no, after_seq=cut[0] if cut else 0):
-        for intent in split_ids(closes):
-            if opened_at.pop(intent, None) is None:
-                open_.pop(intent.hex(), None)
-        for intent in split_ids(opens):
-            opened_at[intent] = last
-    for seq in sorted(set(opened_at.values())):
-        stored = reads.record(row.no, seq)
-        assert stored is not None, "the record was there a moment ago"
-        open_.update((i.id, i) for i in opened_by(stored.record()) if bytes.fromhex(i.id) in opened_at)
-    if last and (stored := reads.record(row.no, last)) is not None:
-        more = "more" in stored.record()
-    return open_, more or any(intent.kind == "signal" for intent in open_.values())
-
-
-def join_ids(ids: list[str]) -> bytes | None:
-    return bytes.fromhex("".join(ids)) if ids else None
-
-
-def split_ids(ids: bytes | None) -> Sequence[bytes]:
-    """The 16-byte ids of a column; nearly always there is one or none."""
-    if not ids:
-        return ()
-    return (ids,) if len(ids) == 16 else [ids[at : at + 16] for at in range(0, len(ids), 16)]

@@ -21,8 +21,9 @@ from .collecting import COLLECT_PER_COMMIT, remove_run
 from .deploys import row_value
 from .desk import Desk
 from .document import row_of
-from .hot import Hot, load_state, open_work
+from .hot import Hot, load_state
 from .mending import check_compatible
+from .opened import open_work
 from .payloads import started_with
 
 # The operations of house-keeping.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from treadle.kernel.model import Event
@@ -101,6 +102,10 @@ class Mail:
         else:
             del self._boxes[run]
         return item
+
+    def upcoming(self, count: int) -> Iterator[str]:
+        """The runs whose turns come next."""
+        return islice(self.ready, max(0, count))
 
     def put_back(self, item: Item) -> None:
         """Undoes a `take`: first in its box, and next to have a turn."""

@@ -10,10 +10,11 @@ from treadle.lang.retention import kept_until
 from .alerts import AlertBell
 from .answers import Answers
 from .effects import Effects
-from .hot import Hot, join_ids
+from .hot import Hot
 from .lines import Lines
 from .mail import Mail
 from .narrative import events_of
+from .opened import join_ids
 from .ports import Item
 from .registry import Registry
 from .staging import RunTurn, Staging

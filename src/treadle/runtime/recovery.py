@@ -11,8 +11,9 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import ENGINE_KINDS
 from treadle.store.protocol import Reads, RunRow
 
-from .hot import HotRuns, open_and_owed
+from .hot import Expected, HotRuns
 from .mail import Mail
+from .opened import OpenReads, OpenTogether, open_and_owed
 from .ports import Own, Work
 from .shards import Held
 from .staging import Staging
@@ -63,12 +64,15 @@ class Recovery:
         shard, at_no = next(iter(self.left.items()))
         limit = self._limits.recover_per_turn
         rows = self._reads.working(after_no=at_no, limit=limit, shard=shard)
+        together = OpenTogether(self._reads, rows)
+        expected = Expected()
+        self._hot.expect((row.id for row in rows if is_undecided(row)), expected)
         for row in rows:
             try:
                 if is_undecided(row):
                     # Its work is not done again for nothing: only if it can be decided after all.
-                    self._hot.get(row.id)
-                works, owes = self._open_work(row)
+                    self._hot.get(row.id, expected)
+                works, owes = _open_work(row, together)
             except PASSING:
                 raise
             except StoreCorrupt:
@@ -103,22 +107,24 @@ class Recovery:
 
     def offer_again(self, runs: Sequence[str]) -> None:
         """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""
+        rows = self._reads.runs_named([run for run in runs if self._held.holds(run)])
+        together = OpenTogether(self._reads, rows.values())
         for run in runs:
-            row = self._reads.run(run)
-            if row is not None and self._held.holds(run):
-                self._staging.staged.dispatched += self._open_work(row)[0]
+            if run in rows:
+                self._staging.staged.dispatched += _open_work(rows[run], together)[0]
 
-    def _open_work(self, row: RunRow) -> tuple[list[Work], bool]:
-        """What workers owe a run; and whether it may owe itself an event besides."""
-        open_, owes = open_and_owed(row, self._reads)
-        intents = [i for i in open_.values() if i.kind not in ENGINE_KINDS]
-        if not intents:
-            return [], True
-        first = self._reads.record(row.no, 1)
-        options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
-        saved = self._reads.checkpoints(row.no)
-        works = [
-            Work(row.id, row.workflow, row.dialect, row.definition, options, intent, saved.get(intent.id))
-            for intent in intents
-        ]
-        return works, owes
+
+def _open_work(row: RunRow, reads: OpenReads) -> tuple[list[Work], bool]:
+    """What workers owe a run; and whether it may owe itself an event besides."""
+    open_, owes = open_and_owed(row, reads)
+    intents = [i for i in open_.values() if i.kind not in ENGINE_KINDS]
+    if not intents:
+        return [], True
+    first = reads.record(row.no, 1)
+    options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
+    saved = reads.checkpoints(row.no)
+    works = [
+        Work(row.id, row.workflow, row.dialect, row.definition, options, intent, saved.get(intent.id))
+        for intent in intents
+    ]
+    return works, owes

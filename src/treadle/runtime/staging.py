@@ -19,7 +19,7 @@ from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Batch
 
 from .commands import Change, Operate, Progress
-from .hot import BlobCache, Hot
+from .hot import BlobCache, Expected, Hot
 from .narrative import numbered
 from .ports import Ack, Clock, Item, News, Work
 from .shards import Held
@@ -74,6 +74,8 @@ class Staged(msgspec.Struct):
     # What is counted (`meter.py`).
     turns: list[RunTurn] = []
     closed: list[Closed] = []
+    # Runs whose turn comes soon, read together; for as long as nothing of this commit is durable.
+    expected: Expected = msgspec.field(default_factory=Expected)
     # Submissions answered in this commit: (scope, id) -> answer.
     submitted: dict[tuple[str, str], Value] = {}
 

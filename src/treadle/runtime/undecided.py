@@ -19,11 +19,11 @@ from treadle.store.protocol import GUEST, Message, Reads, RunRow
 from .answers import Answers
 from .board import Board
 from .children import PARENT
-from .hot import join_ids, split_ids
 from .lines import Lines
 from .mail import Mail
 from .messages import message_to_bytes
 from .narrative import events_of, numbered
+from .opened import join_ids, split_ids
 from .ports import Clock, Item, News, Own
 from .registry import Registry
 from .shards import Held

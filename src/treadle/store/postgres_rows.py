@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from .reads import RUN_COLUMNS
+from .row_reading import RUN_COLUMNS
 from .sql import INSERT_RECORD, INSERT_RUN, UPDATE_RUN
 
 _RUN_TYPES_BUT_TEXT: Final = {

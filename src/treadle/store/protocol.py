@@ -23,44 +23,15 @@ from .marks import Followable
 from .place_rows import Crowd as Crowd
 from .place_rows import Line as Line
 from .place_rows import PlaceRow as PlaceRow
+from .run_rows import ColdRun as ColdRun
+from .run_rows import ManyRuns
+from .run_rows import RunRow as RunRow
+from .run_rows import RunsBegun as RunsBegun
 
 
 def bounded(number: int) -> int:
     """A bound of a query: beyond what a column can hold, its last number means the same."""
     return max(INT_MIN, min(number, -INT_MIN - 1))
-
-
-class RunRow(msgspec.Struct, kw_only=True):
-    no: int
-    id: str
-    dialect: str
-    workflow: str
-    version: str | None
-    definition: str
-    cell_key: Value = None
-    parent: str | None = None
-    parent_intent: str | None = None
-    continued_from: str | None = None
-    reference: str | None = None
-    status: str = "running"
-    working: bool = False
-    started_ns: int = 0
-    updated_ns: int = 0
-    ended_ns: int | None = None
-    retain_ns: int | None = None
-    seq: int = 0
-    error: dict[str, Any] | None = None
-
-
-class RunsBegun(NamedTuple):
-    """Runs that began in one stretch of time, counted from 0."""
-
-    stretch: int
-    workflow: str
-    status: str
-    runs: int
-    # How long those that ended took, on average.
-    took_ns: float | None
 
 
 class TaskRow(msgspec.Struct, kw_only=True):
@@ -242,7 +213,7 @@ _beside_runs = attrgetter(
 Numbered = Literal["run", "task"]
 
 
-class Reads(Followable, Protocol):
+class Reads(Followable, ManyRuns, Protocol):
     """Questions; each is one indexed query (or a page of one)."""
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from hashlib import sha256
 from typing import Any
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, JournalCorrupt, TreadleError
@@ -18,51 +17,19 @@ from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
-from .packing import unpack
+from .many import ManyReads
 from .places import PlaceReads
 from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
+from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
 
-RUN_COLUMNS = (
-    "no, id, dialect, workflow, version, definition, cell_key, parent, parent_intent, continued_from, reference, "
-    "status, working, started_ns, updated_ns, ended_ns, retain_ns, seq, error"
-)
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500
-_STORED = "seq, body, digest, opens, closes"
 AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
     "no, id, run, run_id, workflow, name, type, roles, payload, task_schema, reference, status, assignee, "
     "created_ns, due_ns, history"
 )
-
-
-def _run(row: Sequence[Any]) -> RunRow:
-    return RunRow(
-        no=row[0],
-        id=row[1],
-        dialect=row[2],
-        workflow=row[3],
-        version=row[4],
-        definition=row[5],
-        cell_key=None if row[6] is None else decode_trusted(row[6]),
-        parent=row[7],
-        parent_intent=row[8],
-        continued_from=row[9],
-        reference=row[10],
-        status=row[11],
-        working=bool(row[12]),
-        started_ns=row[13],
-        updated_ns=row[14],
-        ended_ns=row[15],
-        retain_ns=row[16],
-        seq=row[17],
-        error=None if row[18] is None else decode_trusted(row[18]),
-    )
-
-
-def _stored(row: Sequence[Any]) -> Stored:
-    return Stored(row[0], unpack(row[1], row[3], row[4]), row[2])
 
 
 def _task(row: Sequence[Any]) -> TaskRow:
@@ -86,18 +53,18 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunCounts, PlaceReads, FollowReads):
+class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---
 
     def run(self, id: str) -> RunRow | None:
         row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?", id)
-        return None if row is None else _run(row)
+        return None if row is None else run_of(row)
 
     def run_by_no(self, no: int) -> RunRow | None:
         row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE no = ?", no)
-        return None if row is None else _run(row)
+        return None if row is None else run_of(row)
 
     def runs(
         self,
@@ -144,12 +111,12 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         where = " WHERE " + " AND ".join(text for text, _ in clauses) if clauses else ""
         values = [value for _, found in clauses for value in found]
         query = f"SELECT {RUN_COLUMNS} FROM runs{where} ORDER BY no DESC LIMIT ?"
-        return [_run(row) for row in self._all(query, *values, bounded(limit))]
+        return [run_of(row) for row in self._all(query, *values, bounded(limit))]
 
     def working(self, *, after_no: int, limit: int, shard: int | None = None) -> list[RunRow]:
         here = "" if shard is None else f"shard = {int(shard)} AND"
         query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {here} working = 1 AND no > ? ORDER BY no LIMIT ?"
-        return [_run(row) for row in self._all(query, after_no, limit)]
+        return [run_of(row) for row in self._all(query, after_no, limit)]
 
     def numbers(self, now_ns: int) -> StoreNumbers:
         return numbers_of(self._one, self.run_count(), self._dialect.size(self._connection), now_ns)
@@ -172,20 +139,22 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         here, found = on_shards("shard", shards), list[RunRow]()
         for condition, values, order in past_conditions(now_ns, rules, stated=stated):
             query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {condition} {here} ORDER BY {order} LIMIT ?"
-            found += [_run(row) for row in self._all(query, *values, limit - len(found))]
+            found += [run_of(row) for row in self._all(query, *values, limit - len(found))]
         return found
 
     # --- journals ---
 
     def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
-        query = f"SELECT {_STORED} FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        query = f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
         until = 2**62 if until_seq is None else until_seq
-        return [_stored(row) for row in self._all(query, run, after_seq, until)]
+        return [stored_of(row) for row in self._all(query, run, after_seq, until)]
 
     def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
         """Records with the number of the run's last event after each."""
-        query = f"SELECT {_STORED}, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
-        return [(_stored(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
+        query = (
+            f"SELECT {STORED_COLUMNS}, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+        )
+        return [(stored_of(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
 
     def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
         return self._all(
@@ -193,8 +162,8 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         )
 
     def record(self, run: int, seq: int) -> Stored | None:
-        row = self._one(f"SELECT {_STORED} FROM journal WHERE run = ? AND seq = ?", run, seq)
-        return None if row is None else _stored(row)
+        row = self._one(f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq = ?", run, seq)
+        return None if row is None else stored_of(row)
 
     def last_event_no(self, run: int) -> int:
         query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
@@ -228,7 +197,7 @@ class SqlReads(RunCounts, PlaceReads, FollowReads):
         row = self._one(query, run, until)
         if row is None:
             return None
-        if sha256(row[1]).digest() != row[2]:
+        if not is_whole(row[1], row[2]):
             raise JournalCorrupt(f"the snapshot at record {row[0]} of run number {run} is damaged")
         return row[0], row[1]
 

@@ -1,4 +1,4 @@
-"""Rows as the columns of their tables, in the order of `reads.RUN_COLUMNS` and `reads.TASK_COLUMNS`."""
+"""Rows as the columns of their tables, in the order of `row_reading.RUN_COLUMNS` and `reads.TASK_COLUMNS`."""
 
 from __future__ import annotations
 

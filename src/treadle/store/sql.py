@@ -28,7 +28,8 @@ from .dialect import SqlDialect
 from .orphans import BY_NUMBER, orphans, remove_orphans
 from .places import write_places
 from .protocol import Batch, Message, Numbered, TaskRow
-from .reads import AUDIT_COLUMNS, RUN_COLUMNS, TASK_COLUMNS, SqlReads
+from .reads import AUDIT_COLUMNS, TASK_COLUMNS, SqlReads
+from .row_reading import RUN_COLUMNS
 from .row_values import optional, record_values, run_values, task_values
 
 # A file of a payload that has no row after so long was left by somebody who was killed.

@@ -30,7 +30,7 @@ from treadle.store.figures import DEAD_LETTER
 from treadle.store.place_rows import Line, PlaceRow
 from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
-from . import overlapping, ownership
+from . import many_runs, overlapping, ownership
 from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
@@ -479,4 +479,5 @@ CHECKS: tuple[Check, ...] = (
     *(value for name, value in list(globals().items()) if name.startswith("check_")),
     *ownership.CHECKS,
     *overlapping.CHECKS,
+    *many_runs.CHECKS,
 )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import TERMINAL
-from treadle.runtime.hot import open_work
+from treadle.runtime.opened import open_work
 from treadle.store.protocol import Reads
 
 from .api import McpServer, McpSession, Visit

@@ -26,7 +26,8 @@ from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.runtime.commands import Command, Handing, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
-from treadle.runtime.hot import Hot, split_ids
+from treadle.runtime.hot import Hot
+from treadle.runtime.opened import split_ids
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow

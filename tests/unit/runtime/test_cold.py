@@ -1,0 +1,151 @@
+"""Runs that are not in memory are read together: a handful of statements, however many they are."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from treadle.kernel.limits import Limits
+from treadle.kernel.model import Cancel, Signal
+from treadle.runtime.commands import CheckpointSaved
+
+from .test_core import Bench, awaits, work
+
+
+@contextmanager
+def questions(bench: Bench) -> Iterator[list[str]]:
+    """What the store is asked."""
+    asked: list[str] = []
+    connection: sqlite3.Connection = bench.real._connection
+
+    def heard(statement: str) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            asked.append(statement)
+
+    connection.set_trace_callback(heard)
+    yield asked
+    connection.set_trace_callback(None)
+
+
+def taken_over(count: int) -> int:
+    """How many questions a core asks that takes over so many open runs."""
+    bench = Bench()
+    for number in range(count):
+        bench.start(f"run-{number}", [work(number), work(number)], [awaits()])
+    bench.settle()
+    again = bench.reborn()
+    with questions(again) as asked:
+        again.settle()
+    assert sorted(w.run for w in again.works) == sorted(f"run-{n}" for n in range(count))
+    return len(asked)
+
+
+def received(count: int) -> int:
+    """How many questions it asks when work of so many cold runs is done at once."""
+    bench = Bench()
+    for number in range(count):
+        bench.start(f"run-{number}", [work(number), work(number)])
+    bench.settle()
+    again = bench.reborn().settle()
+    assert len(again.core.hot) == 0, "open work is found without loading a run"
+    with questions(again) as asked:
+        again.finish()
+        again.core.turn()
+    assert len(again.core.hot) == count
+    again.works = again.works[count:]
+    again.finish()
+    again.settle()
+    assert {again.status(f"run-{n}") for n in range(count)} == {"completed"}
+    return len(asked)
+
+
+def started(count: int) -> int:
+    """How many questions it asks for so many runs that are new."""
+    bench = Bench().settle()
+    with questions(bench) as asked:
+        for number in range(count):
+            bench.start(f"run-{number}", [work(number)])
+        bench.core.turn()
+    assert len(bench.works) == count
+    return len(asked)
+
+
+@pytest.mark.parametrize("asked_for", [taken_over, received, started])
+def test_many_cold_runs_cost_no_more_questions_than_a_few(asked_for: Callable[[int], int]) -> None:
+    few, many = asked_for(10), asked_for(90)
+    # Numbers of new runs come in blocks.
+    assert many <= few + 1, "a question for each run, or for some"
+
+
+def test_a_run_that_is_read_with_others_is_the_same_run() -> None:
+    """Snapshots, numbers of events, checkpoints: as if it had been read by itself."""
+    bench = Bench(limits=Limits(snapshot_tail_records=2))
+    for number in range(6):
+        bench.start(f"run-{number}", [work(number), work(number), work(number)], [awaits()])
+    bench.settle()
+    for _ in range(2):
+        done, bench.works = bench.works, []
+        bench.finish(*done)
+        bench.settle()
+    for one in bench.works[:2]:
+        bench.core.submit(CheckpointSaved(one.run, one.intent.id, {"mark": one.run}, [], {}, None))
+    bench.settle()
+    alone, together = bench.reborn(limits=Limits(batch_records=1)), bench.reborn()
+    loaded = {f"run-{n}": alone.core.hot.get(f"run-{n}") for n in range(6)}
+    together.settle()
+    for number in range(6):
+        together.core.submit(together.item(f"run-{number}", Signal(name="unheard"), ack=f"told {number}"))
+    with questions(together) as asked:
+        together.core.turn()
+    assert not any("FROM journal WHERE run = ?" in statement for statement in asked), "none by itself"
+    for id, expected in loaded.items():
+        hot = together.core.hot.peek(id)
+        assert expected is not None
+        assert hot is not None
+        assert hot.checkpoints == expected.checkpoints
+        assert hot.event_no > expected.event_no
+        assert hot.state.state == expected.state.state
+        assert hot.state.seq == expected.state.seq + 1
+        assert [i.id for i in hot.state.open.values()] == [i.id for i in expected.state.open.values()]
+
+
+def test_damage_of_one_run_is_told_of_that_run_and_the_others_go_on() -> None:
+    bench = Bench(limits=Limits(snapshot_tail_records=1))
+    for number in range(4):
+        bench.start(f"run-{number}", [work(number), work(number)])
+    bench.settle()
+    done, bench.works = bench.works, []
+    bench.finish(*done)
+    bench.settle()
+    row = bench.real.run("run-2")
+    assert row is not None
+    bench.real._connection.execute("UPDATE snapshots SET body = x'00' WHERE run = ?", (row.no,))
+    again = bench.reborn().settle()
+    assert {w.run for w in again.works} == {"run-0", "run-1", "run-3"}
+    assert [line["run"] for line in again.real.diagnostics() if line["code"] == "run.unreadable"] == ["run-2"]
+    again.finish()
+    again.settle()
+    assert {again.status(f"run-{n}") for n in (0, 1, 3)} == {"completed"}
+    again.core.submit(again.item("run-2", Cancel(reason="damaged"), ack="ended"))
+    again.settle()
+    assert again.status("run-2") == "cancelled"
+
+
+def test_large_runs_are_read_one_by_one_and_no_more_often() -> None:
+    """What is too large to be read with others is not asked for with others again and again."""
+    bench = Bench(limits=Limits(snapshot_tail_records=1))
+    for number in range(12):
+        bench.start(f"run-{number}", [work("x" * 60_000), *(work(f"{n}" * 60_000) for n in range(6))])
+    bench.settle()
+    done, bench.works = bench.works, []
+    bench.finish(*done)
+    bench.settle()
+    again = bench.reborn().settle()
+    with questions(again) as asked:
+        again.finish()
+        again.core.turn()
+    assert len(again.core.hot) == 12
+    assert len([one for one in asked if "FROM snapshots s" in one]) == 1
