@@ -16,7 +16,8 @@ from treadle import Engine
 from treadle.access import tokens, trail
 from treadle.host.acting import Origin, acting
 from treadle.kernel.errors import RunNotFound, StoreFull
-from treadle.server.app import Member, create_app
+from treadle.server.app import create_app
+from treadle.server.presence import Member
 from treadle.testing import VirtualClock, assert_replays
 
 from .conftest import APPROVAL, FLOW, deployed

@@ -27,6 +27,14 @@ def held(url: str) -> tuple[int, int]:
     return found["held"], found["of"]
 
 
+def servers(url: str) -> dict[str, dict[str, Any]]:
+    """Who is there, by name, as one server tells it."""
+    answer = httpx.get(f"{url}/api/v1/servers", timeout=30)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, dict[str, Any]] = {row["name"]: row for row in answer.json()["items"]}
+    return found
+
+
 def until(so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not so():
@@ -51,6 +59,16 @@ def test_any_server_takes_any_request_and_the_next_takes_over(store: str, tmp_pa
         else:
             half = (32, 64)
             until(lambda: held(said["url"]) == half == held(other["url"]), "members share evenly")
+        names = {said["name"]: said["url"], other["name"]: other["url"]}
+        for url in names.values():
+            until(lambda url=url: servers(url).keys() == names.keys(), "every server tells of every server")
+        told, told_elsewhere = servers(said["url"]), servers(other["url"])
+        assert {name: row["url"] for name, row in told.items()} == names
+        assert {row["status"] for row in told.values()} == {"live"}
+        for fact in ("id", "url", "version", "started_at", "shards"):
+            at_one = {name: row[fact] for name, row in told.items()}
+            assert at_one == {name: row[fact] for name, row in told_elsewhere.items()}, fact
+        assert sum(row["shards"]["held"] for row in told.values()) == held(said["url"])[1]
         api = f"{other['url']}/api/v1"
         assert httpx.post(f"{api}/runs", json={"workflow": "greet", "id": "a"}, timeout=60).status_code == 201
         assert httpx.post(f"{api}/runs", json={"workflow": "greet", "id": "a"}, timeout=60).status_code == 200
@@ -64,6 +82,19 @@ def test_any_server_takes_any_request_and_the_next_takes_over(store: str, tmp_pa
         first.kill()
         first.wait(30)
         until(lambda: len(set(held(other["url"]))) == 1, "nobody took over")
+        until(
+            lambda: servers(other["url"])[said["name"]]["status"] == "lost",
+            "a server that is gone is not there",
+        )
+        assert servers(other["url"])[said["name"]]["shards"]["held"] == 0
         ids = {row["id"] for row in httpx.get(f"{api}/runs", timeout=60).json()["items"]}
         assert ids == {"a", "p"}
         assert httpx.post(f"{api}/runs/p/cancel", timeout=60).json()["status"] == "cancelled"
+        assert httpx.delete(f"{api}/servers/nobody", timeout=60).json()["code"] == "SERVER_NOT_FOUND"
+        mine = servers(other["url"])[other["name"]]["id"]
+        assert httpx.delete(f"{api}/servers/{mine}", timeout=60).json()["code"] == "SERVER_LIVE"
+        gone = servers(other["url"])[said["name"]]["id"]
+        assert httpx.delete(f"{api}/servers/{gone}", timeout=60).json()["id"] == gone
+        assert servers(other["url"]).keys() == {other["name"]}
+        rows = httpx.get(f"{api}/audit?action=server.remove", timeout=60).json()["items"]
+        assert [(row["target"], row["status"]) for row in rows] == [(gone, "ok")]

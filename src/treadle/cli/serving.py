@@ -194,7 +194,7 @@ async def serve(
 
 async def _keep(cli: Session, options: Options, member: Server) -> int:
     """Keeps several processes behind one port; each reads the options of this command for itself."""
-    from treadle.server import app
+    from treadle.server.presence import Member
     from treadle.server.processes import ProcessKeeper
     from treadle.server.serving import listening
     from treadle.store.open import is_postgres
@@ -206,7 +206,7 @@ async def _keep(cli: Session, options: Options, member: Server) -> int:
         )
     with listening(options) as sock:
         sock.listen()
-        name = member.name or app.Member().name
+        name = member.name or Member().name
         keeper = ProcessKeeper(sock, name, member.processes, [sys.executable, *sys.orig_argv[1:]])
         return await keeper.run(lambda about: _say(cli, about))
 

@@ -90,11 +90,10 @@ class Bridge:
         self._thread: CoreThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock: Tenure | None = None
-        self._member: Membership | None = None
+        # This engine among those who share the store, where several may.
+        self.member: Membership | None = None
         self._on_moved: list[Callable[[], None]] = []
         self.pools: PoolSharing | None = None
-        # Where others reach this engine; said to the other members.
-        self.url: str | None = None
         self._readers: Readers | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
@@ -150,8 +149,8 @@ class Bridge:
         self.worker.help(runs)
         if runs is None and self._lock is not None:
             self._lock.helps()
-        if runs is None and self._member is not None:
-            self._member.alone = False
+        if runs is None and self.member is not None:
+            self.member.alone = False
 
     @property
     def is_forked(self) -> bool:
@@ -199,19 +198,19 @@ class Bridge:
         await self.watching.begin()
 
     async def _start_core(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._lock, self._member = self.place.tenure(), self.place.membership()
-        for tenure in (self._lock, self._member):
+        self._lock, self.member = self.place.tenure(), self.place.membership()
+        for tenure in (self._lock, self.member):
             if tenure is not None and self.worker is not None:
                 tenure.alone = not self.worker.others.helps
         # A core that begins anew bars what the one before it may still have in flight.
-        holder = None if self._member is None else self._member.name
+        holder = None if self.member is None else self.member.name
         thread = CoreThread(
             partial(self.place.open, holder=holder),
             self._make_core,
             self,
             self._lock,
             on_stop=self._stopped,
-            together=None if self._member is None else self._together(self._member),
+            together=None if self.member is None else self._together(self.member),
         )
         if self._worker is not None:
             self._worker.start(loop)
@@ -227,8 +226,8 @@ class Bridge:
         self._started = True
         if self.place.shared:
             self._asking.begin()
-        if self._member is not None:
-            self.pools = PoolSharing(self, self._member.name)
+        if self.member is not None:
+            self.pools = PoolSharing(self, self.member.name)
             self.pools.begin()
 
     async def stop(self) -> None:
@@ -256,11 +255,11 @@ class Bridge:
 
     def _make_core(self, store: Store, elsewhere: Elsewhere) -> Core:
         self.work_key = key = store.work_key()
-        self.signer = signer = node_signer(self.place.path) if self._member is None else Signer(key)
+        self.signer = signer = node_signer(self.place.path) if self.member is None else Signer(key)
         self.bus.seal_with(key)
         # Before anything is handed out. Of several members each has to ask first.
         caps = quotas.pool_caps(store)
-        self.bus.limit_pools(caps if self._member is None else dict.fromkeys(caps, 0))
+        self.bus.limit_pools(caps if self.member is None else dict.fromkeys(caps, 0))
         return Core(
             store,
             self._registry_of(store),
@@ -272,7 +271,7 @@ class Bridge:
             limits=Limits(hot_runs=self._hot_runs),
             elsewhere=elsewhere,
             # Where several share a store, who decides a run may lose it at any moment.
-            eager=self._worker if self._member is None else None,
+            eager=self._worker if self.member is None else None,
             meter=self.meter,
         )
 
@@ -297,7 +296,6 @@ class Bridge:
                     future.set_exception(failure)
 
     def _together(self, member: Membership) -> Together:
-        member.url = self.url
         return Together(member, self.bus, self.place.listener, self._interrupted, self._moved)
 
     def _interrupted(self, error: TreadleError) -> None:
@@ -381,7 +379,7 @@ class Bridge:
     async def _be_patient(self, future: asyncio.Future[Any]) -> None:
         """As a guest: waits for the owner, and says for whom if that takes long."""
         while not (await asyncio.wait([future], timeout=PATIENCE_S))[0]:
-            if self._member is not None:
+            if self.member is not None:
                 self._say_waiting("the member that decides this has not answered yet")
             elif self.core is None and self._lock is not None:
                 self._say_waiting(self._lock.waits_for())
@@ -479,7 +477,7 @@ class Bridge:
     @property
     def shares(self) -> bool:
         """Whether this is one of several members, so that commits elsewhere are nothing out of the ordinary."""
-        return self._member is not None
+        return self.member is not None
 
     async def moved_since(
         self, since: tuple[int, int]

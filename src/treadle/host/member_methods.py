@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from treadle.definitions.library import Library
@@ -56,6 +58,32 @@ class MemberMethods:
     def homes(self) -> list[str]:
         """Names at which everybody is reached who decides something on this store, one for each."""
         return self._bridge.homes()
+
+    @property
+    def member_name(self) -> str | None:
+        """What this engine is called among those who share the store; None where it has one owner."""
+        member = self._bridge.member
+        return None if member is None else member.name
+
+    def announce(self, url: str, about: Mapping[str, Any]) -> None:
+        """Where this engine is served, and what else others are told of it, from its next look on."""
+        if (member := self._bridge.member) is not None:
+            member.url, member.about = url, about
+
+    async def dismiss(self, name: str) -> bool:
+        """Takes a member out, with all it holds; whether there was one of this name."""
+        place = self._bridge.place
+
+        def dismissed() -> bool:
+            outsider = place.membership()
+            if outsider is None:
+                return False
+            try:
+                return outsider.dismiss(name)
+            finally:
+                outsider.close()
+
+        return await asyncio.to_thread(dismissed)
 
     def members(self) -> list[dict[str, Any]]:
         """Those who share the store with this engine, itself among them, with how many shards each has; nobody

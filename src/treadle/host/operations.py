@@ -79,8 +79,9 @@ class EngineOperations:
                 return dead_letters.perform(desk, asked.body)
             case "hook":
                 return hooks.perform(desk, asked.body)
-            case "secret" | "store":
-                # Secrets are beside the store, and a backup only reads it: what is written here is who did it.
+            case "secret" | "server" | "store":
+                # Secrets and servers are beside the journal, and a backup only reads it: what is written here is who
+                # did it.
                 return None
             case "token":
                 return tokens.perform(desk, asked.body)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import secrets
-import socket
 import time
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,6 +24,7 @@ from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
 from .once import AnswersOnce
+from .presence import Member, Presence
 from .routes import (
     apps,
     audit,
@@ -85,26 +82,6 @@ _HEADERS = [
 _POLICY: Final = "default-src 'self'; frame-ancestors 'none'"
 
 
-@dataclass(slots=True)
-class Member:
-    """This server among those of its store."""
-
-    name: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    url: str = ""
-    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat().replace("+00:00", "Z"))
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "id": self.name,
-            "name": self.name,
-            "url": self.url,
-            "version": version("treadle"),
-            "started_at": self.started_at,
-            "seen_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-            "status": "live",
-        }
-
-
 def create_app(
     engine: Engine,
     *,
@@ -134,6 +111,7 @@ def create_app(
     app.state.draining = asyncio.Event()
     app.state.streams = 0
     app.state.member = member or Member()
+    app.state.presence = Presence(engine, app.state.member, app.state.draining.is_set)
     app.state.workers = workers or Workers(engine)
     app.state.metrics = Metrics(engine, app.state.workers)
     app.state.bulk = BulkWork(engine, server=app.state.member.name)

@@ -50,6 +50,7 @@ _BY_CODE: Final[dict[str, int]] = {
     "INTENT_NOT_OPEN": 409,
     "TASK_CLAIMED": 409,
     "WORKER_EXISTS": 409,
+    "SERVER_LIVE": 409,
     "BODY_TOO_SLOW": 408,
     "BODY_TOO_LARGE": 413,
     "MEDIA_TYPE": 415,

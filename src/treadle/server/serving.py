@@ -25,9 +25,10 @@ from treadle.host.housekeeping import Housekeeping
 from treadle.kernel.errors import Unsupported
 
 from .access import AccessOptions, Issuer, is_loopback
-from .app import Member, create_app
+from .app import create_app
 from .carrying import bus_for
 from .connections import ClientPatience, bounded
+from .presence import Member, Presence
 from .processes import Place
 from .routing import BODY_MAX
 from .workers import Workers
@@ -150,10 +151,11 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     server = _Server(config, lambda: ready(url, member.name, access))
     left = _on_signals(app, server, options.place)
     bulk: BulkWork = app.state.bulk
+    presence: Presence = app.state.presence
     house = Housekeeping(engine, archive=options.archive)
     watching = [
         asyncio.ensure_future(work)
-        for work in (workers.watch(), workers.carrying.run(), bulk.go_on(), house.go_on())
+        for work in (workers.watch(), workers.carrying.run(), bulk.go_on(), house.go_on(), presence.go_on())
     ]
     await server.serve([sock])
     for task in watching:
@@ -163,6 +165,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
         return 1
     await engine.worker.finish(options.drain_s)
     await workers.carrying.close()
+    await presence.leave()
     return 0
 
 

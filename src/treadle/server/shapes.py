@@ -238,13 +238,16 @@ class WorkerRow(TypedDict):
 class ServerRow(TypedDict):
     id: str
     name: str
-    url: str
-    version: str
+    # None for an engine that shares the store and serves nobody.
+    url: str | None
+    version: str | None
     started_at: str
     seen_at: str
-    status: str
+    status: Literal["live", "draining", "lost"]
     # How many of the store's shards it decides: held, of.
-    shards: NotRequired[dict[str, int]]
+    shards: dict[str, int]
+    # How many runs it has in memory; None where that is not known.
+    runs: int | None
 
 
 class Stats(TypedDict):

@@ -8,6 +8,7 @@ commit, and claiming a shard raises it. A member that was silent for too long fi
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -18,14 +19,15 @@ from typing import Any, Final
 
 from treadle.kernel.errors import PASSING, StoreUnavailable, TreadleError
 
+from .connection import SqlConnection
 from .dialect import SqlDialect
-from .sharing import MemberRow, Standing
+from .sharing import MemberRow, MemberSeen, Standing
 
 LEASE_NS: Final = 5_000_000_000
 # How often a member looks how things stand, and says that it is there.
 LOOK_S: Final = 0.5
 # How long a member is remembered that is gone.
-_FORGOTTEN_NS: Final = 60_000_000_000
+FORGOTTEN_NS: Final = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ class Roster:
 
     standing: Standing
     mine: Mapping[int, int]
+
+
+class MemberReads(SqlConnection):
+    def members_seen(self) -> list[MemberSeen]:
+        query = """SELECT name, url, about, joined_ns, until_ns,
+                          (SELECT count(*) FROM shards WHERE owner = members.name)
+                   FROM members ORDER BY joined_ns, name"""
+        return [
+            MemberSeen(name, url, json.loads(about or "{}"), joined, until, int(shards))
+            for name, url, about, joined, until, shards in self._all(query)
+        ]
 
 
 class Membership:
@@ -49,8 +62,9 @@ class Membership:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         # Whether it works for its own runs only; others see that with the next look.
         self.alone = False
-        # Where other members and clients reach it.
+        # Where other members and clients reach it, and what else it says of itself, for people.
         self.url: str | None = None
+        self.about: Mapping[str, Any] = {}
         self._dialect = dialect
         self._notify = notify
         self._connection: Any = None
@@ -61,12 +75,13 @@ class Membership:
         now, lease = self._dialect.now_ns, LEASE_NS
         with self._transaction() as tx:
             tx.execute(
-                f"""INSERT INTO members (name, url, alone, joined_ns, until_ns)
-                    VALUES (?, ?, ?, {now}, {now} + {lease}) ON CONFLICT (name) DO UPDATE
-                    SET url = excluded.url, alone = excluded.alone, until_ns = excluded.until_ns""",
-                (self.name, self.url, int(self.alone)),
+                f"""INSERT INTO members (name, url, alone, about, joined_ns, until_ns)
+                    VALUES (?, ?, ?, ?, {now}, {now} + {lease}) ON CONFLICT (name) DO UPDATE
+                    SET url = excluded.url, alone = excluded.alone, about = excluded.about,
+                    until_ns = excluded.until_ns""",
+                (self.name, self.url, int(self.alone), json.dumps(self.about)),
             )
-            tx.execute(f"DELETE FROM members WHERE until_ns < {now} - {_FORGOTTEN_NS}")
+            tx.execute(f"DELETE FROM members WHERE until_ns < {now} - {FORGOTTEN_NS}")
             if not self._joined:
                 self._notify(tx, MEMBERS)
             found = tx.execute(
@@ -102,6 +117,15 @@ class Membership:
         with self._transaction() as tx:
             tx.execute(f"UPDATE shards SET owner = NULL WHERE owner = ? AND shard IN ({given})", (self.name,))
             self._notify(tx, MEMBERS)
+
+    def dismiss(self, name: str) -> bool:
+        """Takes a member out, and what it holds away from it, be it there or not; whether somebody had this name. One
+        that is there finds out with its next commit or look, and comes back as one that has just come."""
+        with self._transaction() as tx:
+            tx.execute("UPDATE shards SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (name,))
+            found = tx.execute("DELETE FROM members WHERE name = ? RETURNING name", (name,)).fetchall()
+            self._notify(tx, MEMBERS)
+        return bool(found)
 
     def leave(self) -> None:
         """Gives everything away, and is a member no more. Where that cannot be said, the lease runs out."""

@@ -20,7 +20,17 @@ from typing import Protocol
 
 from .files import mode_beside, written
 
-_HELD: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
+
+class HeldFile(Protocol):
+    def release(self) -> None: ...
+
+
+_HELD: weakref.WeakSet[HeldFile] = weakref.WeakSet()
+
+
+def close_in_children(held: HeldFile) -> None:
+    """A lock of ours, which a child made by fork() must not keep."""
+    _HELD.add(held)
 
 
 class Tenure(Protocol):
@@ -74,7 +84,7 @@ class OwnerLock:
             return False
         self._fd = fd
         self._sign()
-        _HELD.add(self)
+        close_in_children(self)
         return True
 
     def renew(self) -> None:

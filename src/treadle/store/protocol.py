@@ -27,6 +27,7 @@ from .run_rows import ColdRun as ColdRun
 from .run_rows import ManyRuns
 from .run_rows import RunRow as RunRow
 from .run_rows import RunsBegun as RunsBegun
+from .sharing import MemberSeen as MemberSeen
 
 
 def bounded(number: int) -> int:
@@ -333,6 +334,10 @@ class Reads(Followable, ManyRuns, Protocol):
 
     def now_ns(self) -> int:
         """By the store's own clock."""
+        ...
+
+    def members_seen(self) -> list[MemberSeen]:
+        """Who shares the store, or did a while ago, the longest there first; nobody where it has one owner."""
         ...
 
     def orphans(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
 from .many import ManyReads
+from .members import MemberReads
 from .places import PlaceReads
 from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
@@ -53,7 +54,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads):
+class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,18 @@ class MemberRow:
     alone: bool
     joined_ns: int
     url: str | None = None
+
+
+class MemberSeen(NamedTuple):
+    """A member as its row tells it, also one whose lease has run out."""
+
+    name: str
+    url: str | None
+    # What it says of itself, for people.
+    about: dict[str, Any]
+    joined_ns: int
+    until_ns: int
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)

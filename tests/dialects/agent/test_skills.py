@@ -267,7 +267,16 @@ def test_queries_do_not_see_settings_and_keys(tmp_path, monkeypatch, name):
 
 
 KEPT = [
-    *("t.db", "t.db-wal", "t.db-shm", "t.db-key", "t.db-owner", "t.db-blobs/ab/cd", "t.db.secrets"),
+    *(
+        "t.db",
+        "t.db-wal",
+        "t.db-shm",
+        "t.db-key",
+        "t.db-owner",
+        "t.db-blobs/ab/cd",
+        "t.db-servers/a-1",
+        "t.db.secrets",
+    ),
     *("t.db.secrets.key", "other.db.secrets.key", ".env", ".ENV.local", ".envrc", "tls/server.pem"),
     *("id_ed25519", ".ssh/config", ".netrc", "given.yaml", "script.json"),
 ]

@@ -14,6 +14,7 @@ from treadle.runtime.doctor import SKEW_NS_MAX, skew_ns
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.metrics import MEDIA
+from treadle.server.presence import Presence
 from treadle.server.problems import Refused
 from treadle.server.routing import Described, Document, Routes, actor_of
 
@@ -85,9 +86,16 @@ async def stats(request: Request) -> Any:
 
 @routes.answers("GET", "/servers", VIEWER, gives=shapes.Page[shapes.ServerRow])
 async def servers(request: Request) -> Any:
-    """The members of this store that serve, with the shards that each decides."""
-    row = {**request.app.state.member.row(), "shards": engine_of(request).shards}
-    return {"items": [row], "next": None}
+    """The members of this store, at any server the same: each with the shards that it decides."""
+    presence: Presence = request.app.state.presence
+    return {"items": await presence.rows(), "next": None}
+
+
+@routes.answers("DELETE", "/servers/{id}", ADMIN, gives=shapes.ServerRow)
+async def dismiss(request: Request, id: str) -> Any:
+    """Forgets a server that is gone, before its lease runs out: its shards are free at once."""
+    presence: Presence = request.app.state.presence
+    return await presence.dismiss(id)
 
 
 @routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.RunsReached)

@@ -18,6 +18,7 @@ from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime import admission
+from treadle.runtime import core as core_module
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, Operate
@@ -282,9 +283,21 @@ def hand_over_without_draining() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unknown_commit_taken_for_failed() -> Iterator[None]:
+    """A commit whose answer was lost is taken for one that failed: whoever asked is told so, and it is tried again."""
+
+    class Never(Exception):
+        """Nobody raises it."""
+
+    with patch.object(core_module, "CommitUnknown", Never):
+        yield
+
+
 # What breaks only where several processes share a store; and what breaks there, too.
 SHARED_CANARIES: tuple[Canary, ...] = (
     commit_without_the_epoch_check,
+    unknown_commit_taken_for_failed,
     gained_and_not_recovered,
     hand_over_without_draining,
     dispatch_before_commit,

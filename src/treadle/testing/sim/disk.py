@@ -123,7 +123,7 @@ class SimConnection:
             return None
         if sql.startswith("BEGIN"):
             self._disk.check_begin()
-        elif sql.startswith("SELECT"):
+        elif sql.startswith(("SELECT", "WITH")):
             self._disk.check_read()
         elif not sql.startswith("PRAGMA"):
             self._disk.check_write()

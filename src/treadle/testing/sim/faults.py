@@ -17,7 +17,9 @@ class Faults:
     # per turn of a process
     crash: float = 0.0  # it dies at a random point of the turn
     power_loss: float = 0.0  # every process dies, the disk keeps what was synced
-    usurp: float = 0.0  # a second owner appears while the first one lives
+    usurp: float = (
+        0.0  # a second owner appears while the first one lives; with several, all leases run out at once
+    )
     pause: float = 0.0  # the process stands still for a while
     clock_jump: float = 0.0  # the wall clock moves, either way
     disk_full: float = 0.0  # no room for a while
@@ -26,6 +28,9 @@ class Faults:
     read_fails: float = 0.0
     busy: float = 0.0
     conflict: float = 0.0  # an append is refused, as if a rival had been there first
+    unknown: float = (
+        0.0  # the answer to a commit is lost; only on a store that several share, which is a server
+    )
     # per message
     lost: float = 0.0
     duplicated: float = 0.0
@@ -54,6 +59,7 @@ class Faults:
             stalled=rate(0.02, 0.3),
             guest=rate(0.1, 0.5),
             conflict=rate(0.01, 0.05),
+            unknown=rate(0.02, 0.1),
         )
 
     def __str__(self) -> str:

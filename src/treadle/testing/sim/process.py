@@ -7,7 +7,7 @@ performers; whatever they send travels through the world's unreliable network.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from treadle.bus.protocol import DEFAULT_POOL
 from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.turning import AGAIN, Turning
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
@@ -25,8 +25,9 @@ from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOper
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
+from treadle.store.commits import Transaction
 from treadle.store.members import Membership
-from treadle.store.protocol import Numbered
+from treadle.store.protocol import Batch, Numbered
 from treadle.store.sql import SqlStore
 from treadle.work.job import Done, StaysOpen
 
@@ -130,16 +131,38 @@ class SimJob:
 
 
 class SharedStore(SqlStore):
-    """A store that several processes share: its numbers are given out in one place, as a server does it."""
+    """A store that several processes share, as a server keeps it: its numbers are given out in one place, and the
+    answer to a commit may get lost on the way."""
 
-    def __init__(self, dialect: SimDialect, numbers: dict[Numbered, int]) -> None:
+    def __init__(self, dialect: SimDialect, world: World) -> None:
         super().__init__(dialect, None)
-        self._numbers = numbers
+        self._world = world
 
     def reserve(self, kind: Numbered, count: int) -> range:
-        first = self._numbers.get(kind, 0) + 1
-        self._numbers[kind] = first + count - 1
+        numbers = self._world.numbers
+        first = numbers.get(kind, 0) + 1
+        numbers[kind] = first + count - 1
         return range(first, first + count)
+
+    def commit(self, batch: Batch) -> None:
+        self._answered(partial(super().commit, batch), lambda: None)
+
+    def _finish(self, transaction: Transaction) -> None:
+        self._answered(partial(super()._finish, transaction), transaction.undo)
+
+    def _answered(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
+        """What `PostgresStore` does: it asks what became of a commit whose answer was lost, and where nobody tells, it
+        says that."""
+        world = self._world
+        if not world.chance(world.faults.unknown):
+            do()
+            return
+        came_to_be = world.rng.random() < 0.5
+        (do if came_to_be else undo)()
+        if world.rng.random() < 0.5:
+            raise CommitUnknown("the answer to a commit was lost, and the store stays away (simulated)")
+        if not came_to_be:
+            raise ConnectionLost("the store went away before a commit (simulated)")
 
 
 class SimProcess:
@@ -154,7 +177,7 @@ class SimProcess:
         self.bus = LocalBus(world, lease_ms=LEASE_MS)
         self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
         dialect = SimDialect(world.disk, self.point)
-        store = SqlStore(dialect, None) if world.cores == 1 else SharedStore(dialect, world.numbers)
+        store = SqlStore(dialect, None) if world.cores == 1 else SharedStore(dialect, world)
         self.epoch = 0 if world.cores > 1 else store.own()
         elsewhere = Correspondence(
             self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()

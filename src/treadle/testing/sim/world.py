@@ -19,6 +19,7 @@ from treadle.kernel.values import encode
 from treadle.runtime.deploys import row_of
 from treadle.runtime.lines import LIMIT
 from treadle.runtime.shards import home_on
+from treadle.store.members import LEASE_NS
 from treadle.store.protocol import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
 
@@ -90,6 +91,8 @@ class World:
         self._events = 0
         self._time_ns = 0
         self._offset_ns = EPOCH_NS
+        # How far the store's clock, by which leases go, was set forward.
+        self._leases_ahead_ns = 0
         self._calendar: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._trace = hashlib.sha256()
@@ -97,7 +100,7 @@ class World:
         self.owner: SimProcess | None = None
         self._processes: list[SimProcess] = []
         # A guest on the same disk, which never dies: the eyes of the checkers and of people.
-        self.disk.clock = lambda: self._time_ns
+        self.disk.clock = lambda: self._time_ns + self._leases_ahead_ns
         self.store = SqlStore(SimDialect(self.disk), None)
         if cores > 1:
             rows = [(shard,) for shard in range(1, SHARDS)]
@@ -339,8 +342,12 @@ class World:
             process.fuse = self.rng.randrange(60)
         if self.chance(faults.power_loss):
             self._lose_power()
-        if self.chance(faults.usurp) and self.owner is process and self.cores == 1:
-            self.after(0, self._usurp)
+        if self.chance(faults.usurp):
+            if self.cores > 1:
+                # Whoever looks first takes what the others hold, who do not know it yet.
+                self._leases_ahead_ns += LEASE_NS + 1
+            elif self.owner is process:
+                self.after(0, self._usurp)
         if self.chance(faults.clock_jump):
             self._offset_ns += self.rng.choice((-1, 1)) * self.rng.randrange(60 * SECOND)
         if self.chance(faults.disk_full) and not self.disk.full:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from treadle.performers.agent.skill import ToolContext
 
 # What a store has beside its database.
-_BESIDE: Final = ("-wal", "-shm", "-journal", "-key", "-owner", "-blobs", ".secrets")
+_BESIDE: Final = ("-wal", "-shm", "-journal", "-key", "-owner", "-servers", "-blobs", ".secrets")
 _NAMES: Final = re.compile(
     r"""\.env.*                                             # .env, .env.local, .envrc
     | .+\.secrets(\.key|\.lock)?                            # the secrets of any store
