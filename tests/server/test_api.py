@@ -287,6 +287,20 @@ async def test_a_run_that_is_not_there_is_404(http: httpx.AsyncClient) -> None:
         refused(await http.post(path, json={"name": "n"} if "signal" in path else {}), 404, "RUN_NOT_FOUND")
 
 
+async def test_a_keyed_signal_to_a_run_that_is_not_there_yet_is_taken_when_it_is(
+    http: httpx.AsyncClient,
+) -> None:
+    await deployed(http, approval=APPROVAL)
+    told = {"name": "go", "data": 1, "key": "k"}
+    refused(await http.post("/runs/late/signal", json=told), 404, "RUN_NOT_FOUND")
+    refused(await http.post("/runs/late/signal", json=told), 404, "RUN_NOT_FOUND")
+    assert (await http.post("/runs", json={"workflow": "approval", "id": "late"})).status_code == 201
+    for _ in range(2):
+        assert (await http.post("/runs/late/signal", json=told)).status_code == 200
+    journal = (await http.get("/runs/late/journal")).json()
+    assert [record["kind"] for record in journal].count("signal") == 1
+
+
 async def test_retry_takes_one_way_only(http: httpx.AsyncClient) -> None:
     await deployed(http, greet=FLOW)
     await started(http, id="a")

@@ -412,6 +412,27 @@ def test_a_refused_completion_does_not_happen_later() -> None:
     assert bench.answers["complete"]["seq"] == 2
 
 
+def test_a_refused_signal_may_be_sent_again_under_its_key() -> None:
+    """A refusal changed nothing: what was missing may be there by then."""
+    bench = Bench()
+    once = {"submission": ("run:run", "signal:k")}
+    bench.core.submit(bench.item("run", Signal(name="x"), ack="early", **once))
+    bench.settle()
+    assert isinstance(bench.answers["early"], RunNotFound)
+    bench.start("run", [awaits("never")])
+    bench.settle()
+    wrong = bench.item("run", Signal(name="x"), ack="wrong", expected_version=7, **once)
+    bench.core.submit(wrong)
+    bench.settle()
+    assert isinstance(bench.answers["wrong"], VersionMismatch)
+    for ack in ("right", "again"):
+        bench.core.submit(bench.item("run", Signal(name="x"), ack=ack, **once))
+        bench.settle()
+    assert bench.answers["right"]["seq"] == 2
+    assert bench.answers["again"]["duplicate"]
+    assert bench.kinds("run") == ["started", "signal"]
+
+
 def test_a_repeated_submission_is_answered_through_a_failed_commit() -> None:
     bench = Bench()
     bench.start("run", [awaits("never")])
