@@ -47,6 +47,12 @@ def active_manifest(reads: Reads, registry: Registry, app: str) -> str | None:
     return None if books is None else str(books["manifest"])
 
 
+def is_closed(reads: Reads, registry: Registry, app: str) -> bool:
+    """Whether its members are being asked whether it may move to another manifest."""
+    until = governance.closed_until(_books(reads, registry, app))
+    return until > 0 and until > reads.now_ns()
+
+
 def _books(reads: Reads, registry: Registry, app: str) -> Value:
     row = reads.run(app)
     if row is None or row.dialect != DIALECT_NAME:
@@ -235,9 +241,11 @@ def cell_id(app: App | None, workflow: str, key: Value) -> str:
 
 
 def blockers(desk: Desk, current: App | None, app: App) -> list[dict[str, Any]]:
-    """What keeps another manifest from being applied."""
+    """What keeps another manifest from being applied, of all that is decided here."""
     found: list[dict[str, Any]] = []
     for row in _unfinished(desk.store, app.name):
+        if not desk.held.holds(row.id):
+            continue
         intents = list(open_work(row, desk.store))
         if intents or _has_an_end(row.workflow, current or app):
             reason = "has open effects" if intents else "is not terminal"
@@ -247,7 +255,7 @@ def blockers(desk: Desk, current: App | None, app: App) -> list[dict[str, Any]]:
         if current is None or not _same_state(current, app, name):
             bound = Bound(app, workflow)
             for row in rows_of(desk.store, name):
-                if row.id in blocked:
+                if row.id in blocked or not desk.held.holds(row.id):
                     continue
                 if (why := _misfit(desk, bound, row)) is not None:
                     found.append({**_about(row), "reason": why})
@@ -311,24 +319,28 @@ def apply(desk: Handing, current: App | None, app: App, operate: Operate) -> Any
     asked = operate.body
     if current is not None and current.digest == app.digest and asked.get("proposal") is None:
         return {"manifest": app.digest}  # it is active already
-    found = blockers(desk, current, app)
-    if found:
+    settle(desk, current, app)
+    for asked_deploy in asked.get("deploys", ()):
+        deploys.perform(desk, deploys.Deploy.from_value(asked_deploy))
+    data = {"op": "apply", "manifest": app.digest}
+    if asked.get("proposal") is not None:
+        data["proposal"] = asked["proposal"]
+    return govern(desk, app, data, operate)
+
+
+def settle(desk: Desk, current: App | None, app: App) -> None:
+    """All that is decided here, ready for another manifest: refused where something is in its way."""
+    if found := blockers(desk, current, app):
         first = found[0]
         raise ApplyBlocked(
             f"{len(found)} things keep {app.name} from being applied; the first: {first['run']} {first['reason']}",
             details={"blockers": found},
         )
-    for asked_deploy in asked.get("deploys", ()):
-        deploys.perform(desk, deploys.Deploy.from_value(asked_deploy))
     for workflow in current.workflows if current else ():
         for row in rows_of(desk.store, workflow):
-            hot = desk.hot.get(row.id)
+            hot = desk.hot.get(row.id) if desk.held.holds(row.id) else None
             if hot is not None and hot.state.tail_records:
                 desk.stage_snapshot(hot)
-    data = {"op": "apply", "manifest": app.digest}
-    if asked.get("proposal") is not None:
-        data["proposal"] = asked["proposal"]
-    return govern(desk, app, data, operate)
 
 
 def govern(desk: Handing, app: App, data: dict[str, Any] | None, operate: Operate) -> object:

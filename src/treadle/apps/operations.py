@@ -33,7 +33,7 @@ from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
-from . import cells, snapshots
+from . import barrier, cells, snapshots
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class AppHome(Protocol):
     @property
     def dialects(self) -> Mapping[str, Dialect]: ...
     def decides(self, run: str) -> bool: ...
+    def homes(self) -> list[str]: ...
     def load(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def watch(self, run: str) -> AbstractContextManager[Wakes]: ...
@@ -77,20 +78,23 @@ class Applications:
     def _app_on(self, reads: Reads, name: str) -> App:
         if name not in self._active:
             registry = self._engine.library.registry(reads)
-            self._active[name] = cells.active_app(reads, registry, self.machine, name)
+            found = cells.active_app(reads, registry, self.machine, name)
+            if cells.is_closed(reads, registry, name):
+                return found  # it may be another one at any moment
+            self._active[name] = found
         return self._active[name]
 
     async def active(self, name: str) -> App:
         """The application that runs under a name. One that is new in this store becomes active now."""
-        if name not in self._active:
-            library = self._engine.library
-            known = await self._engine.read(
-                lambda reads: cells.active_manifest(reads, library.registry(reads), name)
-            )
-            if known is None:
-                await self._govern(name, None)
-            await self._engine.read(lambda reads: self._app_on(reads, name))
-        return self._active[name]
+        if (known := self._active.get(name)) is not None:
+            return known
+        library = self._engine.library
+        manifest = await self._engine.read(
+            lambda reads: cells.active_manifest(reads, library.registry(reads), name)
+        )
+        if manifest is None:
+            await self._govern(name, None)
+        return await self._engine.read(lambda reads: self._app_on(reads, name))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -196,7 +200,7 @@ class Applications:
         asked = {"app": new.name, "manifest": new.digest, "proposal": proposal, "deploys": asked_deploys}
         while True:
             try:
-                await self._engine.operate("apply", asked, home=new.name)
+                await barrier.apply(self._engine, asked)
             except TreadleError as error:
                 if (
                     error.code != ApplyBlocked.code
@@ -314,6 +318,12 @@ class Applications:
         except TreadleError as error:
             log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
 
+    def _current(self, reads: Reads, name: str) -> App | None:
+        try:
+            return self._app_on(reads, name)
+        except UnknownWorkflow:
+            return None
+
     def perform(self, desk: Handing, asked: Operate) -> Any:
         body = asked.body
         match asked.name:
@@ -323,12 +333,16 @@ class Applications:
                     self.check_owner(desk.store, row)
                     self.learn(row)
                 new = self._code(body["manifest"])
-                try:
-                    current = self._app_on(desk.store, new.name)
-                except UnknownWorkflow:
-                    current = None
+                current = self._current(desk.store, new.name)
                 self._active.pop(new.name, None)
+                if current is None or current.digest != new.digest:
+                    barrier.check(desk, new.name, body.get("token"))
                 return cells.apply(desk, current, new, asked)
+            case barrier.BARRIER:
+                for deploy in body.get("deploys", ()):
+                    self.learn(deploys.Deploy.from_value(deploy).row)
+                self._active.pop(body["app"], None)
+                return barrier.perform(desk, asked, self._code, partial(self._current, desk.store))
             case "govern":
                 here = [app for app in self.machine.apps() if app.name == body["app"]]
                 if not here:

@@ -45,7 +45,12 @@ _EVENTS: Final[dict[type[Event], str]] = {
     Domain: "event.publish",
 }
 # What changes nothing that anybody would ask about.
-_SILENT: Final = frozenset({"audit", "bulk.advance", "bulk.take", "help", "learn", "pool", "token.used"})
+_SILENT: Final = frozenset(
+    {
+        *("audit", "bulk.advance", "bulk.take", "help", "learn", "pool", "token.used"),
+        *("barrier.close", "barrier.open", "barrier.quiet", "barrier.settle"),
+    }
+)
 
 
 def origin() -> Origin | None:

@@ -59,6 +59,11 @@ class CellMachine(Machine):
         """Why a run with this status does not take an event, whatever its definition says."""
 
     @abstractmethod
+    def closed_until(self, definition: Any, state_of: Callable[[str], Value]) -> int:
+        """Until when, in nanoseconds, runs of this definition take no events, because others are asked whether it may be
+        replaced; 0 if they do."""
+
+    @abstractmethod
     def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
         """The definition that a run at rest is steered under from now on, if that is another one.
         `state_of` gives the state of another run."""

@@ -56,6 +56,8 @@ log = logging.getLogger("treadle.core")
 
 # So many runs are read together at most.
 TOGETHER_MAX: Final = 100
+# How soon an event is tried again that a barrier has stopped.
+_LOOK_AGAIN_NS: Final = 20_000_000
 # What people steer a run with.
 _STEERING: Final = frozenset({Reset, Retry, Cancel})
 
@@ -95,11 +97,15 @@ class Admission:
         self._clock = clock
         self._entropy = entropy
         self._limits = limits
+        # What was read of runs that are decided elsewhere, for the event at hand.
+        self._seen: dict[str, Value] = {}
 
     def admit(self, item: Item) -> bool:
         """Admits one event; False if what is staged must be committed before it can be."""
         self._staging.staged.taken.append(item)
         self._staging.belongs(item.run)
+        if self._seen:
+            self._seen = {}
         try:
             return self._admit(item)
         except BaseException:
@@ -136,8 +142,12 @@ class Admission:
             return True
         at_ns = self._clock.now_ns()
         if type(event) is Domain:
+            if self._is_barred(hot, item, at_ns):
+                return True
             event = self._to_cell(hot, item, event)
         elif type(event) in _STEERING and isinstance(hot.machine, CellMachine):
+            if self._is_barred(hot, item, at_ns):
+                return True
             self._move(hot, hot.machine.successor(hot.definition, self._state_of))
         elif (
             state.held is None
@@ -160,6 +170,22 @@ class Admission:
         if type(event) is Started or type(event) is Retry:
             return self._begin(hot, item, event, at_ns)
         return self._step(hot, item, event, at_ns)
+
+    def _is_barred(self, hot: Hot, item: Item, at_ns: int) -> bool:
+        """Whether a cell's event has to wait, because its application is about to move to another manifest and its
+        members are being asked (`apps/barrier.py`)."""
+        if not isinstance(hot.machine, CellMachine):
+            return False
+        staged, definition = self._staging.staged, hot.state.definition
+        if definition not in staged.barring:
+            if hot.machine.closed_until(hot.definition, self._state_of) <= at_ns:
+                return False
+            staged.barring.add(definition)
+        staged.taken.pop()
+        if hot.state.seq == 0:
+            self._hot.drop(item.run)
+        self._mail.bar(item, at_ns + _LOOK_AGAIN_NS)
+        return True
 
     def _begin(self, hot: Hot, item: Item, event: Started | Retry, at_ns: int) -> bool:
         """An event with which a run begins, or begins again: where its workflow is limited it needs a place."""
@@ -379,8 +405,14 @@ class Admission:
         return False
 
     def _state_of(self, run: str) -> Value:
+        """The state of another run. One that is decided elsewhere is looked at once for each event."""
+        if run in self._seen:
+            return self._seen[run]
         hot = self._hot.get(run)
-        return None if hot is None else hot.state.state
+        state = None if hot is None else hot.state.state
+        if hot is None or self._hot.peek(run) is None:
+            self._seen[run] = state
+        return state
 
     def _step_failed(self, hot: Hot, item: Item, event: Event, error: Exception, at_ns: int) -> bool:
         """A machine raised: its state may be half changed, so it is reloaded from what is durable."""

@@ -76,7 +76,7 @@ class CoreDesk:
         return HANDED_ON
 
     def queued(self) -> list[Item]:
-        return list(self.mail)
+        return [item for item in self.mail if not self.mail.is_barred(item.run)]
 
     def task(self, id: str) -> TaskRow | None:
         return self.board.find(id)

@@ -183,7 +183,7 @@ class Core:
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
         inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
         schedules = SchedulesDue(self.store, self.held, self._changes.add, self._meter, clock=self._clock)
-        return Intake(recovery, inbox, self._timers, schedules, lines)
+        return Intake(recovery, inbox, self._timers, schedules, lines, self._mail)
 
     def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
         return Publication(

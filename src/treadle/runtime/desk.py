@@ -78,7 +78,7 @@ class Desk(Protocol):
         ...
 
     def queued(self) -> list[Item]:
-        """What waits in mailboxes, for changes that need an empty queue."""
+        """What waits in mailboxes, for changes that need an empty queue; not what waits for such a change itself."""
         ...
 
     def task(self, id: str) -> TaskRow | None:

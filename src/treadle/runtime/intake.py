@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from .commands import Operate
 from .inbox import Inbox
 from .lines import Lines
+from .mail import Mail
 from .ports import Item
 from .recovery import Recovery
 from .schedules import SchedulesDue
@@ -21,13 +22,20 @@ from .timers import Timers
 
 class Intake:
     def __init__(
-        self, recovery: Recovery, inbox: Inbox, timers: Timers, schedules: SchedulesDue, lines: Lines
+        self,
+        recovery: Recovery,
+        inbox: Inbox,
+        timers: Timers,
+        schedules: SchedulesDue,
+        lines: Lines,
+        mail: Mail,
     ) -> None:
         self._recovery = recovery
         self._inbox = inbox
         self._timers = timers
         self._schedules = schedules
         self._lines = lines
+        self._mail = mail
 
     @property
     def busy(self) -> bool:
@@ -41,9 +49,10 @@ class Intake:
         return due is not None and now_ns >= due
 
     def next_due_ns(self) -> int | None:
-        timer, tick, turn = self._timers.next_due_ns, self._schedules.next_due_ns, self._lines.next_due_ns
-        if turn is not None:
-            timer = turn if timer is None else min(timer, turn)
+        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
+        for other in (self._lines.next_due_ns, self._mail.look_again_ns):
+            if other is not None:
+                timer = other if timer is None else min(timer, other)
         return tick if timer is None else timer if tick is None else min(timer, tick)
 
     def look(self) -> None:
@@ -70,6 +79,7 @@ class Intake:
         self._timers.fire(now_ns)
         self._schedules.fire(now_ns)
         self._lines.fire(now_ns)
+        self._mail.unbar(now_ns)
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch

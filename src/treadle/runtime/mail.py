@@ -38,6 +38,9 @@ class Mail:
         self._made: dict[int, Item] = {}
         # What the batch at hand made for runs that are not ours: rows of its commit.
         self.away: list[Item] = []
+        # Runs that take no events for now, and when it is time to try again.
+        self._barred: set[str] = set()
+        self.look_again_ns: int | None = None
 
     def __iter__(self) -> Iterator[Item]:
         for box in self._boxes.values():
@@ -103,6 +106,26 @@ class Mail:
             del self._boxes[run]
         return item
 
+    def bar(self, item: Item, look_again_ns: int) -> None:
+        """Undoes a `take` for a run that takes no events for now: they wait where they are."""
+        self.post(item, front=True)
+        self.ready.remove(item.run)
+        self._barred.add(item.run)
+        if self.look_again_ns is None:
+            self.look_again_ns = look_again_ns
+
+    def unbar(self, now_ns: int) -> None:
+        """Time to try again."""
+        if self.look_again_ns is not None and now_ns >= self.look_again_ns:
+            self.ready.extend(self._barred_in_order())
+            self._barred, self.look_again_ns = set(), None
+
+    def _barred_in_order(self) -> list[str]:
+        return [run for run in self._boxes if run in self._barred]
+
+    def is_barred(self, run: str) -> bool:
+        return run in self._barred
+
     def upcoming(self, count: int) -> Iterator[str]:
         """The runs whose turns come next."""
         return islice(self.ready, max(0, count))
@@ -128,4 +151,7 @@ class Mail:
                 self._boxes[run] = kept
             else:
                 del self._boxes[run]
-                self.ready.remove(run)
+                if run in self._barred:
+                    self._barred.remove(run)
+                else:
+                    self.ready.remove(run)

@@ -76,6 +76,8 @@ class Staged(msgspec.Struct):
     closed: list[Closed] = []
     # Runs whose turn comes soon, read together; for as long as nothing of this commit is durable.
     expected: Expected = msgspec.field(default_factory=Expected)
+    # Definitions whose runs take no events while it is made.
+    barring: set[str] = set()
     # Submissions answered in this commit: (scope, id) -> answer.
     submitted: dict[tuple[str, str], Value] = {}
 

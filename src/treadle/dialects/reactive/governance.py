@@ -49,6 +49,16 @@ class ApplyBlocked(TreadleError):
     code = "APPLY_BLOCKED"
 
 
+def closed_until(state: Value) -> int:
+    """Until when the cells of an application take no events; 0 if they do. Its members agree on an apply meanwhile."""
+    closed = (state or {}).get("closed")
+    return 0 if closed is None else int(closed["until_ns"])
+
+
+def is_closed_by(state: Value, token: Value) -> bool:
+    return token is not None and ((state or {}).get("closed") or {}).get("token") == token
+
+
 def governed(data: dict[str, Any]) -> Patch:
     """A move as the event of the application's run."""
     return Patch(data=data, by=GOVERNOR)
@@ -83,6 +93,15 @@ def step(books: Books, state: Value, event: Event) -> Decision:
 
 def _move(state: dict[str, Any], data: dict[str, Any]) -> Decision:
     op, proposals = data["op"], state["proposals"]
+    if op == "close":
+        state["closed"] = {"token": data["token"], "until_ns": data["until_ns"]}
+        return Decision(state=state, status="running", events=[{"type": "cells.closed"}])
+    if op == "open":
+        if is_closed_by(state, data["token"]):
+            del state["closed"]
+        return Decision(state=state, status="running", events=[{"type": "cells.opened"}])
+    if op == "apply":
+        state.pop("closed", None)
     if op == "propose":
         proposals.append({"id": len(proposals) + 1, "manifest": data["manifest"], "status": "submitted"})
         told = {"type": "proposal.submitted", "proposal": len(proposals), "manifest": data["manifest"]}

@@ -158,6 +158,12 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             case _:
                 return None
 
+    def closed_until(self, definition: Any, state_of: Callable[[str], Value]) -> int:
+        if isinstance(definition, Books):
+            return 0
+        books = state_of(definition.app.name if isinstance(definition, Bound) else definition.app)
+        return governance.closed_until(books)
+
     def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
         """After an apply a cell is reset, retried and cancelled by the code that is active."""
         if isinstance(definition, Books):
