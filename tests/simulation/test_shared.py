@@ -12,6 +12,7 @@ from treadle.testing.sim.canaries import (
     Canary,
     commit_without_the_epoch_check,
     gained_and_not_recovered,
+    unknown_commit_taken_for_failed,
 )
 
 CORES = 3
@@ -29,10 +30,16 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
 
 @pytest.mark.parametrize(
     ("canary", "seeds"),
-    [(commit_without_the_epoch_check, (43,)), (gained_and_not_recovered, (0, 1))],
+    [
+        (commit_without_the_epoch_check, (3,)),
+        (gained_and_not_recovered, (0,)),
+        (unknown_commit_taken_for_failed, (15,)),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bug_of_sharing_is_found(canary: Canary, seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
+        simulate(seed, cores=CORES, patience=8_000)
     found: SimulationFailed | None = None
     with canary():
         for seed in seeds:

@@ -43,7 +43,7 @@ BARRIER: Final = "barrier"
 SEVERAL: Final = "several"
 
 
-class Asking(Protocol):
+class BarrierHome(Protocol):
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
     def homes(self) -> list[str]: ...
 
@@ -51,7 +51,7 @@ class Asking(Protocol):
 # --- whoever drives it ----------------------------------------------------------------------------------
 
 
-async def apply(engine: Asking, asked: dict[str, Any]) -> None:
+async def apply(engine: BarrierHome, asked: dict[str, Any]) -> None:
     """Applies a manifest: in one commit where one member decides all cells, else over all of them."""
     try:
         await engine.operate("apply", asked, home=asked["app"])
@@ -61,7 +61,7 @@ async def apply(engine: Asking, asked: dict[str, Any]) -> None:
         await _over_members(engine, asked)
 
 
-async def _over_members(engine: Asking, asked: dict[str, Any]) -> None:
+async def _over_members(engine: BarrierHome, asked: dict[str, Any]) -> None:
     about = {**asked, "token": secrets.token_hex(8)}
     home = str(asked["app"])
     await engine.operate(BARRIER, {**about, "do": "close"}, home=home)
@@ -74,7 +74,7 @@ async def _over_members(engine: Asking, asked: dict[str, Any]) -> None:
         raise
 
 
-async def everywhere(engine: Asking, body: dict[str, Any]) -> None:
+async def everywhere(engine: BarrierHome, body: dict[str, Any]) -> None:
     """Asks everybody who holds shards, until each shard was asked in somebody's hands."""
     agreed: set[int] = set()
     for _ in range(ROUNDS_MAX):
