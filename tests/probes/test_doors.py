@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from treadle import Engine
-from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.errors import RunExists, TreadleError, ValueRefused
 from treadle.kernel.model import Signal
 from treadle.runtime.ports import Item
 from treadle.testing import assert_replays
@@ -185,6 +185,14 @@ async def test_who_does_not_wait_for_a_result_that_is_there_gets_it(two: Two) ->
     assert await run.result(timeout=0) == await run.result(timeout=DEADLINE_S)
     with pytest.raises(TimeoutError, match="waits"):
         await (await two.owner.run("o-waits")).result(timeout=0)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_id_of_a_fork_is_taken_for_a_start(two: Two) -> None:
+    for engine, mine in ((two.owner, "o-"), (two.guest, "g-")):
+        await engine.fork(f"{mine}ends", new_id=f"{mine}forked")
+        with pytest.raises(RunExists, match=f"a fork of {mine}ends"):
+            await engine.start("ends", None, id=f"{mine}forked")
 
 
 async def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(tmp_path: Path) -> None:

@@ -133,6 +133,10 @@ class Gate:
             assert stored is not None, "a run begins with a record"
             body = stored.body
         was: dict[str, Any] = decode_trusted(body)["event"]
+        if (forked := was.get("forked_from")) is not None:
+            taken = f"the id {item.run!r} is taken by a fork of {forked['run']}; choose another id"
+            self._answers.refuse(item, RunExists(taken, details={"differs": ["forked_from"]}))
+            return
         same = input_digest(hot.machine, was.get("input")) == input_digest(hot.machine, event.input)
         if was["definition"] == event.definition and same:
             self._answers.settle(item, {"run": item.run, "existing": True}, None)
