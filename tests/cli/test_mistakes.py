@@ -151,3 +151,33 @@ def test_a_store_in_a_folder_that_is_not_there_is_bad_usage(cli: Cli, write: Wri
     error = cli("run", "flow.yaml", "--store", "sqlite:///nowhere/t.db", "--json", code=2).error
     assert error["code"] == "NO_FOLDER"
     assert "nowhere does not exist; create it, or choose another --store" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("workflow:\n  - step: pay\n    tool:\n      kind: http\n      url: https://example.com\n      auth: pay_token\n", 6),
+        ("keychain:\n  - kind: secrets\n    name: pay_token\nworkflow:\n  - step: pay\n"
+         "    tool: {kind: shell, command: echo, env: {K: '{{ keychain.pay_token }}'}}\n", 3),
+    ],
+    ids=["of a task", "of the keychain"],
+)  # fmt: skip
+def test_a_secret_that_is_missing_is_told_with_file_line_and_remedy(
+    cli: Cli, write: Write, text: str, line: int
+) -> None:
+    write("flow.yaml", text)
+    error = cli("run", "flow.yaml", "--json", code=1).json["error"]
+    assert (error["class"], error["code"]) == ("authorization", "SECRET_MISSING")
+    assert f"flow.yaml, line {line}: " in error["message"]
+    assert (
+        "there is no secret named 'pay_token'; set it with `treadle secret set pay_token`" in error["message"]
+    )
+
+
+def test_what_is_wrong_with_an_input_is_told_once_each_with_its_place(cli: Cli, write: Write) -> None:
+    schema = "{type: object, properties: {n: {type: integer}, m: {type: integer}}}"
+    write("flow.yaml", f"dialect: process\nname: P\nstart: {{schema: {schema}}}\nsteps: [{{complete: 1}}]\n")
+    told = cli("run", "flow.yaml", "-i", "n=abc", "-i", "m=def", code=2).err
+    assert told.count("'abc' is not of type 'integer'") == 1
+    assert told.count("'def' is not of type 'integer'") == 1
+    assert "$.m: 'def'" in told or "$.n: 'abc'" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.cli import inputs
+from treadle import Engine
+from treadle.cli import following, inputs
 from treadle.cli.bulk import Bulk, Chosen
 from treadle.cli.moments import instant_ns
 from treadle.cli.output import Output, Usage, elapsed, error_code, exit_code, to_json, worst
 from treadle.cli.progress import Progress
 from treadle.kernel.errors import DefinitionError, InputInvalid, NotWaiting, RunExists, VersionMismatch
+from treadle.testing import assert_replays
 from treadle.views.differences import MISSING, differences
 from treadle.views.trace import trace_of
 
@@ -279,3 +282,37 @@ async def test_bulk_needs_ids_or_a_filter() -> None:
         await Bulk([]).find(engine)
     with pytest.raises(Usage, match="not both"):
         await Bulk(["a"], Chosen(all_failed=True)).find(engine)
+
+
+async def test_what_is_in_hand_is_told_after_all_that_came_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever looks into workers' hands is ahead of whoever reads the events: both are told in the order of the run."""
+    (tmp_path / "flow.yaml").write_text(
+        "workflow:\n  - {step: price, tool: {kind: noop}, next: {arcs: [{step: charge}]}}\n"
+        "  - {step: charge, tool: {kind: slow}}\n"
+    )
+    called, may_end = asyncio.Event(), asyncio.Event()
+    engine = Engine(f"sqlite:///{tmp_path / 't.db'}")
+
+    @engine.tool("slow")
+    async def slow() -> None:
+        called.set()
+        await may_end.wait()
+
+    async with engine:
+        run = await engine.start(engine.load(tmp_path / "flow.yaml")[0], None)
+        await asyncio.wait_for(called.wait(), 60)
+        family = following.RunFamily(engine, run.id, for_people=True)
+        with Progress(Output()) as progress:
+
+            async def tell() -> None:
+                for member, event in await family.news():
+                    progress.feed(event, member.label)
+
+            await following._look(engine, family, progress, tell)
+        may_end.set()
+        await run.result(timeout=60)
+        await assert_replays(run)
+    told = capsys.readouterr().err
+    assert told.index("✓ price") < told.index("charge started"), told

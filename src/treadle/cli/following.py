@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from .spending import Spending
 if TYPE_CHECKING:
     from treadle.client.protocol import RunHandle, TreadleClient
     from treadle.engine import Engine
+    from treadle.kernel.model import OpenIntent
     from treadle.store.protocol import Reads, RunRow
 
     from .output import Output
@@ -170,21 +171,19 @@ async def watch(
                 out.line(event)
             progress.feed(event, member.label)
 
-    looking = asyncio.ensure_future(_look(engine, family, progress)) if progress.shows else None
-    try:
-        with engine.watch("" if progress.shows else run.id) as changes:
-            while not until.done():
-                begin = time.monotonic()
+    looked = time.monotonic()
+    with engine.watch("" if progress.shows else run.id) as changes:
+        while not until.done():
+            begin = time.monotonic()
+            if progress.shows and begin - looked >= LOOK_S:
+                looked = begin
+                await _look(engine, family, progress, tell)
+            else:
                 await tell()
-                # Looking may take a fifth of the time, not more, however many there are.
-                pause = max(GATHER_S, 4 * (time.monotonic() - begin))
-                await _either(asyncio.ensure_future(changes.changed()), until)
-                await _either(asyncio.ensure_future(asyncio.sleep(pause)), until)
-    finally:
-        if looking is not None:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            # Looking may take a fifth of the time, not more, however many there are.
+            pause = max(GATHER_S, 4 * (time.monotonic() - begin))
+            await _either(asyncio.ensure_future(changes.changed()), until)
+            await _either(asyncio.ensure_future(asyncio.sleep(pause)), until)
     await tell()
 
 
@@ -198,13 +197,21 @@ async def _either(step: asyncio.Future[None], until: asyncio.Future[Any]) -> Non
         step.cancel()
 
 
-async def _look(engine: Engine, family: RunFamily, progress: Progress) -> None:
-    """What is in a worker's hands writes its events when it is done; until then its intent shows."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        for member in family.active:
+async def _look(
+    engine: Engine, family: RunFamily, progress: Progress, tell: Callable[[], Awaitable[None]]
+) -> None:
+    """What is in a worker's hands writes its events when it is done; until then its intent shows. What was open before
+    all was told that had happened, and is open still, is what comes next."""
+    before = await _at_work(engine, family)
+    await tell()
+    still = await _at_work(engine, family)
+    for member in family.active:
+        known = before.get(member.id, {})
+        found = {id: intent for id, intent in still[member.id].items() if id in known}
+        progress.in_hand(found, member.label)
 
-            def at_work(reads: Reads, id: str = member.id) -> Any:
-                return open_work(row_of(reads, id), reads)
 
-            progress.in_hand(await engine.read(at_work), member.label)
+async def _at_work(engine: Engine, family: RunFamily) -> dict[str, dict[str, OpenIntent]]:
+    """The open intents of each run that is followed."""
+    ids = [member.id for member in family.active]
+    return await engine.read(lambda reads: {id: open_work(row_of(reads, id), reads) for id in ids})

@@ -229,17 +229,20 @@ class Output:
             self.note(
                 f"[bold red]error:[/] {escape(place + error.message)} [dim]{escape(f'[{error.code}]')}[/]"
             )
-            self._details(error.details)
+            self._details(error)
         return error_code(error)
 
-    def _details(self, details: Mapping[str, Any]) -> None:
+    def _details(self, error: TreadleError) -> None:
+        """What the message has not said already."""
         from rich.markup import escape
 
+        details = error.details
         for item in details.get("errors") or ():
-            field, message = (
-                (item.get("field"), item.get("message")) if isinstance(item, Mapping) else ("", item)
-            )
-            self.note(f"  {escape(f'{field}: ' if field else '')}{escape(str(message))}")
+            place, message = "", str(item)
+            if isinstance(item, Mapping):
+                place, message = item.get("field") or item.get("path") or "", str(item.get("message"))
+            if message not in error.message:
+                self.note(f"  {escape(f'{place}: ' if place else '')}{escape(message)}")
         for key in ("blockers", "reasons"):
             for item in details.get(key) or ():
                 self.note(f"  - {escape(item if isinstance(item, str) else to_json(item))}")

@@ -33,6 +33,10 @@ class BadConfig(Exception):
 class CredentialMissing(Exception):
     """The credential that a task names is not there. Becomes an outcome of kind `auth`."""
 
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
 
 class ToolBase(ABC):
     """The frame of a built-in tool. `times_itself` is for tools that keep what they have at a
@@ -65,7 +69,8 @@ class ToolBase(ABC):
         except BadConfig as error:
             return Outcome.failed("schema", str(error), code="BAD_CONFIG")
         except CredentialMissing as error:
-            return Outcome.failed("auth", str(error), code="SECRET_MISSING")
+            details = {"name": error.name}
+            return Outcome.failed("auth", str(error), code="SECRET_MISSING", details=details)
 
     @abstractmethod
     async def perform(self, config: dict[str, Any], call: ToolCall) -> Outcome:
@@ -184,10 +189,9 @@ async def credential(call: ToolCall, name: str) -> str | dict[str, str]:
     try:
         return await call.secret(name)
     except KeyError as error:
-        raise CredentialMissing(
-            f"no credential named {name!r}; set it with `treadle secret set {name}`"
-        ) from error
+        message = f"no credential named {name!r}; set it with `treadle secret set {name}`"
+        raise CredentialMissing(name, message) from error
     except TreadleError as error:
         if error.cls != "authorization":
             raise
-        raise CredentialMissing(error.message) from error
+        raise CredentialMissing(name, error.message) from error

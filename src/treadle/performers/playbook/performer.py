@@ -13,7 +13,7 @@ from treadle.dialects.playbook import errands
 from treadle.dialects.playbook.errands import errand_of, is_step_run
 from treadle.dialects.playbook.model import Playbook, Task
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent
 from treadle.secrets.providers import Secrets
 from treadle.tools.protocol import Tool
@@ -23,7 +23,7 @@ from treadle.work.job import Done, Job, StaysOpen
 from .keychain import KeychainReader
 from .lease import Lease
 from .pipeline import StepRun, Tools
-from .places import FileOf
+from .places import FileOf, say_line
 from .results import render_args
 
 
@@ -74,12 +74,21 @@ class PipelinePerformer:
         if errand is None:
             return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
         if isinstance(errand, errands.Prove):
-            await keychain.prove(errand.entries)
-            return Done()
+            return await self._prove(job, keychain, errand.entries)
         if isinstance(errand, errands.Render):
             return Done(value=await render_args(job, playbook, errand))
         assert isinstance(errand, errands.Lease)
         return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
+
+    async def _prove(self, job: Job, keychain: KeychainReader, entries: list[str]) -> Done:
+        try:
+            await keychain.prove(entries)
+        except SecretMissing as error:
+            told = error.to_value()
+            if self._file_of is not None:
+                await say_line(told, None, job, self._file_of)
+            raise SecretMissing(told["message"], details=error.details) from error
+        return Done()
 
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""

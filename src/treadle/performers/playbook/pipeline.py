@@ -35,7 +35,7 @@ from treadle.dialects.playbook.pipeline import (
 from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
-from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, TreadleError
+from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, SecretMissing, TreadleError
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference
 from treadle.kernel.values import Value, encode, to_value
 from treadle.tools.functions import FunctionTool, exception_outcome
@@ -45,7 +45,7 @@ from treadle.work.job import Done, Job, StaysOpen, is_revoked
 
 from .frames import Frames
 from .keychain import KeychainReader
-from .places import FileOf, relocate
+from .places import FileOf, relocate, say_line
 from .results import externalise, find_reference, store_large
 
 # A retry that waits less than this keeps its lease and waits in its coroutine.
@@ -297,9 +297,12 @@ class StepRun:
                 raise
             outcome = _raised(error)
         self.saving.dirty = True
-        if task.kind == "python" and outcome.error is not None and self.file_of is not None:
-            file = await self.file_of(job)
-            await relocate(outcome, self.step.name, task, file, job.options.get("base"))
+        if outcome.error is not None and self.file_of is not None:
+            if task.kind == "python":
+                file = await self.file_of(job)
+                await relocate(outcome, self.step.name, task, file, job.options.get("base"))
+            elif outcome.error.get("code") == SecretMissing.code:
+                await say_line(outcome.error, self.step.name, job, self.file_of)
         envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
         if isinstance(outcome.result, dict | list) or outcome.meta or len(envelope) > _BARE:
             # What a tool gives is data, but for references to what it stored here itself.

@@ -38,6 +38,32 @@ async def relocate(outcome: Outcome, step: str, task: Task, file: str | None, ba
     error["message"] = place.named(str(error["message"]), rf"\({own}, line (\d+)\)", "({}, line {})")
 
 
+async def say_line(error: dict[str, Any], step: str | None, job: Job, file_of: FileOf) -> None:
+    """Has the message about a missing secret say the file and the line that name it: in a step, or in the keychain."""
+    secret, file = (error.get("details") or {}).get("name"), await file_of(job)
+    if file is None or not isinstance(secret, str):
+        return
+    line = await asyncio.to_thread(_naming, file, job.options.get("base"), step, secret)
+    if line is not None:
+        error["message"] = f"{file}, line {line}: {error['message']}"
+
+
+def _naming(file: str, base: str | None, step: str | None, name: str) -> int | None:
+    try:
+        document = parse(_read(file, base) or "", file=file)
+    except DefinitionError:
+        return None
+    named = [path for path in document.positions if _names(_at(document, path), name)]
+    wanted = [path for path in named if step is not None and _step_of(document, path) == step]
+    wanted += [path for path in named if path[:1] == ("keychain",)]
+    return document.position(wanted[0])[0] if wanted else None
+
+
+def _names(value: Value, name: str) -> bool:
+    """Whether a text is a name, or has it as a word."""
+    return isinstance(value, str) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", value) is not None
+
+
 def _find(file: str, base: str | None, step: str, code: str) -> _Place | None:
     text = _read(file, base)
     return None if text is None else _Place.of(text, file, step, code)
