@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +129,19 @@ async def test_an_error_waits_for_nobody(tmp_path: Path, session: Session) -> No
 
     with pytest.raises(ValueError, match="no"):
         await asyncio.wait_for(whole(), DEADLINE_S)
+
+
+def test_ctrl_c_twice_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
+    flow = "workflow: [{step: a, tool: {kind: shell, command: sleep 60}}]\n"
+    (tmp_path / "flow.yaml").write_text(flow)
+    run = [sys.executable, "-m", "treadle.cli", "run", "flow.yaml", "--id", "r"]
+    with subprocess.Popen(run, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert "a started" in told
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 130
+    assert "treadle resume r" in told
+    assert "Traceback" not in told

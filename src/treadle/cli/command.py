@@ -22,6 +22,7 @@ from typer.models import OptionInfo
 from treadle.kernel.errors import TreadleError
 
 from . import moments, stdout
+from .interrupts import Interrupts
 from .log_lines import Form, LogOption, written
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
 from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
@@ -129,6 +130,11 @@ class Session:
     server: ServerAddress | None = None
     # The form of `--log`, if it was given: then standard error holds such lines and nothing else.
     log: Form | None = None
+
+    @property
+    def stopped(self) -> str:
+        """What is said on Ctrl-C."""
+        return f"stopped. {self.on_interrupt}".rstrip()
 
     @property
     def where(self) -> str:
@@ -443,12 +449,16 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
 
     out = session.out
     try:
-        with stdout.reserved(), acting(Origin(session.user)):
-            return asyncio.run(_awaited(body(session, **values))) or EXIT_OK
+        with (
+            stdout.reserved(),
+            acting(Origin(session.user)),
+            Interrupts(lambda: session.stopped) as interrupts,
+        ):
+            return asyncio.run(_awaited(body(session, **values), interrupts)) or EXIT_OK
     except TreadleError as error:
         return out.error(error)
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
-        out.note(f"\nstopped. {session.on_interrupt}".rstrip())
+        out.note(f"\n{session.stopped}")
         return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
     except BrokenPipeError:
         # The reader went away (`treadle events … | head`): nothing is wrong, and nobody to tell.
@@ -462,7 +472,7 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
         return EXIT_FAILED
 
 
-async def _awaited(work: Awaitable[int | None]) -> int | None:
+async def _awaited(work: Awaitable[int | None], interrupts: Interrupts) -> int | None:
     import asyncio
 
     task = asyncio.current_task()
@@ -471,4 +481,5 @@ async def _awaited(work: Awaitable[int | None]) -> int | None:
     # which is safe, only without a word.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    interrupts.begin()
     return await work
