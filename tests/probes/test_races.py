@@ -221,7 +221,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "signal": ("signal", "signal K", "cancel", "patch", "fork", "delete"),
         "signal K": ("signal K otherwise",),
         "signal at version 1": ("signal at version 1", "patch"),
-        "signal by reference": ("signal", "cancel", "fork", "signal by reference"),
+        "signal by reference": ("signal", "cancel", "patch", "fork", "signal by reference"),
         "cancel": ("cancel", "fork", "delete"),
         "patch": ("patch otherwise", "cancel"),
         "delete": ("signal", "cancel", "fork"),

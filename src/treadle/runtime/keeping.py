@@ -115,10 +115,18 @@ def awaiting(
     found = {}
     for row in reads.runs(reference=reference, limit=10_000):
         if row.status not in TERMINAL and row.id not in but:
+            version = _version(row, reads)  # before what waits then: what comes in between is noticed
             waits = open_work(row, reads).values()
             if any(intent.kind == "signal" and intent.params["name"] == name for intent in waits):
-                found[row.id] = row.seq
+                found[row.id] = version
     return dict(sorted(found.items()))
+
+
+def _version(row: RunRow, reads: Reads) -> int:
+    """The number of a run's last record; its row may be from an earlier one."""
+    cut = reads.snapshot(row.no)
+    last = cut[0] if cut is not None else 0
+    return max([last, *(seq for seq, _, _ in reads.open_ids(row.no, after_seq=last))])
 
 
 def perform_remove(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
