@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any
 
 import pytest
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.dialects.reactive.index import EMPTY
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import decode_trusted
 from treadle.testing import assert_replays
 
 CELLS = 24
@@ -55,6 +58,29 @@ def sums(version: str) -> rx.App:
     return rx.App("sums", [total])
 
 
+@rx.schema("pairs/Told@1")
+@dataclass(frozen=True, slots=True)
+class Told:
+    key: str
+
+
+@rx.schema("pairs/Count@1")
+@dataclass(frozen=True, slots=True)
+class Count:
+    n: int = 0
+
+
+@rx.workflow("pairs/source@1", state=Count, events=[Add], key="key", effects=[])
+def source(state: Count | None, event: Any) -> rx.Output[Count]:
+    return rx.Output(Count((state or Count()).n + 1), events=[Told(event.key)])
+
+
+@rx.workflow("pairs/sink@1", state=Count, events=[Told], key="key", effects=[])
+def sink(state: Count | None, event: Any) -> rx.Output[Count]:
+    return rx.Output(Count((state or Count()).n + 1))
+
+
+PAIRS = rx.App("pairs", [source, sink])
 OLD, NEW = sums("1"), sums("2")
 
 
@@ -145,6 +171,42 @@ async def test_what_blocks_an_apply_is_found_wherever_it_is_decided_and_the_cell
         found = await states(two)
         assert {state["n"] for state in found.values()} == {2}
         assert {part for state in found.values() for part in state["by"]} == {"1"}
+
+
+async def counts(engine: Engine, root: str) -> dict[str, int]:
+    """What each cell below a root has counted."""
+    found = {}
+    for entry in await engine.applications.compare(EMPTY, root):
+        body = await engine.read(methodcaller("blob", entry["after"]))
+        found[entry["key"]] = decode_trusted(body)["n"]
+    return found
+
+
+async def test_a_snapshot_over_members_is_of_one_moment(pg_store: str) -> None:
+    """A source tells its sink of each event, elsewhere: at no moment has a sink heard more than was told."""
+    async with Engine(pg_store) as one, Engine(pg_store) as two:
+        for engine in (one, two):
+            engine.deploy(PAIRS)
+        await until(lambda: one.shards["held"] == two.shards["held"] == 32)
+        over = asyncio.Event()
+
+        async def busy(engine: Engine, first: int) -> None:
+            number = first
+            while not over.is_set():
+                await engine.publish(Add(key(number), number))
+                number += 1
+
+        publishing = [asyncio.create_task(busy(engine, 7 * n)) for n, engine in enumerate((one, two))]
+        try:
+            for _ in range(3):
+                roots = (await two.snapshot())["pairs"]["roots"]
+                told, heard = [
+                    await counts(one, roots[workflow]) for workflow in ("pairs/source@1", "pairs/sink@1")
+                ]
+                assert all(told[name] >= count for name, count in heard.items())
+        finally:
+            over.set()
+            await asyncio.gather(*publishing)
 
 
 async def test_every_member_has_to_have_the_new_code(pg_store: str) -> None:

@@ -8,6 +8,7 @@ same. What has been gathered so far stands in a draft, which pins it; the last s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from treadle.dialects.reactive.app import App
@@ -90,10 +91,12 @@ def go_on(desk: Desk, draft: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def finish(desk: Desk, app: App, draft: dict[str, Any]) -> dict[str, Any]:
-    """Reads again what has changed since the draft was begun, and writes the roots."""
-    _, moved = desk.store.moved((draft["mark"][0], draft["mark"][1]))
-    changed = [row for id, _, _ in moved if (row := desk.store.run(id)) is not None]
-    roots = _updated(desk, draft["roots"], (row for row in changed if row.workflow in draft["roots"]))
+    """Reads again what has changed since the draft was begun, and writes the roots. What other members decide
+    meanwhile is not seen: all of it is read at one moment."""
+    with desk.store.at_one_moment() if desk.held.several else nullcontext():
+        _, moved = desk.store.moved((draft["mark"][0], draft["mark"][1]))
+        changed = [row for id, _, _ in moved if (row := desk.store.run(id)) is not None]
+        roots = _updated(desk, draft["roots"], (row for row in changed if row.workflow in draft["roots"]))
     taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(desk.clock.now_ns())}
     desk.batch.documents.append((SNAPSHOTS, app.name, desk.clock.now_ns(), encode(taken)))
     return taken

@@ -48,7 +48,7 @@ _EVENTS: Final[dict[type[Event], str]] = {
 _SILENT: Final = frozenset(
     {
         *("audit", "bulk.advance", "bulk.take", "help", "learn", "pool", "token.used"),
-        *("barrier.close", "barrier.open", "barrier.quiet", "barrier.settle"),
+        *("barrier.close", "barrier.open", "barrier.settle"),
     }
 )
 

@@ -8,6 +8,7 @@ durable when it returns. Anything else leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -334,6 +335,10 @@ class Reads(Followable, ManyRuns, Protocol):
 
     def now_ns(self) -> int:
         """By the store's own clock."""
+        ...
+
+    def at_one_moment(self) -> AbstractContextManager[None]:
+        """What is read in it is the store as it was at one moment, whatever others write meanwhile."""
         ...
 
     def members_seen(self) -> list[MemberSeen]:
