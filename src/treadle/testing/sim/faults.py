@@ -18,7 +18,7 @@ class Faults:
     crash: float = 0.0  # it dies at a random point of the turn
     power_loss: float = 0.0  # every process dies, the disk keeps what was synced
     usurp: float = (
-        0.0  # a second owner appears while the first one lives; with several, all leases run out at once
+        0.0  # a second owner appears while the first one lives; with several, shards are lost
     )
     pause: float = 0.0  # the process stands still for a while
     clock_jump: float = 0.0  # the wall clock moves, either way

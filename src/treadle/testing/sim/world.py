@@ -344,8 +344,7 @@ class World:
             self._lose_power()
         if self.chance(faults.usurp):
             if self.cores > 1:
-                # Whoever looks first takes what the others hold, who do not know it yet.
-                self._leases_ahead_ns += LEASE_NS + 1
+                self._disown()
             elif self.owner is process:
                 self.after(0, self._usurp)
         if self.chance(faults.clock_jump):
@@ -356,6 +355,17 @@ class World:
         # Several members have leases, which must run out now and then.
         longest = 3 * SECOND if self.cores == 1 else 12 * SECOND
         return self.rng.randrange(longest) if self.chance(faults.pause) else 0
+
+    def _disown(self) -> None:
+        """Members that live lose shards: all leases run out at once, and whoever looks first takes what the others hold,
+        who do not know it yet; or somebody has taken a shard and given it back."""
+        if self.rng.random() < 0.5:
+            self._leases_ahead_ns += LEASE_NS + 1
+        elif not self.disk.live.in_transaction:
+            self.disk.live.execute(
+                "UPDATE shards SET epoch = epoch + 1 WHERE shard = ?", (self.rng.randrange(SHARDS),)
+            )
+            self.disk.image = self.disk.live.serialize()
 
     def _make_room(self) -> None:
         self.disk.full = False
