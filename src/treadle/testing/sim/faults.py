@@ -17,9 +17,7 @@ class Faults:
     # per turn of a process
     crash: float = 0.0  # it dies at a random point of the turn
     power_loss: float = 0.0  # every process dies, the disk keeps what was synced
-    usurp: float = (
-        0.0  # a second owner appears while the first one lives; with several, shards are lost
-    )
+    usurp: float = 0.0  # a second owner appears while the first one lives; with several, shards are lost
     pause: float = 0.0  # the process stands still for a while
     clock_jump: float = 0.0  # the wall clock moves, either way
     disk_full: float = 0.0  # no room for a while
