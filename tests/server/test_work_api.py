@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -11,9 +12,11 @@ import pytest
 
 from treadle import Engine
 from treadle.kernel.values import digest_bytes, encode
+from treadle.lang.duration import instant_text
 from treadle.runtime import dead_letters
 from treadle.runtime.commands import LATE
 from treadle.server.app import create_app
+from treadle.server.workers import GONE_NS, LOST_NS, Workers
 from treadle.testing import assert_replays
 
 FLOW = """
@@ -196,3 +199,47 @@ async def test_only_workers_take_work(http: httpx.AsyncClient) -> None:
     worker = {"X-Treadle-User": "bob", "X-Treadle-Roles": "worker"}
     assert (await http.post("/work/take", json={"worker": "w"}, headers=worker)).status_code == 200
     assert (await http.get("/runs", headers=worker)).status_code == 403
+
+
+async def test_a_worker_registers_is_seen_with_each_word_lost_when_silent_and_forgotten_after_an_hour(
+    engine: Engine,
+) -> None:
+    now = 1_800_000_000 * 10**9
+    workers = Workers(engine, now_ns=lambda: now)
+    transport = httpx.ASGITransport(app=create_app(engine, workers=workers), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as http:
+
+        async def row() -> dict[str, Any] | None:
+            items = (await http.get("/workers")).json()["items"]
+            return next((one for one in items if one["name"] == "w"), None)
+
+        about = {
+            "pools": ["gpu"],
+            "concurrency": 3,
+            "tools": ["slack"],
+            "apps": ["sha256:a"],
+            "version": version("treadle"),
+        }
+        assert await said(http, "register", **about, instance="first") == {"bus": {"kind": "http"}}
+        first = await row()
+        assert first is not None
+        assert {key: first[key] for key in about} == about
+        assert (first["busy"], first["bus"], first["status"]) == (0, "http", "live")
+        assert first["started_at"] == first["seen_at"] == instant_text(now)
+        now += LOST_NS
+        await said(http, "renew", leases=[])
+        heard = await row()
+        assert heard is not None
+        assert (heard["seen_at"], heard["started_at"]) == (instant_text(now), first["started_at"])
+        second = await http.post("/work/register", json={"worker": "w", "instance": "second"})
+        assert (second.status_code, second.json()["code"]) == (409, "WORKER_EXISTS")
+        now += LOST_NS + 1
+        silent = await row()
+        assert silent is not None
+        assert silent["status"] == "lost"
+        await said(http, "register", instance="second", draining=True)
+        replaced = await row()
+        assert replaced is not None
+        assert (replaced["status"], replaced["started_at"]) == ("draining", instant_text(now))
+        now += GONE_NS
+        assert await row() is None
