@@ -78,6 +78,9 @@ class PoolSharing:
                 # A store that is away, a member that is about to go: it is asked again.
                 log.debug("pools cannot be shared: %s", error.message)
                 await asyncio.sleep(ASK_S)
+            except Exception:  # work of limited pools waits for it: it goes on, whatever happened
+                log.exception("pools cannot be shared")
+                await asyncio.sleep(LOOK_S)
             wants_more = any(wants > keeps for keeps, wants in self._asked.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_S if wants_more else LOOK_S):
