@@ -25,7 +25,7 @@ help:
 	@echo "make bulk   10,000 failed runs retried by one command, which is killed in between"
 	@echo "make programs  1,000 generated durable functions against plain asyncio, with crashes"
 	@echo "make api    the HTTP API asked at length by Schemathesis, out of its own description (API_EXAMPLES=200)"
-	@echo "make house  the tests of all dialects on PostgreSQL, their work done by a worker behind NATS (HOUSE=postgres: behind PostgreSQL)"
+	@echo "make house  the tests of all dialects, and those of the seeds, on PostgreSQL, their work done by a worker behind NATS (HOUSE=postgres: behind PostgreSQL)"
 	@echo "make outage PostgreSQL restarted, cut off, stopped for 30 s under a running server (OUTAGE_S=30)"
 	@echo "make canaries  every planted bug must be found within 50 seeds, with one core and with three"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
@@ -92,7 +92,7 @@ chaos: $(READY)
 
 HOUSE ?= nats
 house: $(READY)
-	@TREADLE_HOUSE=$(HOUSE) $(BIN)/python -m pytest $(SPREAD) -rs tests/dialects
+	@TREADLE_HOUSE=$(HOUSE) $(BIN)/python -m pytest $(SPREAD) -rs tests/dialects tests/acceptance
 
 OUTAGE_S ?= 30
 outage: $(READY)

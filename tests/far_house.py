@@ -5,7 +5,7 @@ All work is then done by a worker that knows only a carrier and the store, as `t
 `postgres` are the carriers.
 
 A test that is marked `house` runs here too, in every run of the suite; `make house` (`TREADLE_HOUSE=nats pytest
-tests/dialects`) runs all of them here and nowhere else. What needs a file, or a worker inside the engine, is marked
+tests/dialects tests/acceptance`) runs all of them here and nowhere else. What needs a file, or a worker inside the engine, is marked
 `at_home`, with the reason.
 """
 

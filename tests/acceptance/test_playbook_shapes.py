@@ -159,6 +159,7 @@ def test_04_patch_by_ctx_json_that_does_not_open_it(desk: Desk) -> None:
 # 5
 
 
+@pytest.mark.at_home("reads the bytes of the file")
 def test_05_keychain_from_env(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cret-value-1")
     run = desk.run(

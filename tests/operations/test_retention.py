@@ -20,6 +20,7 @@ from treadle.kernel.values import digest_bytes
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
 from treadle.server.app import create_app
 from treadle.store.open import open_store
+from treadle.store.protocol import Batch
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
 
@@ -220,4 +221,18 @@ async def test_a_payload_that_waits_for_its_receipt_is_not_collected(tmp_path: P
     assert store.blob(digest) == body
     assert store.sweep(loose_before_ns=time.time_ns() + 25 * hour_ns) == 1
     assert not store.has_blob(digest)
+    store.close()
+
+
+async def test_a_payload_that_its_receipt_came_for_goes_with_its_run(tmp_path: Path) -> None:
+    """It waits for nobody any more: a day after it was put down is not a day after its date."""
+    store = open_store(f"sqlite:///{tmp_path}/b.db")
+    store.own()
+    body = b"y" * 200_000
+    digest = digest_bytes(body)
+    store.keep_blobs({digest: body})
+    store.commit(Batch(blobs={digest: body}, blob_refs=[(1, digest)]))
+    long_ago_ns = time.time_ns() - 24 * 3_600 * 10**9
+    assert store.sweep(loose_before_ns=long_ago_ns) == 0, "a run refers to it"
+    assert store.sweep(expired=[(1, digest)], loose_before_ns=long_ago_ns) == 1
     store.close()

@@ -66,6 +66,7 @@ _INSERT_DEFINITION = """INSERT INTO definitions (digest, dialect, name, version,
                         ON CONFLICT (digest) DO UPDATE SET dialect = excluded.dialect, name = excluded.name,
                         version = excluded.version, body = excluded.body
                         WHERE definitions.body <> excluded.body OR definitions.name <> excluded.name"""
+_NOT_LOOSE = "UPDATE blobs SET at_ns = 0 WHERE digest = ? AND at_ns <> 0"
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""
@@ -352,6 +353,8 @@ class SqlStore(SqlReads):
         if batch.blob_refs:
             query = "INSERT INTO blob_refs (run, digest) VALUES (?, ?) ON CONFLICT (run, digest) DO NOTHING"
             tx.executemany(query, batch.blob_refs)
+            # What a worker put down for a receipt waits for nobody any more: it is the run's, and goes with it.
+            tx.executemany(_NOT_LOOSE, [(digest,) for _, digest in batch.blob_refs])
         for row in batch.definitions:
             body = encode(row.body)
             tx.execute(
@@ -400,9 +403,8 @@ class SqlStore(SqlReads):
         return [(key, body, self.shard_of(home)) for key, body, home in whole]
 
     def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
-        rows = self._addressed(messages)
         with self._transaction() as tx:
-            self._post(tx, rows)
+            self._post(tx, self._addressed(messages))
         self.stay()
 
     def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
