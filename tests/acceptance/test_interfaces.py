@@ -39,6 +39,7 @@ def test_the_run_document(desk: Desk) -> None:
     assert shown == run
 
 
+@pytest.mark.at_home("it is about files and their names")
 def test_store_option_variable_and_default(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_store_option_variable_and_default(
     desk("run", "flow.yaml", "--store", "memory:", "--json", code=0)
 
 
+@pytest.mark.at_home("it is about files and their folders")
 @pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "sqlite://x.db", "sqlite:///no/such/folder/x.db"])
 def test_a_wrong_store(desk: Desk, url: str) -> None:
     desk.write("flow.yaml", NOOP)
@@ -383,6 +385,7 @@ def test_deploy_definitions_export(desk: Desk) -> None:
     assert desk("run", "etl", "--json", code=0).json["status"] == "completed"
 
 
+@pytest.mark.at_home("secrets are kept beside a file")
 def test_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
@@ -478,6 +481,7 @@ def test_a_store_that_may_not_be_written_can_be_looked_at(
     assert sorted(os.listdir(desk.folder)) == before
 
 
+@pytest.mark.at_home("copies the file")
 def test_a_copy_of_the_file_is_a_copy_of_the_store(desk: Desk) -> None:
     run = desk.run(NOOP)
     (desk.folder / "copy.db").write_bytes((desk.folder / "treadle.db").read_bytes())

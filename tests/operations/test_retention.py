@@ -20,7 +20,7 @@ from treadle.kernel.values import digest_bytes
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
 from treadle.server.app import create_app
 from treadle.store.open import open_store
-from treadle.store.protocol import Batch
+from treadle.store.protocol import Batch, RunRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
 
@@ -231,7 +231,8 @@ async def test_a_payload_that_its_receipt_came_for_goes_with_its_run(tmp_path: P
     body = b"y" * 200_000
     digest = digest_bytes(body)
     store.keep_blobs({digest: body})
-    store.commit(Batch(blobs={digest: body}, blob_refs=[(1, digest)]))
+    row = RunRow(no=1, id="r", dialect="toy", workflow="w", version=None, definition="sha256:0")
+    store.commit(Batch(runs_new={1: row}, blobs={digest: body}, blob_refs=[(1, digest)]))
     long_ago_ns = time.time_ns() - 24 * 3_600 * 10**9
     assert store.sweep(loose_before_ns=long_ago_ns) == 0, "a run refers to it"
     assert store.sweep(expired=[(1, digest)], loose_before_ns=long_ago_ns) == 1
