@@ -385,11 +385,10 @@ class SqlStore(SqlReads):
     def _remove_runs(tx: Any, numbers: list[int]) -> None:
         rows = [(no,) for no in numbers]
         tx.executemany("DELETE FROM task_roles WHERE task IN (SELECT no FROM tasks WHERE run = ?)", rows)
-        tx.executemany(
-            "DELETE FROM submissions WHERE scope = 'run:' || (SELECT id FROM runs WHERE no = ?)", rows
-        )
-        tx.executemany("DELETE FROM places WHERE run = (SELECT id FROM runs WHERE no = ?)", rows)
-        tx.executemany("DELETE FROM diagnostics WHERE run = (SELECT id FROM runs WHERE no = ?)", rows)
+        itself = "(SELECT id FROM runs WHERE no = ?)"
+        tx.executemany(f"DELETE FROM submissions WHERE scope = 'run:' || {itself}", rows)
+        for table in ("places", "diagnostics"):
+            tx.executemany(f"DELETE FROM {table} WHERE run = {itself}", rows)
         for table in BY_NUMBER:
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)
