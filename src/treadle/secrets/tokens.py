@@ -120,7 +120,7 @@ async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
         ) from error
     try:
         answer = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if response.is_success and isinstance(answer, dict) and answer.get("access_token"):
         return answer

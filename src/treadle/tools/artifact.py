@@ -22,7 +22,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import digest_bytes
 
 from .base import BadConfig, ToolBase, arguments, local_path, need, pick
-from .portable import portable
+from .portable import portable, unreadable
 from .protocol import Outcome, ToolCall
 
 _OURS: Final = ("treadle://", "noetl://")
@@ -212,6 +212,6 @@ def _parse(content: bytes, path: Path, wanted: str) -> Any:
                     return content.decode()
                 except UnicodeDecodeError:
                     return content
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path} is not {wanted}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadConfig(f"{path} is not {wanted}: {unreadable(error)}") from error
     raise BadConfig(f"the field 'format' must be auto, json, jsonl, text or bytes, not {wanted!r}")

@@ -36,7 +36,7 @@ from treadle.work.http_guard import (
 
 from .base import BadConfig, ToolBase, local_path, mapping, need, pick, seconds, spec
 from .http_auth import auth_headers
-from .portable import portable
+from .portable import portable, unreadable
 from .protocol import Outcome, ToolCall
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -293,9 +293,9 @@ def _parse(response: httpx.Response, content: bytes, want: str) -> tuple[Any, st
             return None, None
         try:
             return portable(msgspec.json.decode(content)), None
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
             if says_json:
-                return content.decode(errors="replace"), str(error)
+                return content.decode(errors="replace"), unreadable(error)
     try:
         return content.decode(response.charset_encoding or "utf-8") if content else None, None
     except (UnicodeDecodeError, LookupError):

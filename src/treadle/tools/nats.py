@@ -21,7 +21,7 @@ from nats.js.object_store import ObjectStore
 from treadle.bus.nats_client import NotAnAddress, connected
 
 from .base import BadConfig, ToolBase, credential, mapping, need, pick, seconds
-from .portable import portable
+from .portable import portable, unreadable
 from .protocol import Outcome, ToolCall
 
 _URL: Final = "nats://127.0.0.1:4222"
@@ -134,9 +134,9 @@ def _value(data: bytes | None, config: Mapping[str, Any]) -> Any:
     try:
         if wanted == "json" or (wanted == "auto" and data.lstrip()[:1] in (b"{", b"[")):
             return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         if wanted == "json":
-            raise BadConfig(f"format: json, but what is stored is not: {error}") from error
+            raise BadConfig(f"format: json, but what is stored is not: {unreadable(error)}") from error
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -26,6 +26,11 @@ _DEPTH_MAX = 120
 _TEXT_MODULES = frozenset({"decimal", "uuid", "pathlib", "ipaddress"})
 
 
+def unreadable(error: Exception) -> str:
+    """Why JSON from outside cannot be read; what is nested without end says nothing of ours."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 def portable(value: Any, path: str = "$", depth: int = 0) -> Any:
     """The value in plain form. Integers beyond 64 bits become text: they would not survive as numbers,
     and a text is better than a wrong number."""

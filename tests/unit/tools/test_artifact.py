@@ -107,3 +107,10 @@ async def test_a_template_that_resolved_the_reference_already_is_fine(run, paylo
 async def test_without_a_store_the_outcome_says_so(run):
     assert (await run("artifact", {"action": "put", "data": 1})).error["code"] == "REFERENCE_NOT_AVAILABLE"
     assert (await run("artifact", {"uri": "treadle://x"})).error["code"] == "REFERENCE_NOT_AVAILABLE"
+
+
+async def test_json_that_is_nested_without_end_is_not_json(run, tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    outcome = await run("artifact", {"action": "get", "path": str(tmp_path / "deep.json")})
+    assert outcome.error["code"] == "BAD_CONFIG"
+    assert "it is nested too deeply" in outcome.error["message"]

@@ -331,7 +331,7 @@ def _parsed(data: bytes) -> Value:
         return None
     try:
         return portable(json.loads(data))
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             return data.decode()
         except UnicodeDecodeError:
