@@ -9,11 +9,11 @@ from __future__ import annotations
 import compileall
 import gc
 import inspect
+import json
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -163,22 +163,28 @@ def pg_store(pg_uri: str) -> Iterator[str]:
 def nats_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A NATS server with JetStream of this session, for whoever works over it."""
     folder = tmp_path_factory.mktemp("nats-bus")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
-    command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
+    # It chooses a port that nobody has, and writes down which.
+    command = [
+        program,
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "-1",
+        "-js",
+        "-sd",
+        str(folder),
+        "--ports_file_dir",
+        str(folder),
+    ]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "the NATS server did not start"
-                time.sleep(0.02)
-        yield f"nats://127.0.0.1:{port}"
+        said = folder / f"nats-server_{server.pid}.ports"
+        deadline = time.monotonic() + 60
+        while not (told := said.read_text() if said.exists() else ""):
+            assert time.monotonic() < deadline, "the NATS server did not start"
+            time.sleep(0.02)
+        yield str(json.loads(told)["nats"][0])
     finally:
         server.kill()
         server.wait(10)

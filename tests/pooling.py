@@ -23,7 +23,17 @@ import pytest
 
 from treadle.store.open import open_store
 
-INSTALL = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "pgbouncer"]
+# Tests in another process may install it at the same time.
+INSTALL = [
+    "apt-get",
+    "-o",
+    "DPkg::Lock::Timeout=120",
+    "install",
+    "-y",
+    "-qq",
+    "--no-install-recommends",
+    "pgbouncer",
+]
 TEMPLATE = "treadle_made"
 
 

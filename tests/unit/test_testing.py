@@ -24,7 +24,7 @@ async def test_timers_fire_when_they_are_due_and_in_order() -> None:
         await clock.advance(HOUR - 1)
         assert (await run.show())["status"] == "waiting"
         await clock.advance(2 * HOUR)
-        assert await run.result(timeout=5) == [begin + toy.HOUR_NS, "worked", begin + 2 * toy.HOUR_NS]
+        assert await run.result(timeout=60) == [begin + toy.HOUR_NS, "worked", begin + 2 * toy.HOUR_NS]
         assert clock.now_ns() == begin + 3 * toy.HOUR_NS - 10**9
 
 
@@ -37,7 +37,7 @@ async def test_one_clock_moves_several_engines(tmp_path: Path) -> None:
         runs = [await engine.start(toy.TOY, {"do": ["timer"]}) for engine in (first, second)]
         await clock.advance(HOUR)
         for run in runs:
-            await run.result(timeout=5)
+            await run.result(timeout=60)
 
 
 async def test_settle_does_not_wait_for_work_that_nobody_can_do(
@@ -54,7 +54,7 @@ async def test_the_fixtures_are_there(treadle_engine: Any, treadle_clock: Any, t
     run = await treadle_engine.start(toy.TOY, {"do": ["timer", "signal:go"]})
     await treadle_clock.advance(HOUR)
     await treadle_engine.signal(run.id, "go", 7)
-    assert (await run.result(timeout=5))[1] == 7
+    assert (await run.result(timeout=60))[1] == 7
     assert await treadle_replays(treadle_engine) == 1
 
 
@@ -64,7 +64,7 @@ async def test_a_machine_that_changed_its_mind_does_not_replay() -> None:
     toy.install(engine)
     async with engine:
         run = await engine.start(toy.TOY, {"do": ["work"]})
-        await run.result(timeout=5)
+        await run.result(timeout=60)
         assert await assert_replays(run) == 1
 
         class Changed(toy.ToyMachine):

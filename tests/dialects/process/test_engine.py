@@ -104,7 +104,7 @@ async def test_a_whole_process(engine: Engine, clock: VirtualClock) -> None:
     await engine.task_complete(row["id"], {"answer": "yes"}, user="ann", roles=["admin"])
     await clock.settle()
     assert await engine.signal_reference("P1", "documents", ["a.pdf"]) == [run.id]
-    assert await run.result(timeout=5) == {"renewed": True, "docs": ["a.pdf"]}
+    assert await run.result(timeout=60) == {"renewed": True, "docs": ["a.pdf"]}
     shown = await run.show(engine=True)
     assert shown["retain_until"] == "2027-01-22T08:00:00.000000Z"
     assert shown["engine"]["waits"] == []
@@ -145,18 +145,18 @@ async def test_an_error_stalls_and_retry_goes_on(engine: Engine, clock: VirtualC
     assert shown["error"]["message"] == "ValueError: no 7"
     engine.transport("broken")(lambda payload: payload * 2)
     await engine.retry(run.id)
-    assert await run.result(timeout=5) == 14
+    assert await run.result(timeout=60) == 14
 
 
 async def test_skip_and_fail(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     deploy(engine, tmp_path, "steps: [{call: {transport: broken, into: r}}, {complete: {$: result.r}}]")
     run = await begun(engine, clock)
     await engine.retry(run.id, skip={"by": "hand"})
-    assert await run.result(timeout=5) == {"by": "hand"}
+    assert await run.result(timeout=60) == {"by": "hand"}
     run = await begun(engine, clock)
     await engine.retry(run.id, fail="given up")
     with pytest.raises(RunFailed) as caught:
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert caught.value.error is not None
     assert caught.value.error["message"] == "given up"
     run = await begun(engine, clock)
@@ -188,7 +188,7 @@ async def test_an_expression_error_fails_and_a_fork_mends_it(
     )
     fork = await engine.fork(run.id, at=2, definition="wf@1.0.1")
     await clock.advance(3600)
-    assert await fork.result(timeout=5) == 2
+    assert await fork.result(timeout=60) == 2
 
 
 async def test_a_fork_shows_the_input_of_its_original(
@@ -201,7 +201,7 @@ async def test_a_fork_shows_the_input_of_its_original(
     for each in (run, fork, again):
         assert (await each.show())["input"] == {"n": 5}
     await clock.advance(3600)
-    assert await again.result(timeout=5) == 5
+    assert await again.result(timeout=60) == 5
 
 
 async def test_a_fork_to_a_definition_that_does_not_fit_is_refused(
@@ -227,7 +227,7 @@ async def test_an_inline_child_shares_the_parents_commit(
         "steps: [{reference: P}, {child: {workflow: sub, input: {n: 1}, into: s}}, {complete: {$: result.s}}]",
     )
     run = await begun(engine, clock)
-    assert await run.result(timeout=5) == 2
+    assert await run.result(timeout=60) == 2
     shown = await run.show()
     (child,) = shown["children"]
     inner = await (await engine.run(child)).show()
@@ -259,7 +259,7 @@ async def test_a_child_that_waits(engine: Engine, clock: VirtualClock, tmp_path:
         "into": "s",
     }
     await engine.signal(child["id"], "go", 5)
-    assert await run.result(timeout=5) == 5
+    assert await run.result(timeout=60) == 5
 
 
 async def test_the_childs_version_is_chosen_when_it_starts(
@@ -273,7 +273,7 @@ async def test_the_childs_version_is_chosen_when_it_starts(
         "steps: [{child: {workflow: sub, into: latest}}, {child: {workflow: sub@1.0.0, into: pinned}}, {complete: {$: result}}]",
     )
     run = await begun(engine, clock)
-    assert await run.result(timeout=5) == {"latest": "1.10.0", "pinned": "1.0.0"}
+    assert await run.result(timeout=60) == {"latest": "1.10.0", "pinned": "1.0.0"}
 
 
 async def test_an_ended_run_cannot_be_retried(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
@@ -305,14 +305,14 @@ async def test_a_failed_child_stalls_its_parent(engine: Engine, clock: VirtualCl
     assert shown["status"] == "stalled"
     assert "nope" in shown["error"]["message"]
     await engine.retry(run.id, skip=1)
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 async def test_continue_with(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     deploy(engine, tmp_path, "steps: [{wait: 1h}, {complete: {$: start.n}}]", name="archive")
     deploy(engine, tmp_path, "steps: [{continue_with: {workflow: archive, input: {n: 3}}}, {complete: done}]")
     run = await begun(engine, clock)
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
     (other,) = await engine.list(workflow="archive")
     shown = await (await engine.run(other["id"])).show()
     assert (shown["parent"], shown["continued_from"], shown["status"]) == (None, run.id, "waiting")
@@ -331,7 +331,7 @@ async def test_continue_with_an_unknown_workflow_stalls(clock: VirtualClock, tmp
         assert (shown["status"], shown["error"]["code"]) == ("stalled", "UNKNOWN_WORKFLOW")
         deploy(engine, tmp_path, "steps: []", name="nobody")
         await engine.retry(run.id)
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
 
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ async def test_warn_keeps_what_does_not_compile(clock: VirtualClock, tmp_path: P
             await engine.start("wf")
         deploy(engine, tmp_path, "steps: [{complete: 1}]")
         assert [found["status"] for found in await engine.definitions()] == ["available"]
-        assert await (await engine.start("wf")).result(timeout=5) == 1
+        assert await (await engine.start("wf")).result(timeout=60) == 1
 
 
 async def test_a_version_is_taken_once(engine: Engine, tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ async def test_an_unregistered_transport_leaves_the_call_open(tmp_path: Path, cl
     third.transport("billing")(lambda payload: 2)
     async with third:
         run = await third.run("r")
-        assert await run.result(timeout=5) == 2
+        assert await run.result(timeout=60) == 2
 
 
 # --- stale, duplicate, late, out of order ---------------------------------------------------------
@@ -501,7 +501,7 @@ async def test_a_timer_that_lost_the_race(engine: Engine, clock: VirtualClock, t
     (row,) = await engine.tasks()
     await engine.task_complete(row["id"], 1, user="ann", roles=["admin"])
     await clock.advance(2 * 3600)
-    assert await run.result(timeout=5) == "ok"
+    assert await run.result(timeout=60) == "ok"
 
 
 async def test_a_completion_that_lost_the_race(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
@@ -532,7 +532,7 @@ async def test_signals_duplicate_early_and_late(engine: Engine, clock: VirtualCl
     assert again.get("duplicate")
     await engine.signal(run.id, "s", 2, key="k2")
     await clock.advance(3600)
-    assert await run.result(timeout=5) == {"a": 1, "b": 2}
+    assert await run.result(timeout=60) == {"a": 1, "b": 2}
     before = await run.show()
     late = await engine.signal(run.id, "s", 3)
     assert late["stale"] is True
@@ -551,7 +551,7 @@ async def test_a_child_whose_parent_gave_up_is_cancelled(
     run = await begun(engine, clock)
     (child,) = (await run.show())["children"]
     await clock.advance(3600)
-    assert await run.result(timeout=5) == "early"
+    assert await run.result(timeout=60) == "early"
     before = await run.show()
     answer = await engine.signal(child, "go")
     assert answer["stale"] is True
@@ -622,7 +622,7 @@ async def test_what_only_looks_like_a_reference(engine: Engine, clock: VirtualCl
     run = await begun(engine, clock, {"x": forged})
     assert (await run.show())["state"] == {"x": {**forged, "$inert": True}}
     await engine.signal(run.id, "go", forged)
-    assert await run.result(timeout=5) == 3
+    assert await run.result(timeout=60) == 3
 
 
 async def test_gc_removes_what_is_past_its_retention(

@@ -45,13 +45,13 @@ async def done(engine: Engine, clock: VirtualClock, role: str, answer: Any) -> d
 
 async def test_renewal_with_approval_and_rework(engine: Engine, clock: VirtualClock) -> None:
     cheap = await begun(engine, clock, "renewal.py", {"policy_id": "P-1"})
-    assert (await cheap.result(timeout=5))["total"] == 800
+    assert (await cheap.result(timeout=60))["total"] == 800
     run = await begun(engine, clock, "renewal.py", {"policy_id": "P-7", "claims": 3})
     first = await done(engine, clock, "underwriter", {"answer": "rework", "discount": 100})
     assert first["payload"] == {"policy": "P-7", "total": 1250, "round": 1}
     second = await done(engine, clock, "underwriter", {"answer": "approve"})
     assert second["payload"] == {"policy": "P-7", "total": 1150, "round": 2}
-    assert await run.result(timeout=5) == {
+    assert await run.result(timeout=60) == {
         "renewed": True,
         "total": 1150,
         "rounds": 2,
@@ -59,7 +59,7 @@ async def test_renewal_with_approval_and_rework(engine: Engine, clock: VirtualCl
     }
     rejected = await begun(engine, clock, "renewal.py", {"policy_id": "P-8", "claims": 2})
     await done(engine, clock, "underwriter", {"answer": "reject"})
-    assert await rejected.result(timeout=5) == {"renewed": False}
+    assert await rejected.result(timeout=60) == {"renewed": False}
 
 
 async def test_order_with_parallel_checks_a_deadline_and_escalation(
@@ -72,14 +72,14 @@ async def test_order_with_parallel_checks_a_deadline_and_escalation(
     await clock.advance(4 * 3600)
     assert await engine.tasks(role="warehouse") == []
     await done(engine, clock, "warehouse manager", {"by": "the boss"})
-    assert await run.result(timeout=5) == {
+    assert await run.result(timeout=60) == {
         "shipped": True,
         "parcel": "parcel-of-o-1",
         "packed_by": "the boss",
     }
     late = await begun(engine, clock, "order.yaml", {"order": "o-2", "customer": "c-13", "lines": lines})
     await clock.advance(86400)
-    assert await late.result(timeout=5) == {"shipped": False, "why": "nobody decided"}
+    assert await late.result(timeout=60) == {"shipped": False, "why": "nobody decided"}
 
 
 async def test_onboarding_with_sub_processes_and_documents_by_signal(
@@ -93,7 +93,7 @@ async def test_onboarding_with_sub_processes_and_documents_by_signal(
     await clock.advance(86400)
     assert (await done(engine, clock, "trainer", {"passed": True}))["payload"]["attempt"] == 2
     await done(engine, clock, "trainer", {"passed": True})
-    assert await run.result(timeout=5) == {"login": "ada.byron", "passed": "safety, tools", "documents": 1}
+    assert await run.result(timeout=60) == {"login": "ada.byron", "passed": "safety, tools", "documents": 1}
     await clock.advance(1)
     (welcome,) = await engine.list(workflow="Welcome")
     shown = await (await engine.run(welcome["id"])).show()

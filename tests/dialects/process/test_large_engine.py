@@ -56,7 +56,7 @@ async def test_a_large_part_of_a_result_is_sent_shown_and_returned(
     (row,) = await engine.tasks()
     assert row["payload"] == {"rows": ROWS}
     await engine.task_complete(row["id"], user="ann", roles=["admin"])
-    assert await run.result(timeout=5) == {"n": 2_000, "rows": ROWS}
+    assert await run.result(timeout=60) == {"n": 2_000, "rows": ROWS}
     assert (await run.show())["result"] == {"n": 2_000, "rows": ROWS}
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
@@ -76,7 +76,7 @@ async def test_children_take_and_give_large_parts(
         "{complete: {$: '[result.c.n, length(result.c.rows)]'}}]"
     )
     run = await begun(engine, clock, tmp_path, steps)
-    assert await run.result(timeout=5) == [2_000, 2_000]
+    assert await run.result(timeout=60) == [2_000, 2_000]
 
 
 async def test_a_childs_large_result_outlives_the_child(clock: VirtualClock, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_childs_large_result_outlives_the_child(clock: VirtualClock, tmp
     async with clock.engine(store) as engine:
         await engine.signal(run.id, "go")
         again = await engine.run(run.id)
-        assert await again.result(timeout=5) == 2_000
+        assert await again.result(timeout=60) == 2_000
 
 
 @pytest.mark.parametrize(("type", "fits"), [("array", True), ("integer", False)])
@@ -117,7 +117,7 @@ async def test_a_childs_schema_sees_what_a_large_input_is(
         " on_failure: [{complete: {$: error.code}}]}}, {complete: {$: result.c}}]"
     )
     run = await begun(engine, clock, tmp_path, steps)
-    assert await run.result(timeout=5) == (2_000 if fits else "INPUT_INVALID")
+    assert await run.result(timeout=60) == (2_000 if fits else "INPUT_INVALID")
 
 
 LARGE = {"a": "z" * 3_000_000, "n": 1}
@@ -126,7 +126,7 @@ LARGE = {"a": "z" * 3_000_000, "n": 1}
 async def test_a_large_start_payload(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     steps = "steps: [{complete: {n: {$: length(start.a)}, a: {$: start.a}, all: {$: start == start}}}]"
     run = await begun(engine, clock, tmp_path, steps, LARGE)
-    assert await run.result(timeout=5) == {"n": 3_000_000, "a": LARGE["a"], "all": True}
+    assert await run.result(timeout=60) == {"n": 3_000_000, "a": LARGE["a"], "all": True}
     assert (await run.show())["input"] == LARGE
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
@@ -140,7 +140,7 @@ async def test_a_large_signal(engine: Engine, clock: VirtualClock, tmp_path: Pat
     run = await begun(engine, clock, tmp_path, steps)
     await engine.signal(run.id, "docs", LARGE)
     await clock.advance(1)
-    assert await run.result(timeout=5) == [1, LARGE]
+    assert await run.result(timeout=60) == [1, LARGE]
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
@@ -149,7 +149,7 @@ async def test_a_large_answer_to_a_task(engine: Engine, clock: VirtualClock, tmp
     run = await begun(engine, clock, tmp_path, steps)
     (row,) = await engine.tasks()
     await engine.task_complete(row["id"], LARGE, user="ann", roles=["admin"])
-    assert await run.result(timeout=5) == [1, LARGE]
+    assert await run.result(timeout=60) == [1, LARGE]
 
 
 async def test_large_patches_and_retries(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_large_patches_and_retries(engine: Engine, clock: VirtualClock, tm
     assert tries == [{"n": 0}, LARGE, {**LARGE, "n": 2}]
     assert (await run.show())["state"] == {"x": LARGE}
     await engine.retry(run.id, skip={**LARGE, "n": 3})
-    assert await run.result(timeout=5) == [2, 3]
+    assert await run.result(timeout=60) == [2, 3]
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
@@ -189,4 +189,4 @@ async def test_what_looks_like_a_reference_is_data(
     steps = "steps: [{await: {signal: s, into: d}}, {complete: {$: '[result.d.a, result.d.store]'}}]"
     run = await begun(engine, clock, tmp_path, steps)
     await engine.signal(run.id, "s", stolen)
-    assert await run.result(timeout=5) == [None, "blob"]
+    assert await run.result(timeout=60) == [None, "blob"]
