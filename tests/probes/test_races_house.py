@@ -94,6 +94,11 @@ async def _crowd(engine: Engine, name: str) -> Any:
                 await watch.changed()
 
 
+async def _limits(engine: Engine, name: str, **limits: int) -> Any:
+    """What was set; who is in line by then is another matter."""
+    return (await engine.limit_set(name, **limits))["limits"]
+
+
 LINE: dict[str, Door] = {
     "the first ends": lambda e, n: e.signal(f"{n}-1", "go"),
     "the first is cancelled": lambda e, n: e.cancel(f"{n}-1"),
@@ -103,8 +108,8 @@ LINE: dict[str, Door] = {
     "the second is forked": lambda e, n: e.fork(f"{n}-2", new_id=f"{n}-f"),
     "a third comes": lambda e, n: e.start(n, None, id=f"{n}-3"),
     "an urgent one comes": lambda e, n: e.start(n, None, id=f"{n}-3", priority=9),
-    "two may go on": lambda e, n: e.limit_set(n, concurrency=2),
-    "nobody waits": lambda e, n: e.limit_set(n, concurrency=1, queue=0),
+    "two may go on": lambda e, n: _limits(e, n, concurrency=2),
+    "nobody waits": lambda e, n: _limits(e, n, concurrency=1, queue=0),
 }
 
 

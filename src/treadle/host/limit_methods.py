@@ -57,13 +57,14 @@ class LimitMethods(ScheduleMethods):
         """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,
         `priority`. Runs that were started while it was not limited are not counted."""
         asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
-        row = await self._bridge.operate("limit", asked)
-        await self.limit_pools()
-        return self._with_work(dict(row))
+        return await self._changed(workflow, await self._bridge.operate("limit", asked))
 
     async def limit_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves the limits of a workflow to its definition again."""
         asked = {"do": "remove", "name": quotas.checked_name(workflow)}
-        row = await self._bridge.operate("limit", asked)
+        return await self._changed(workflow, await self._bridge.operate("limit", asked))
+
+    async def _changed(self, workflow: str, said: dict[str, Any]) -> dict[str, Any]:
+        """What was said is what this call said, whatever others say by now; who is in line, as it is after it."""
         await self.limit_pools()
-        return self._with_work(dict(row))
+        return {**await self.limit(workflow), "limits": said["limits"], "origin": said["origin"]}
