@@ -164,7 +164,8 @@ class SimTransaction:
         self.tx = connection
         self._disk = disk
         self._looks = 0
-        self._over = False
+        # Whether it was tried to make it durable.
+        self.over = False
         self._error: Exception | None = None
 
     def send(self) -> None:
@@ -175,7 +176,7 @@ class SimTransaction:
         self._looks -= 1
         if self._looks < 0:
             self._commit()
-        return self._over
+        return self.over
 
     def wait(self) -> None:
         self._commit()
@@ -184,8 +185,8 @@ class SimTransaction:
             raise self._error
 
     def _commit(self) -> None:
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             try:
                 self.tx.execute("COMMIT")
             except Exception as error:

@@ -31,7 +31,7 @@ from treadle.store.protocol import Batch, Numbered
 from treadle.store.sql import SqlStore
 from treadle.work.job import Done, StaysOpen
 
-from .disk import Died, SimDialect
+from .disk import Died, SimDialect, SimTransaction
 
 if TYPE_CHECKING:
     from .world import World
@@ -148,17 +148,21 @@ class SharedStore(SqlStore):
         self._answered(partial(super().commit, batch), lambda: None)
 
     def _finish(self, transaction: Transaction) -> None:
-        self._answered(partial(super()._finish, transaction), transaction.undo)
+        over = isinstance(transaction, SimTransaction) and transaction.over
+        self._answered(partial(super()._finish, transaction), None if over else transaction.undo)
 
-    def _answered(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
+    def _answered(self, do: Callable[[], None], undo: Callable[[], None] | None) -> None:
         """What `PostgresStore` does: it asks what became of a commit whose answer was lost, and where nobody tells, it
         says that."""
         world = self._world
         if not world.chance(world.faults.unknown):
             do()
             return
-        came_to_be = world.rng.random() < 0.5
-        (do if came_to_be else undo)()
+        came_to_be = undo is None or world.rng.random() < 0.5
+        if undo is None or came_to_be:
+            do()
+        else:
+            undo()
         if world.rng.random() < 0.5:
             raise CommitUnknown("the answer to a commit was lost, and the store stays away (simulated)")
         if not came_to_be:

@@ -358,13 +358,11 @@ class World:
 
     def _disown(self) -> None:
         """Members that live lose shards: all leases run out at once, and whoever looks first takes what the others hold,
-        who do not know it yet; or somebody has taken a shard and given it back."""
+        who do not know it yet; or somebody has taken them and given them back."""
         if self.rng.random() < 0.5:
             self._leases_ahead_ns += LEASE_NS + 1
         elif not self.disk.live.in_transaction:
-            self.disk.live.execute(
-                "UPDATE shards SET epoch = epoch + 1 WHERE shard = ?", (self.rng.randrange(SHARDS),)
-            )
+            self.disk.live.execute("UPDATE shards SET epoch = epoch + 1")
             self.disk.image = self.disk.live.serialize()
 
     def _make_room(self) -> None:
