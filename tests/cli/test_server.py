@@ -393,7 +393,15 @@ def listed() -> dict[str, Command]:
 def test_a_command_that_does_not_speak_to_a_server_says_why() -> None:
     refusing = {name: command for name, command in listed().items() if command.reach is Reach.STORE}
     del refusing["worker"]  # it names its servers itself
-    assert refusing.keys() <= {"serve", "mcp", "migrate", "backup", "restore", "archive restore", "secret rotate"}
+    assert refusing.keys() <= {
+        "serve",
+        "mcp",
+        "migrate",
+        "backup",
+        "restore",
+        "archive restore",
+        "secret rotate",
+    }
     assert [name for name, command in refusing.items() if not command.why] == []
 
 
