@@ -171,19 +171,28 @@ class PythonProcess:
         return _decode(data, id.hex())
 
     async def stop(self) -> None:
-        """Kills the process and all it started, and waits until it is gone."""
+        """Kills the process and all it started, and waits until it is gone, also for who is cancelled: that takes a
+        moment, and nothing is left behind."""
         self.usable = False
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await self._process.wait()
-        WATCHDOG.remove(self._process.pid)
         # A grandchild in a session of its own may hold stderr open; it must not hold us.
         self._drain.cancel()
-        await asyncio.gather(self._drain, return_exceptions=True)
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self._process.wait()
+                await asyncio.wait([self._drain])
+                break
+            except asyncio.CancelledError as error:
+                cancelled = error
+        WATCHDOG.remove(self._process.pid)
         self._out.close()
         self._err.close()
+        if cancelled is not None:
+            raise cancelled
 
     async def _keep_stderr_tail(self) -> None:
         while chunk := await self._err.reader.read(65536):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from treadle.tools.protocol import Outcome, ToolCall
 from treadle.tools.python import PythonTool
+from treadle.tools.python_pool import PythonProcess
 
 # Finds the descriptor of the answers: a pipe that is open for writing and is not stdout or stderr.
 PIPE = """
@@ -227,3 +231,16 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def test_who_is_cancelled_while_a_process_is_ended_leaves_nothing_of_it() -> None:
+    process = await PythonProcess.start(sys.executable)
+    ending = asyncio.ensure_future(process.stop())
+    await asyncio.sleep(0)
+    ending.cancel()
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert process._process.returncode == -signal.SIGKILL
+    assert process._process._transport.is_closing()  # type: ignore[attr-defined]  # asyncio's own warns if it is not
