@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 # Make reads a rule's prerequisites as it meets them: what they name stands above every rule.
 WEB := src/treadle/server/console/index.html
 WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
-# How tests are spread: each module whole in one process, in the order of tests/conftest.py.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+# How tests are spread: each module whole in one process, in the order of tests/conftest.py. Many wait for leases and
+# clocks rather than compute, so there is one process more than there are cores on the least machine.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help house outage canaries demo test test-all replay-deps check sim kills races bulk flood programs api chaos bench bench-cluster web browser serve fmt clean
