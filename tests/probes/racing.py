@@ -187,10 +187,13 @@ async def _seen(house: House, subject: Subject, name: str, one: str, other: str)
 def meetings(
     subjects: dict[str, Subject], table: dict[str, dict[str, tuple[str, ...]]]
 ) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Of what, who asks, and who comes in between."""
-    if ALL:
-        return [(of, first, (*it.doors,)) for of, it in subjects.items() for first in it.doors]
-    return [(of, first, others) for of, rows in table.items() for first, others in rows.items()]
+    """Of what, who asks, and who comes in between. Into what is two calls ("… and …") anything may come, so it
+    meets only what the table says."""
+    chosen = [(of, first, others) for of, rows in table.items() for first, others in rows.items()]
+    if not ALL:
+        return chosen
+    single = {of: tuple(door for door in it.doors if " and " not in door) for of, it in subjects.items()}
+    return [*chosen, *((of, first, doors) for of, doors in single.items() for first in doors)]
 
 
 async def meet(house: House, subject: Subject, first: str, others: tuple[str, ...]) -> None:

@@ -198,13 +198,13 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     "no limit": {"set 1": ("set 2", "remove")},
     "a limit": {"set 2": ("set 1", "remove"), "remove": ("remove", "look")},
     "a line": {
-        "the first ends": ("the second is told", "the second is cancelled", "two may go on", "a third comes"),
+        # What comes when the first ends is met by `make races`: the line moves on in its own time.
         "the second is cancelled": (
             "the first is cancelled",
             "the second is deleted",
             "the second is forked",
         ),
-        "the second is deleted": ("the first ends", "the second is cancelled"),
+        "the second is deleted": ("the second is cancelled",),
         "a third comes": ("an urgent one comes", "nobody waits", "two may go on"),
     },
     "a hook": {"set otherwise": ("set", "remove"), "remove": ("remove",)},
