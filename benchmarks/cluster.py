@@ -1,14 +1,15 @@
 """Many machines on one PostgreSQL, measured on this one: growth, ceilings, latencies.
 
-    python benchmarks/cluster.py                     everything: about 40 minutes, on a quiet machine
+    python benchmarks/cluster.py                     everything: about 25 minutes, on a quiet machine
     python benchmarks/cluster.py --quick             tiny sizes, about 3 minutes: does it all work?
     python benchmarks/cluster.py --only ceiling workers
     python benchmarks/cluster.py --out FILE.json     where the raw figures go (default: docs/benchmarks/cluster.json)
     python benchmarks/cluster.py --postgres URL      a server that is there already, for databases of ours
 
 Without `--postgres` a server is started with its own settings, durable ones, in a folder of its own. Every measurement has a
-database of its own, but for `records`, which goes on in that of `waiting`. Subjects take turns within a round. The report
-(docs/benchmarks/cluster.md) is made by `cluster_report.py` from the JSON alone.
+database of its own, but for `records`, which goes on in that of `waiting`. Subjects take turns within a round. What fails is
+noted, and the rest goes on; the JSON is written after each figure. The report (docs/benchmarks/cluster.md) is made by
+`cluster_report.py` from the JSON alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -38,13 +40,16 @@ from workloads import Sizes
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "cluster.json"
 Found = dict[str, Any]
+SAID_MAX: Final = 500
 
 
 class Notes:
-    """What was measured, in the order in which it was."""
+    """What was measured, in the order in which it was. `keep` is handed all of it after each figure."""
 
-    def __init__(self, pg: Postgres, folder: Path, sizes: ClusterSizes) -> None:
-        self._pg, self._folder, self._sizes = pg, folder, sizes
+    def __init__(
+        self, pg: Postgres, folder: Path, sizes: ClusterSizes, keep: Callable[[Found], None]
+    ) -> None:
+        self._pg, self._folder, self._sizes, self._keep = pg, folder, sizes, keep
         self.found: Found = {
             "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "commit": commit(),
@@ -69,14 +74,15 @@ class Notes:
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as own:
             try:
                 sample["figures"] = figures(Path(own))
-            except SystemExit as error:
-                sample["failed"] = str(error)
+            except (Exception, SystemExit) as error:
+                sample["failed"] = f"{error}"[-SAID_MAX:] or type(error).__name__
         sample |= {"seconds": time.monotonic() - begun, "load": os.getloadavg()[0]}
         self.found["samples"].append(sample)
         shown = sample.get("failed") or ", ".join(
             f"{key} {value:.4g}" for key, value in sample["figures"].items()
         )
         say(f"{measure:10} {subject:20} {shown}")
+        self._keep(self.found)
 
 
 def ceiling(pg: Postgres, notes: Notes, sizes: ClusterSizes, subjects: list[str]) -> None:
@@ -140,9 +146,15 @@ def shared_store(pg: Postgres, only: list[str]) -> Iterator[str]:
 
 
 def measure(
-    pg: Postgres, folder: Path, sizes: ClusterSizes, only: list[str], subjects: list[str], buses: list[str]
+    pg: Postgres,
+    folder: Path,
+    sizes: ClusterSizes,
+    only: list[str],
+    subjects: list[str],
+    buses: list[str],
+    keep: Callable[[Found], None] = lambda found: None,
 ) -> Found:
-    notes = Notes(pg, folder, sizes)
+    notes = Notes(pg, folder, sizes, keep)
     with shared_store(pg, only) as store:
         for name in only:
             if name != "ceiling":
@@ -160,6 +172,7 @@ def measure(
             else:
                 notes.take(name, "one server", partial(measures.records, pg, sizes, store))
     notes.found["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    keep(notes.found)
     return notes.found
 
 
@@ -181,13 +194,18 @@ def main() -> None:
     out: Path = given.out or (
         OUT if sizes is SIZES["full"] else Path(tempfile.gettempdir()) / "treadle-cluster.json"
     )
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(found: Found) -> None:
+        out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+    # Whoever is told to end stops what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         tempfile.TemporaryDirectory(dir=given.folder, prefix="treadle-cluster-") as folder,
         postgres(given.postgres, given.folder) as pg,
     ):
-        found = measure(pg, Path(folder), sizes, given.only, given.subjects, given.buses)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        measure(pg, Path(folder), sizes, given.only, given.subjects, given.buses, keep)
     say(f"raw figures: {out}")
     if not given.no_report:
         from cluster_report import report

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -105,16 +106,23 @@ class Process:
                 cwd=folder,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        too_late = threading.Timer(READY_S, self._process.kill)
+        too_late.start()
         try:
-            self.said: dict[str, Any] = json.loads(line)
+            self.said: dict[str, Any] = json.loads(self._process.stdout.readline())
         except ValueError:
             rest = self._process.stdout.read().decode(errors="replace")
             said = f"{rest}{self._errors.read_text(errors='replace')}"[-500:]
+            self.stop()
             raise SystemExit(f"treadle {arguments[0]} did not start: {said}") from None
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            too_late.cancel()
         self.ready_s = time.perf_counter() - begun
-        self.pid = self._process.pid
 
     @property
     def address(self) -> tuple[str, int]:
@@ -140,16 +148,15 @@ class Process:
 
 
 @contextlib.contextmanager
-def running(*processes: Process) -> Iterator[None]:
+def running(process: Process) -> Iterator[Process]:
     try:
-        yield
+        yield process
     finally:
-        for process in processes:
-            process.stop()
+        process.stop()
 
 
-def serve(store: str, folder: Path, *options: str) -> Process:
-    return Process("serve", "--port", "0", "--store", store, *options, folder=folder)
+def serving(store: str, folder: Path, *options: str) -> contextlib.AbstractContextManager[Process]:
+    return running(Process("serve", "--port", "0", "--store", store, *options, folder=folder))
 
 
 def shards_of(pg: Postgres, store: str, pid: int) -> set[int]:

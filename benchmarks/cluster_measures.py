@@ -1,12 +1,13 @@
 """The measurements of `cluster.py`, one function each: figures from a PostgreSQL, a folder and sizes.
 
 python cluster_measures.py member STORE SECONDS AT_ONCE STEPS COUNT     one of COUNT members, for `members`
-python cluster_measures.py fill STORE FILE COUNT WAKES                  runs that wait, for `waiting`
+python cluster_measures.py fill STORE FILE COUNT SECONDS WAKES          runs that wait, for `waiting`
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cluster_house import Postgres, Process, percentiles, running, serve, shards_of, wait_until
+from cluster_house import Postgres, Process, percentiles, running, serving, shards_of, wait_until
 from cluster_sizes import ClusterSizes
 from peers.driver import expect, sustained
 from peers.line import Lines
@@ -148,15 +149,14 @@ def workers(
     app.write_text(NAPS.format(seconds=sizes.nap_s), "utf-8")
     carried = bus if bus == "postgres" else str(nats)
     runs = sizes.concurrency * max(sizes.workers) * 4
-    with pg.database() as store:
-        server = serve(store, folder, "--no-worker", "--bus", carried, "--app", str(app))
-        with running(server):
-            options = ["--bus", carried] if nats else []
-            hands = [_worker(store, folder, app, sizes, number, options) for number in range(count)]
-            with running(*hands):
-                rates = [
-                    asyncio.run(_napped(pg, store, server, sizes, runs)) for _ in range(sizes.naps_rounds)
-                ]
+    with pg.database() as store, contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            serving(store, folder, "--no-worker", "--bus", carried, "--app", str(app))
+        )
+        options = ["--bus", carried] if nats else []
+        for number in range(count):
+            stack.enter_context(running(_worker(store, folder, app, sizes, number, options)))
+        rates = [asyncio.run(_napped(pg, store, server, sizes, runs)) for _ in range(sizes.naps_rounds)]
     return {"steps_per_s": max(rates), "most_possible": count * sizes.concurrency / sizes.nap_s}
 
 
@@ -199,16 +199,18 @@ def elsewhere(pg: Postgres, sizes: ClusterSizes, folder: Path) -> Figures:
     """Two servers; every request goes to the first, half of them for runs of the other's shards."""
     file = folder / "wait.yaml"
     file.write_text(WAIT, "utf-8")
-    with pg.database() as store:
-        first, second = (serve(store, folder, "--deploy", str(file)) for _ in range(2))
-        with running(first, second):
-            wait_until(
-                lambda: {len(shards_of(pg, store, one.pid)) for one in (first, second)} == {32},
-                "the servers share the shards",
-            )
-            own = shards_of(pg, store, first.pid)
-            found = asyncio.run(_asked(first, own, sizes))
-            expect("the shards that the first server has", shards_of(pg, store, first.pid), own)
+    with (
+        pg.database() as store,
+        serving(store, folder, "--deploy", str(file)) as first,
+        serving(store, folder, "--deploy", str(file)) as second,
+    ):
+        wait_until(
+            lambda: {len(shards_of(pg, store, one.pid)) for one in (first, second)} == {32},
+            "the servers share the shards",
+        )
+        own = shards_of(pg, store, first.pid)
+        found = asyncio.run(_asked(first, own, sizes))
+        expect("the shards that the first server has", shards_of(pg, store, first.pid), own)
     return found
 
 
@@ -266,7 +268,8 @@ def waiting(pg: Postgres, sizes: ClusterSizes, store: str, folder: Path) -> Figu
     """Every one of them is started; then a server is started anew among them, and asked."""
     file = folder / "wait.yaml"
     file.write_text(WAIT, "utf-8")
-    command = [sys.executable, str(HERE), "fill", store, str(file), str(sizes.waiting), str(sizes.wakes)]
+    command = [sys.executable, str(HERE), "fill", store, str(file)]
+    command += [str(sizes.waiting), str(sizes.waiting_s), str(sizes.wakes)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, cwd=folder, timeout=sizes.patience_s, check=False, text=True
     )
@@ -275,30 +278,30 @@ def waiting(pg: Postgres, sizes: ClusterSizes, store: str, folder: Path) -> Figu
     found: Figures = json.loads(done.stdout.splitlines()[-1])
     pg.ask("VACUUM ANALYZE", database=store)
     size = pg.ask("SELECT pg_database_size(current_database())", database=store)[0][0]
-    found["store_bytes_per_run"] = size / sizes.waiting
-    server = serve(store, folder)
-    with running(server):
+    found["store_bytes_per_run"] = size / found["runs"]
+    with serving(store, folder) as server:
         shared = wait_until(
             lambda: len(shards_of(pg, store, server.pid)) == 64, "the shards", sizes.patience_s
         )
         found |= {"ready_s": server.ready_s, "all_shards_s": server.ready_s + shared}
-        found |= asyncio.run(_among(server, sizes))
+        found |= asyncio.run(_among(server, sizes, found["runs"]))
         found["server_memory_mb"] = server.memory_mb()
     return found
 
 
-async def _among(server: Process, sizes: ClusterSizes) -> Figures:
+async def _among(server: Process, sizes: ClusterSizes, runs: int) -> Figures:
     """Signals to runs that nobody has in memory, spread over all of them."""
     lines = Lines(*server.address)
-    asked = min(sizes.requests, sizes.waiting - sizes.wakes)
-    step = (sizes.waiting - sizes.wakes) // asked
+    asked = min(sizes.requests, runs - sizes.wakes)
+    step = (runs - sizes.wakes) // asked
     paths = [f"/api/v1/runs/w{sizes.wakes + step * number}/signal" for number in range(asked)]
     found = await _timed(lines, 1, [(path, {"name": "go"}) for path in paths])
     lines.close()
     return {f"cold_signal_{key}": value for key, value in found.items()}
 
 
-async def fill(store: str, file: str, count: int, wakes: int) -> Figures:
+async def fill(store: str, file: str, count: int, seconds: float, wakes: int) -> Figures:
+    """So many runs, or as many as there is time for."""
     from measures import rss_mb
 
     from treadle import Engine
@@ -308,27 +311,33 @@ async def fill(store: str, file: str, count: int, wakes: int) -> Figures:
     async with engine:
         await engine.start("wait", {}, id="warm")
         before_mb, begun = rss_mb(), time.perf_counter()
-        await _pooled(count, lambda number: engine.start("wait", {}, id=f"w{number}"))
+        until = begun + seconds
+        started = await _pooled(count, lambda number: engine.start("wait", {}, id=f"w{number}"), until)
         started_s, full_mb = time.perf_counter() - begun, rss_mb()
         begun = time.perf_counter()
         await _pooled(wakes, lambda number: engine.signal(f"w{number}", "go", 7))
         woken_s = time.perf_counter() - begun
     return {
-        "starts_per_s": count / started_s,
+        "runs": started,
+        "starts_per_s": started / started_s,
         "wakes_per_s": wakes / woken_s,
         "memory_before_mb": before_mb,
         "memory_mb": full_mb,
     }
 
 
-async def _pooled(count: int, make: Callable[[int], Awaitable[Any]]) -> None:
-    numbers = iter(range(count))
+async def _pooled(count: int, make: Callable[[int], Awaitable[Any]], until: float = float("inf")) -> int:
+    """How many were made by then."""
+    numbers, made = iter(range(count)), 0
 
     async def client() -> None:
-        for number in numbers:
+        nonlocal made
+        while time.perf_counter() < until and (number := next(numbers, None)) is not None:
             await make(number)
+            made += 1
 
     await asyncio.gather(*(client() for _ in range(min(CHUNK, count))))
+    return made
 
 
 # So many ended runs are real.
@@ -340,8 +349,7 @@ def records(pg: Postgres, sizes: ClusterSizes, store: str, folder: Path) -> Figu
     which nobody reads at a start. They stand beside whatever is in the store already."""
     file = folder / "chain.yaml"
     file.write_text(CHAIN, "utf-8")
-    server = serve(store, folder, "--deploy", str(file))
-    with running(server):
+    with serving(store, folder, "--deploy", str(file)) as server:
         asyncio.run(_chained(server, sizes))
     have, a_run = _counted(pg, store)
     copies = max(0, -(-(sizes.records - have) // max(1, a_run)))
@@ -349,8 +357,7 @@ def records(pg: Postgres, sizes: ClusterSizes, store: str, folder: Path) -> Figu
     pg.ask("VACUUM ANALYZE", database=store)
     have, _ = _counted(pg, store)
     size = pg.ask("SELECT pg_database_size(current_database())", database=store)[0][0]
-    again = serve(store, folder)
-    with running(again):
+    with serving(store, folder) as again:
         shared = wait_until(
             lambda: len(shards_of(pg, store, again.pid)) == 64, "the shards", sizes.patience_s
         )
@@ -429,8 +436,8 @@ def main() -> None:
         store, seconds, at_once, steps, count = rest
         found = asyncio.run(member(store, float(seconds), int(at_once), int(steps), int(count)))
     else:
-        store, file, count, wakes = rest
-        found = asyncio.run(fill(store, file, int(count), int(wakes)))
+        store, file, count, seconds, wakes = rest
+        found = asyncio.run(fill(store, file, int(count), float(seconds), int(wakes)))
     print(json.dumps(found), flush=True)
 
 

@@ -122,6 +122,7 @@ def elsewhere(samples: Samples) -> list[str]:
 
 WORDS = {
     "waiting": {
+        "runs": "runs that wait",
         "starts_per_s": "started, a second",
         "wakes_per_s": "woken among them by signal, a second",
         "memory_before_mb": "memory of that process before, MB",
@@ -219,7 +220,8 @@ def page(samples: Samples, name: str) -> str:
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
         if any("figures" in s for s in found["samples"] if s["measure"] == measure):
             lines += [*SECTIONS[measure](samples), ""]
-        lines += [*samples.failures(measure), ""]
+        if failures := samples.failures(measure):
+            lines += [*failures, ""]
         lines += (
             [f"Bare single-row commits on this PostgreSQL just before: {shown(bare)} /s.", ""] if bare else []
         )

@@ -35,11 +35,13 @@ class ClusterSizes:
     requests: int = 1_000
     connections: int = 16
     waiting: int = 1_000_000
+    # No more are started after so long; the figures say how many there are.
+    waiting_s: float = 480.0
     wakes: int = 10_000
     records: int = 10_000_000
     copied_steps: int = 500
     calibrate_s: float = 1.0
-    patience_s: float = 3_600.0
+    patience_s: float = 900.0
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
