@@ -12,7 +12,8 @@ import pytest_asyncio
 from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet, meetings, opened
 
 from treadle import Engine
-from treadle.kernel.errors import RunNotFound
+from treadle.kernel.errors import RunNotFound, TreadleError
+from treadle.kernel.model import TERMINAL
 from treadle.lang.definition import Definition
 from treadle.runtime import document, tasks
 from treadle.runtime.registry import Registry
@@ -59,8 +60,17 @@ async def _look(engine: Engine, name: str) -> Any:
     """All that there is under a name and the names made of it."""
     for end in ("", "-f"):
         with suppress(RunNotFound):
-            await (await engine.run(name + end)).settled(timeout=DEADLINE_S)
+            found = await (await engine.run(name + end)).settled(timeout=DEADLINE_S)
+            if found["status"] in TERMINAL:
+                await _children_ended(engine, name + end)
     return await engine.read(lambda reads: _there(reads, engine.library.registry(reads), name))
+
+
+async def _children_ended(engine: Engine, name: str) -> None:
+    """Who ended tells its children with the next commit."""
+    for child in await engine.list(parent=name):
+        with suppress(TreadleError):
+            await (await engine.run(child["id"])).result(timeout=DEADLINE_S)
 
 
 def _there(reads: Reads, registry: Registry, name: str) -> list[Any]:
