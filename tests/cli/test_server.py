@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle.cli.command import Command
 from treadle.cli.main import SUBJECTS
@@ -38,17 +37,16 @@ class Sides:
     folder: Path
     url: str
     store: str
-    process: subprocess.Popen[str]
+    process: nursery.Process
 
 
-def serving(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "treadle.cli", "serve", "--port", "0", "--json", *options],
+def serving(folder: Path, *options: str) -> tuple[nursery.Process, str]:
+    process = nursery.Process(
+        ["-m", "treadle.cli", "serve", "--port", "0", "--json", *options],
         cwd=folder,
         env={**os.environ, "TREADLE_STORE": f"sqlite:///{folder}/served.db"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stdout=nursery.PIPE,
+        stderr=nursery.DEVNULL,
     )
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["url"]
@@ -74,8 +72,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     (folder / "shop.py").write_text(SHOP)
     process, url = serving(folder, "--app", "shop.py:app")
     store = f"sqlite:///{folder}/alone.db"
-    deploy = [sys.executable, "-m", "treadle.cli", "deploy", "shop.py:app", "--store", store]
-    subprocess.run(deploy, cwd=folder, check=True, capture_output=True, timeout=60)
+    deploy = ["-m", "treadle.cli", "deploy", "shop.py:app", "--store", store]
+    nursery.run(deploy, cwd=folder).check_returncode()
     yield Sides(folder, url, store, process)
     process.terminate()
     process.communicate(timeout=60)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any, Final, Literal
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+from tests import nursery
 
 from treadle.server.console import FOLDER
 
@@ -54,7 +53,7 @@ def browser() -> Iterator[Browser]:
 @dataclass
 class Site:
     url: str
-    process: subprocess.Popen[str]
+    process: nursery.Process
     store: str
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -76,10 +75,8 @@ def served(folder: Path, *options: str) -> Iterator[Site]:
 
 @contextmanager
 def serving(folder: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Site]:
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--json", *options]
-    process = subprocess.Popen(
-        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    command = ["-m", "treadle.cli", "serve", "--json", *options]
+    process = nursery.Process(command, cwd=folder, env=env, stdout=nursery.PIPE, stderr=nursery.DEVNULL)
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())

@@ -7,8 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle import reactive as rx
@@ -312,16 +311,16 @@ async def test_an_answer_comes_soon_after_the_decision(tmp_path: Path) -> None:
 # --- the owner dies ------------------------------------------------------------------------------------------
 
 
-def begin(url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", OWNER, url], stdout=subprocess.PIPE)
+def begin(url: str) -> nursery.Process:
+    return nursery.Process(["-c", OWNER, url], stdout=nursery.PIPE)
 
 
 @asynccontextmanager
-async def another_owner(url: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def another_owner(url: str) -> AsyncIterator[nursery.Process]:
     process = begin(url)
     try:
         assert process.stdout is not None
-        assert await asyncio.to_thread(process.stdout.readline) == b"up\n"
+        assert await asyncio.to_thread(process.stdout.readline) == "up\n"
         yield process
     finally:
         process.kill()
@@ -423,10 +422,8 @@ async def test_the_command_line_beside_an_owner_is_told_what_was_refused_and_wha
     url = f"sqlite:///{tmp_path / 't.db'}"
 
     async def cli(*words: str, code: int) -> dict[str, Any]:
-        command = [sys.executable, "-c", "from treadle.cli.main import main; main()", *words, "--store", url]
-        done = await asyncio.to_thread(
-            subprocess.run, [*command, "--json"], capture_output=True, text=True, cwd=tmp_path
-        )
+        command = ["-m", "treadle.cli", *words, "--store", url, "--json"]
+        done = await asyncio.to_thread(nursery.run, command, cwd=tmp_path)
         assert done.returncode == code, (words, done.stdout, done.stderr)
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -6,14 +6,13 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.testing import assert_replays
@@ -35,18 +34,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "treadle.cli", *arguments],
+def command(folder: Path, *arguments: str) -> nursery.Process:
+    return nursery.Process(
+        ["-m", "treadle.cli", *arguments],
         cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdout=nursery.PIPE,
+        stderr=nursery.PIPE,
         env={**os.environ, "TREADLE_STORE": "sqlite:///treadle.db"},
     )
 
 
-def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def ended(process: nursery.Process, code: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, (out, err)
     return out, err

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.kernel.ids import shard_of
@@ -70,13 +68,13 @@ def flows(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def member(pg_store: str, flows: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def member(pg_store: str, flows: Path) -> Iterator[Callable[[], nursery.Process]]:
     """Starts a member in a process of its own, and waits until it is there."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[nursery.Process] = []
 
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", MEMBER, pg_store, str(flows)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    def start() -> nursery.Process:
+        command = ["-c", MEMBER, pg_store, str(flows)]
+        process = nursery.Process(command, stdout=nursery.PIPE)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -179,7 +177,7 @@ async def test_shards_move_while_runs_go_on_and_no_work_is_done_twice(pg_store: 
 
 
 async def test_after_kill_9_the_others_have_its_shards_within_a_lease_and_a_second(
-    pg_store: str, member: Callable[[], subprocess.Popen[str]]
+    pg_store: str, member: Callable[[], nursery.Process]
 ) -> None:
     async with Engine(pg_store) as engine:
         process = member()
@@ -195,7 +193,7 @@ async def test_after_kill_9_the_others_have_its_shards_within_a_lease_and_a_seco
 
 
 async def test_after_sigterm_the_others_have_its_shards_within_a_second(
-    pg_store: str, member: Callable[[], subprocess.Popen[str]]
+    pg_store: str, member: Callable[[], nursery.Process]
 ) -> None:
     async with Engine(pg_store) as engine:
         process = member()
@@ -210,7 +208,7 @@ async def test_after_sigterm_the_others_have_its_shards_within_a_second(
 
 
 async def test_a_member_that_slept_past_its_lease_becomes_a_guest_and_gets_its_share_again(
-    pg_store: str, member: Callable[[], subprocess.Popen[str]]
+    pg_store: str, member: Callable[[], nursery.Process]
 ) -> None:
     async with Engine(pg_store) as engine:
         process = member()

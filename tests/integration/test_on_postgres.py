@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.store.members import LEASE_NS
@@ -133,8 +131,8 @@ asyncio.run(main())
 def test_after_kill_9_another_process_takes_over_and_nothing_acknowledged_is_missing(
     url: str, flows: Path
 ) -> None:
-    command = [sys.executable, "-c", _OWNER, url, str(flows)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    command = ["-c", _OWNER, url, str(flows)]
+    process = nursery.Process(command, stdout=nursery.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -10,13 +10,13 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle.engine import Engine
 from treadle.kernel.errors import OwnershipLost, TreadleError
@@ -245,14 +245,9 @@ async def test_an_unread_message_is_answered_when_its_sender_stops(tmp_path: Pat
         child.communicate()
 
 
-def begin(*words: object) -> subprocess.Popen[str]:
+def begin(*words: object) -> nursery.Process:
     """This file as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, __file__, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return nursery.Process([__file__, *map(str, words)], stdout=nursery.PIPE, stderr=nursery.PIPE)
 
 
 async def _own(path: Path) -> None:

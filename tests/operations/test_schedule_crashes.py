@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.kernel.errors import TreadleError
@@ -73,22 +72,22 @@ async def test_a_crash_at_any_commit_of_a_tick_leaves_each_tick_one_run(
         await assert_replays(engine)
 
 
-def serve(folder: Path, store: str) -> tuple[subprocess.Popen[str], str]:
+def serve(folder: Path, store: str) -> tuple[nursery.Process, str]:
     (made,) = serve_several(folder, store, 1)
     return made
 
 
-def serve_several(folder: Path, store: str, count: int) -> list[tuple[subprocess.Popen[str], str]]:
+def serve_several(folder: Path, store: str, count: int) -> list[tuple[nursery.Process, str]]:
     """Servers that begin at the same time, and their addresses."""
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--store", store, *STORE_OPTIONS]
+    command = ["-m", "treadle.cli", "serve", "--store", store, *STORE_OPTIONS]
     made = [
-        subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        nursery.Process(command, cwd=folder, stdout=nursery.PIPE, stderr=nursery.DEVNULL)
         for _ in range(count)
     ]
     return [(one, one.stdout.readline().strip()) for one in made if one.stdout is not None]
 
 
-def gone(process: subprocess.Popen[str]) -> None:
+def gone(process: nursery.Process) -> None:
     """Killed with SIGKILL, and waited for."""
     process.kill()
     process.wait(30)
@@ -168,8 +167,8 @@ steps:
     store = f"sqlite:///{tmp_path}/alone.db"
 
     def cli(*arguments: str, codes: tuple[int, ...] = (0,)) -> None:
-        command = [sys.executable, "-m", "treadle.cli", *arguments, "--store", store]
-        assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode in codes
+        command = ["-m", "treadle.cli", *arguments, "--store", store]
+        assert nursery.run(command, cwd=tmp_path).returncode in codes
 
     cli("deploy", "quick.yaml", "late.yaml")
     cli("schedule", "add", "s", "quick", "--every", "1s", "--overlap", "allow")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests import nursery
 
 from .collector import Collector, collecting
 from .test_traces import CALLER, by_name, elsewhere
@@ -29,11 +28,11 @@ steps:
 
 
 @contextmanager
-def process(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "treadle.cli", *words, "--json"]
+def process(folder: Path, *words: str) -> Iterator[nursery.Process]:
+    command = ["-m", "treadle.cli", *words, "--json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    started = subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    started = nursery.Process(
+        command, cwd=folder, env=environment, stdout=nursery.DEVNULL, stderr=nursery.DEVNULL
     )
     try:
         yield started

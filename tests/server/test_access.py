@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from tests import nursery
 
 from treadle import Engine
 from treadle.access import tokens
@@ -321,8 +321,8 @@ async def test_somebody_with_a_tasks_role_sees_the_tasks_of_that_role(engine: En
 
 
 def treadle(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "treadle.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    command = ["-m", "treadle.cli", *arguments]
+    return nursery.run(command, cwd=folder)
 
 
 def test_a_server_beyond_loopback_starts_once_there_is_a_token(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.access import tokens, trail
@@ -199,9 +198,9 @@ async def test_rows_are_kept_for_a_year() -> None:
 def treadle(folder: Path, *arguments: str, **environment: str) -> Any:
     import os
 
-    command = [sys.executable, "-m", "treadle.cli", *arguments, "--json", "--store", "sqlite:///t.db"]
+    command = ["-m", "treadle.cli", *arguments, "--json", "--store", "sqlite:///t.db"]
     env = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    done = nursery.run(command, cwd=folder, env=env)
     assert done.returncode in (0, 3), done.stderr + done.stdout
     return json.loads(done.stdout)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 from tests.pooling import Pooler
 
 from .conftest import FLOW
@@ -20,16 +19,15 @@ from .test_workers import LOOP, Api, until
 
 
 @contextmanager
-def started(folder: Path, store: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def started(folder: Path, store: str, *words: str) -> Iterator[tuple[nursery.Process, dict[str, Any]]]:
     """A `treadle` process that says in one line when it is ready."""
-    command = [sys.executable, "-m", "treadle.cli", *words, "--json"]
-    process = subprocess.Popen(
+    command = ["-m", "treadle.cli", *words, "--json"]
+    process = nursery.Process(
         command,
         cwd=folder,
         env={**os.environ, "TREADLE_STORE": store},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=nursery.PIPE,
+        stderr=nursery.PIPE,
     )
     try:
         assert process.stdout is not None

@@ -8,8 +8,6 @@ import os
 import re
 import resource
 import ssl
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from tests import nursery
 
 from treadle import Engine
 from treadle.server.access import AccessOptions
@@ -381,11 +380,9 @@ def test_the_server_does_not_print_tokens(tmp_path: Path) -> None:
         tmp_path, "token", "create", "--user", "ann", "--role", "admin", "--store", "sqlite:///t.db"
     )
     mine = {"Authorization": f"Bearer {token.stdout.strip()}"}
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--port", "0", "--store", "sqlite:///t.db"]
+    command = ["-m", "treadle.cli", "serve", "--port", "0", "--store", "sqlite:///t.db"]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ)
-        )
+        process = nursery.Process(command, cwd=tmp_path, stdout=nursery.PIPE, stderr=log)
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()

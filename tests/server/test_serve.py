@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests import nursery
 
 from .conftest import FLOW
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    command = [sys.executable, "-m", "treadle.cli", "serve", "--port", "0", "--json", *options]
+def serving(folder: Path, *options: str) -> Iterator[tuple[nursery.Process, dict[str, Any]]]:
+    command = ["-m", "treadle.cli", "serve", "--port", "0", "--json", *options]
     environment = {**os.environ, "TREADLE_STORE": f"sqlite:///{folder}/t.db"}
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = nursery.Process(command, cwd=folder, env=environment, stdout=nursery.PIPE, stderr=nursery.PIPE)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from tests import nursery
 
 from .test_serve import serving
 
@@ -41,20 +40,9 @@ GPU = 'metadata: {name: missing, version: "1"}\nworkflow: [{step: s, tool: {kind
 
 
 @contextmanager
-def working(folder: Path, url: str, name: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "treadle.cli",
-        "worker",
-        "--server",
-        url,
-        "--name",
-        name,
-        "--json",
-        *options,
-    ]
-    process = subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def working(folder: Path, url: str, name: str, *options: str) -> Iterator[nursery.Process]:
+    command = ["-m", "treadle.cli", "worker", "--server", url, "--name", name, "--json", *options]
+    process = nursery.Process(command, cwd=folder, stdout=nursery.PIPE, stderr=nursery.PIPE)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -227,7 +215,7 @@ def test_work_that_nobody_can_do_says_so(tmp_path: Path) -> None:
 def test_two_live_workers_cannot_share_a_name(tmp_path: Path) -> None:
     with serving(tmp_path, "--no-worker") as (_, said), working(tmp_path, said["url"], "same"):
         until(lambda: Api(said["url"]).workers())
-        command = [sys.executable, "-m", "treadle.cli", "worker", "--server", said["url"], "--name", "same"]
-        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        command = ["-m", "treadle.cli", "worker", "--server", said["url"], "--name", "same"]
+        second = nursery.run(command, cwd=tmp_path)
         assert second.returncode == 1
         assert "same" in second.stderr

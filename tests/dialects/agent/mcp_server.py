@@ -1,4 +1,4 @@
-"""A real MCP server for the tests, written with the official SDK. Its mode says how it misbehaves."""
+"""A real MCP server for the tests, written with the official SDK; `mcp_plain.py` is the same, sooner there."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import time
 
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
-
-MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
-
-if MODE == "mute":
-    time.sleep(3600)
-if MODE == "dead":
-    print("cannot find my configuration", file=sys.stderr)
-    raise SystemExit(3)
-
-if MODE == "leaky":
-    print(f"connecting with {os.environ['SERVER_TOKEN']}", flush=True)  # where only messages belong
 
 server = MCPServer("test")
 
@@ -60,7 +49,7 @@ def flood() -> str:
 
 
 if __name__ == "__main__":
-    if MODE == "http":
+    if sys.argv[1:2] == ["http"]:
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
     else:
         server.run("stdio")

@@ -18,7 +18,7 @@ from treadle.secrets.logs import cover, knows
 from treadle.secrets.providers import Secrets
 from treadle.testing.scripted import ScriptedModel
 
-SERVER = str(Path(__file__).with_name("mcp_server.py"))
+SERVER = str(Path(__file__).with_name("mcp_plain.py"))
 TOKEN = "a-very-secret-token-1234"
 URL = "https://user:hunter2@example.org/rules.md"
 

@@ -24,10 +24,15 @@ from treadle.performers.agent.mcp import Sessions, _tail
 from treadle.testing.scripted import ScriptedModel
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
+PLAIN = str(Path(__file__).with_name("mcp_plain.py"))
+
+
+def of_the_sdk(**more: Any) -> McpServer:
+    return McpServer(name="calc", command=sys.executable, args=(SERVER,), **more)
 
 
 def server(*mode: str, **more: Any) -> McpServer:
-    return McpServer(name="calc", command=sys.executable, args=(SERVER, *mode), **more)
+    return McpServer(name="calc", command=sys.executable, args=(PLAIN, *mode), **more)
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ async def gone(pid: int) -> None:
 
 
 async def test_a_stdio_server_lives_for_one_visit(sessions):
-    session = await sessions.open("v1", {"calc": server(env={"SERVER_TOKEN": "me"})}, [])
+    session = await sessions.open("v1", {"calc": of_the_sdk(env={"SERVER_TOKEN": "me"})}, [])
     assert sorted(session.tools) == ["add", "die", "fail", "flood", "hang", "put", "whoami"]
     assert session.tools["add"].idempotent, "readOnlyHint counts as idempotent"
     assert not session.tools["whoami"].idempotent
@@ -60,14 +65,14 @@ async def test_a_stdio_server_lives_for_one_visit(sessions):
     said = await session.call(session.tools["whoami"], {})
     name, pid = re.match(r"(\w+) in (\d+)", said["result"]).groups()
     assert name == "me"
-    assert await sessions.open("v1", {"calc": server()}, []) is session
+    assert await sessions.open("v1", {"calc": of_the_sdk()}, []) is session
     await sessions.release("v1")
     await gone(int(pid))
     assert len(sessions) == 0
 
 
 async def test_errors_of_a_server_reach_the_caller_and_nobody_else(sessions):
-    session = await sessions.open("v1", {"calc": server()}, [])
+    session = await sessions.open("v1", {"calc": of_the_sdk()}, [])
     with pytest.raises(ToolError, match="Error executing tool fail"):
         await session.call(session.tools["fail"], {})
     with pytest.raises(ToolError, match="larger than"):
@@ -137,7 +142,7 @@ async def test_an_idle_session_ends_by_itself():
 async def test_time_to_start_is_not_idle_time():
     """A server that takes longer to start than it may be idle is there for its first call."""
     sessions = Sessions(idle_s=0.1)
-    session = await sessions.open("v1", {"calc": server()}, [])
+    session = await sessions.open("v1", {"calc": of_the_sdk()}, [])
     assert await session.call(session.tools["add"], {"a": 1, "b": 1}) == {"result": 2}
     await sessions.close()
 
@@ -286,7 +291,7 @@ def limited(after: float = 0.0) -> ProviderError:
     return ProviderError("slow down", retryable=True, retry_after_s=after)
 
 
-CALC = {"calc": {"mcp": {"command": sys.executable, "args": [SERVER]}}}
+CALC = {"calc": {"mcp": {"command": sys.executable, "args": [PLAIN]}}}
 
 
 @pytest.fixture

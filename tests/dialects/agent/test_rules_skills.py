@@ -22,7 +22,7 @@ from treadle.performers.agent.skill_finding import FOLDERS, Skills, Values, disc
 from treadle.performers.agent.skills.fetch import TIMEOUT_S, fetcher
 from treadle.testing.scripted import ScriptedModel
 
-SERVER = str(Path(__file__).with_name("mcp_server.py"))
+SERVER = str(Path(__file__).with_name("mcp_plain.py"))
 CALC = {"mcp": {"command": sys.executable, "args": [SERVER]}}
 
 

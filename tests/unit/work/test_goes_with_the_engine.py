@@ -116,7 +116,7 @@ def runs(pid: int, module: str) -> bool:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks into /proc")
 def test_a_killed_engine_takes_its_mcp_servers_along(tmp_path):
     told = tmp_path / "pid"
-    server = Path(__file__).parents[2] / "dialects" / "agent" / "mcp_server.py"
+    server = Path(__file__).parents[2] / "dialects" / "agent" / "mcp_plain.py"
     command = [sys.executable, "-c", MCP, str(server), str(told)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
