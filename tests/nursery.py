@@ -318,6 +318,7 @@ def _child(asked: dict[str, Any], streams: list[int]) -> None:
 
 def _become(words: list[str], folder: str) -> None:
     first, *rest = words
+    sys.orig_argv = [sys.executable, *words]
     if first == "-m":
         sys.path.insert(0, folder)
         sys.argv = rest
