@@ -126,11 +126,20 @@ from treadle.server.processes import place
 def told(number, frame):
     sys.exit(0)
 
+# A signal that comes right before a wait would not end it: it is waited for as well.
+woken, wakes = os.pipe()
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes)
+
+def wait(*places):
+    while woken in select.select([woken, *places], [], [])[0]:
+        os.read(woken, 1)
+
 signal.signal(signal.SIGTERM, told)
 here = place()
 print(here.name, file=sys.stderr, flush=True)
 {serves}
-select.select([here.keeper], [], [])
+wait(here.keeper)
 """
 
 
@@ -205,7 +214,7 @@ def again(number, frame):
 def told(number, frame):
     signal.signal(signal.SIGTERM, again)
     print("draining", file=sys.stderr, flush=True)
-    signal.pause()
+    wait()
 
 signal.signal(signal.SIGTERM, told)
 here.say_ready({"url": ""})
