@@ -51,7 +51,9 @@ check: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-test: check $(WEB) browser
+# What is looked at and what is built need one core each.
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 check $(WEB) browser
 	@$(BIN)/python -m pytest $(SPREAD)
 
 test-all: $(READY)

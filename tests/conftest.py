@@ -58,7 +58,6 @@ def pytest_unconfigure() -> None:
 # Modules that take longest, the longest first: whatever begins last decides when all is over. Each runs whole in one
 # process (`--dist loadfile`).
 LONGEST = (
-    "integration/test_demo.py",
     "dialects/reactive/test_properties.py",
     "server/test_workers.py",
     "server/test_carriers.py",
@@ -70,6 +69,7 @@ LONGEST = (
     "console/test_console.py",
     "console/test_live.py",
     "integration/test_sigkill.py",
+    "integration/test_demo.py",
     "integration/test_compare.py",
     "server/test_outage.py",
     "server/test_two_servers.py",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 from typer.main import get_command
 
 from treadle.cli.main import app
@@ -165,8 +166,8 @@ def test_an_interrupt_stops_cleanly_and_resume_goes_on(
     folder: Path, write: Write, stop: signal.Signals, code: int
 ) -> None:
     write("flow.yaml", SLEEPY)
-    program = [sys.executable, "-m", "treadle.cli", "run", "flow.yaml", "--id", "nap-1"]
-    started = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = ["-m", "treadle.cli", "run", "flow.yaml", "--id", "nap-1"]
+    started = nursery.Process(program, stdout=nursery.PIPE, stderr=nursery.PIPE)
     deadline = time.monotonic() + 30
     while not (folder / "asleep").exists():
         assert time.monotonic() < deadline, "the step did not start"
@@ -179,12 +180,7 @@ def test_an_interrupt_stops_cleanly_and_resume_goes_on(
     assert "treadle resume nap-1" in err
     assert "Traceback" not in err
     (folder / "awake").touch()
-    resumed = subprocess.run(
-        [sys.executable, "-m", "treadle.cli", "resume", "nap-1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    resumed = nursery.run(["-m", "treadle.cli", "resume", "nap-1", "--json"])
     assert resumed.returncode == 0, resumed.stderr
     assert '"status": "completed"' in resumed.stdout
 

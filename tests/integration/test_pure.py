@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.testing import assert_replays
@@ -218,13 +217,11 @@ def test_a_process_killed_in_the_middle_of_pure_work_goes_on_from_what_is_durabl
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     for kill_at in (0, 8, 21, 38):
-        died = subprocess.run([sys.executable, str(script), str(tmp_path), str(kill_at)], timeout=PATIENCE_S)
+        died = nursery.run([script, tmp_path, str(kill_at)], timeout=PATIENCE_S)
         assert died.returncode == -signal.SIGKILL
         noted = [int(line) for line in (tmp_path / "witness").read_text().split()] if kill_at > 4 else []
         assert noted == list(range(4, kill_at, 5)), "what touches the outside was done once, and is durable"
-    last = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "-1"], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    last = nursery.run([script, tmp_path, "-1"], timeout=PATIENCE_S)
     assert last.stdout.strip() == "40", last.stderr
 
     async def look() -> None:

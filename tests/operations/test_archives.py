@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests import nursery
 from tests.cli.conftest import Cli, cli, folder, write
 
 from treadle import Engine
@@ -283,8 +282,7 @@ async def test_kill_9_leaves_every_run_whole_in_one_place_or_both(
         for n in range(5):
             await ended(engine, "below", f"r{n}")
         before = await shown(engine)
-    command = [sys.executable, "-c", KILLED, at, url, str(shelf)]
-    died = await asyncio.to_thread(subprocess.run, command, timeout=120, check=False)
+    died = await asyncio.to_thread(nursery.run, ["-c", KILLED, at, url, shelf])
     assert died.returncode == -signal.SIGKILL
     async with Engine(url) as engine:
         left = await shown(engine)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+
+from tests import nursery
 
 from treadle import Engine
 from treadle.cli.bulk import AT_ONCE
@@ -97,11 +97,11 @@ def test_many_failed_runs_are_retried_killed_and_gone_on_with(tmp_path: Path) ->
     assert count(url, "failed") == COUNT
     (tmp_path / "open").touch()
     (tmp_path / "held").touch()
-    begin = [sys.executable, "-m", "treadle.cli"]
+    begin = ["-m", "treadle.cli"]
     command = [*begin, "retry", "--status", "failed", "--workflow", "many", "--since", "1d"]
     more = ["--store", url]
-    with subprocess.Popen(
-        [*command, *more], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    with nursery.Process(
+        [*command, *more], cwd=tmp_path, stdout=nursery.DEVNULL, stderr=nursery.DEVNULL
     ) as first:
         until(lambda: count(url, "completed") == FIRST)
         first.kill()
@@ -109,9 +109,7 @@ def test_many_failed_runs_are_retried_killed_and_gone_on_with(tmp_path: Path) ->
     rest = count(url, "failed")
     assert 0 < rest < COUNT - FIRST, "it was cut in between"
     began = time.monotonic()
-    again = subprocess.run(
-        [*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    again = nursery.run([*command, *more], cwd=tmp_path, timeout=PATIENCE_S)
     took = time.monotonic() - began
     assert again.returncode == 0, again.stderr
     assert f"{rest} runs: {rest} completed" in again.stderr
@@ -119,9 +117,7 @@ def test_many_failed_runs_are_retried_killed_and_gone_on_with(tmp_path: Path) ->
         f"{rest} runs were retried in {took:.1f} s: {rest / took:.0f} a second, start of the command included; "
         f"{rest} new ones at once: {asyncio.run(anew(tmp_path, rest)):.0f} a second"
     )
-    resumed = subprocess.run(
-        [*begin, "resume", *more], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    resumed = nursery.run([*begin, "resume", *more], cwd=tmp_path, timeout=PATIENCE_S)
     assert resumed.returncode == 0, resumed.stderr
     assert count(url, "completed") == COUNT
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.kernel.errors import RunNotFound, VersionMismatch
@@ -55,9 +53,7 @@ async def test_a_run_keeps_its_definition_whoever_deploys_another_and_is_killed(
 
 
 def _deploy_and_die(store: str, file: Path, who: str) -> None:
-    other = subprocess.Popen(
-        [sys.executable, "-c", OTHER, store, str(file)], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
+    other = nursery.Process(["-c", OTHER, store, file], stdout=nursery.PIPE)
     try:
         assert other.stdout is not None
         assert other.stdout.readline().strip() == who

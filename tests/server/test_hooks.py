@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests import nursery
 
 from treadle import Engine
 from treadle.access import trail
@@ -179,17 +178,8 @@ async def test_a_hook_whose_secret_is_missing_is_503(http: httpx.AsyncClient, cl
 
 def test_hooks_at_the_command_line(tmp_path: Path) -> None:
     def treadle(*arguments: str) -> Any:
-        command = [
-            sys.executable,
-            "-m",
-            "treadle.cli",
-            "hook",
-            *arguments,
-            "--json",
-            "--store",
-            "sqlite:///t.db",
-        ]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        command = ["-m", "treadle.cli", "hook", *arguments, "--json", "--store", "sqlite:///t.db"]
+        done = nursery.run(command, cwd=tmp_path)
         return json.loads(done.stdout)
 
     treadle("set", "orders", "--workflow", "greet", "--secret", "shop", "--id", "{{ body.order }}")

@@ -27,11 +27,14 @@ TESTING = SRC / "testing"
 
 
 @cache
-def trees() -> tuple[tuple[Path, ast.Module], ...]:
+def nodes() -> tuple[tuple[Path, ast.ClassDef | ast.Call], ...]:
+    """Every class and every call of the sources, with its file."""
     return tuple(
-        (path, ast.parse(path.read_text("utf-8")))
+        (path, node)
         for path in sorted(SRC.rglob("*.py"))
         if not path.is_relative_to(TESTING)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef | ast.Call)
     )
 
 
@@ -41,42 +44,37 @@ def _constant(node: ast.AST | None) -> str | None:
 
 def class_codes() -> Iterator[tuple[str, str]]:
     """`code = "X"` in the body of a class, with the name of the class."""
-    for _, tree in trees():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            for line in node.body:
-                match line:
-                    case ast.Assign(targets=[ast.Name(id="code")], value=value):
-                        found = _constant(value)
-                    case ast.AnnAssign(target=ast.Name(id="code"), value=value):
-                        found = _constant(value)
-                    case _:
-                        continue
-                if found is not None and CODE.fullmatch(found):
-                    yield found, node.name
+    for _, node in nodes():
+        for line in node.body if isinstance(node, ast.ClassDef) else ():
+            match line:
+                case ast.Assign(targets=[ast.Name(id="code")], value=value):
+                    found = _constant(value)
+                case ast.AnnAssign(target=ast.Name(id="code"), value=value):
+                    found = _constant(value)
+                case _:
+                    continue
+            if found is not None and CODE.fullmatch(found):
+                yield found, node.name
 
 
 def given_codes() -> Iterator[tuple[str, str]]:
     """`code="X"` in a call, and the code of a problem (`problems.error("X", …)`), with the place."""
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
-            place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            for keyword in node.keywords:
-                if keyword.arg == "code" and (found := _constant(keyword.value)) and CODE.fullmatch(found):
+    for path, node in nodes():
+        if not isinstance(node, ast.Call):
+            continue
+        place = f"{path.relative_to(ROOT)}:{node.lineno}"
+        for keyword in node.keywords:
+            if keyword.arg == "code" and (found := _constant(keyword.value)) and CODE.fullmatch(found):
+                yield found, place
+        match node:
+            case ast.Call(func=ast.Attribute(attr="error" | "warning" | "unknown_key"), args=[first, _, *_]):
+                if (found := _constant(first)) and (CODE.fullmatch(found) or PROBLEM.fullmatch(found)):
                     yield found, place
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(attr="error" | "warning" | "unknown_key"), args=[first, _, *_]
-                ):
-                    if (found := _constant(first)) and (CODE.fullmatch(found) or PROBLEM.fullmatch(found)):
-                        yield found, place
 
 
-def pages() -> list[str]:
-    return sorted(path.stem for path in PAGES.glob("*.md") if CODE.fullmatch(path.stem))
+@cache
+def pages() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in PAGES.glob("*.md") if CODE.fullmatch(path.stem)))
 
 
 def rows() -> dict[str, tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from treadle.lang.definition import Dialect
 SRC = Path(__file__).resolve().parents[2] / "src" / "treadle"
 # Where a dialect is at home, and what authors import of it.
 HOMES = ("dialects", "performers", "testing", *(f"{name}.py" for name in INSTALLED))
+# Files without any of these need no closer look.
+QUOTED = re.compile(rf"""["']({"|".join(INSTALLED)})["']""")
 # Still told apart by name; the list only shrinks.
 BY_NAME = {
     "cli/output.py": 1,
@@ -27,7 +30,10 @@ BY_NAME = {
 
 def names_in(path: Path) -> int:
     """How often a file has the name of a dialect as a text of its own. `__all__` lists names of Python."""
-    tree = ast.parse(path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    if not QUOTED.search(text):
+        return 0
+    tree = ast.parse(text)
     skipped = {
         id(node)
         for statement in tree.body
@@ -65,11 +71,12 @@ def test_every_installed_dialect_declares_what_it_is(name: str) -> None:
 
 def asked_of(path: Path, members: set[str]) -> set[str]:
     """Which of these members a file asks of an engine's dialects: `dialects[…].member`."""
-    if path.relative_to(SRC).parts[0] == "dialects":
+    text = path.read_text("utf-8")
+    if path.relative_to(SRC).parts[0] == "dialects" or "dialects[" not in text:
         return set()
     return {
         node.attr
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute)
         and node.attr in members
         and isinstance(node.value, ast.Subscript)

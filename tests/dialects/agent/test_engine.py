@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle import Engine, RunFailed
 from treadle.agent import Skill
@@ -319,9 +320,8 @@ asyncio.run(main())
 
 async def die(folder: Path, kill_at: int) -> None:
     program = CHILD.format(here=str(Path(__file__).parent))
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(folder), str(kill_at))
-    async with asyncio.timeout(120):
-        assert await child.wait() == -signal.SIGKILL
+    child = await asyncio.to_thread(nursery.run, ["-c", program, folder, str(kill_at)])
+    assert child.returncode == -signal.SIGKILL, child.stderr
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

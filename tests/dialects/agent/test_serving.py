@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from mcp import Client, StdioServerParameters
+from tests import nursery
 
 from treadle import Engine
 from treadle.cli.mcp_http import address, security
@@ -80,13 +80,13 @@ async def test_treadle_mcp_speaks_stdio(tmp_path, flow):
 @pytest.fixture
 def server(tmp_path):
     """Starts `treadle mcp`; whatever becomes of the test, it ends with it."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[nursery.Process] = []
 
-    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "treadle.cli", "mcp", "--store", "sqlite:///t.db", *arguments]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | variables
+    def start(*arguments: str, **variables: str) -> nursery.Process:
+        command = ["-m", "treadle.cli", "mcp", "--store", "sqlite:///t.db", *arguments]
+        pipe = nursery.PIPE
+        process = nursery.Process(
+            command, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | variables
         )
         started.append(process)
         return process
@@ -97,7 +97,7 @@ def server(tmp_path):
         process.communicate()
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
+def port_of(process: nursery.Process) -> int:
     serving = re.match(r"serving MCP at http://\S+:(\d+)/mcp for ", process.stderr.readline())
     assert serving is not None
     return int(serving[1])

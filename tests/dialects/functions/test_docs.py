@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import nursery
 from typer.testing import CliRunner
 
 from treadle.cli.main import app
@@ -36,9 +35,7 @@ def run(line: str) -> None:
         code, said = done.exit_code, done.output
     else:
         assert program == "python"
-        ended = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
-        )
+        ended = nursery.run(arguments)
         code, said = ended.returncode, ended.stdout + ended.stderr
     assert code == int(about.get("code") or 0), (line, said)
     assert (about.get("said") or "") in said, (line, said)

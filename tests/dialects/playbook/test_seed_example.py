@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ import psycopg
 import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
+from tests import nursery
 
 from .harness import DIALECT, parse
 
@@ -157,7 +156,6 @@ def test_every_row_once_in_spite_of_everything(pages: Pages, database: str, tmp_
     given = {"api_url": pages.url, "endpoints": [{"path": path, "page_size": 3} for path in ENDPOINTS]}
     store = f"sqlite:///{tmp_path}/treadle.db"
     command = [
-        sys.executable,
         str(Path(__file__).parent / "drive.py"),
         store,
         str(EXAMPLE),
@@ -165,7 +163,7 @@ def test_every_row_once_in_spite_of_everything(pages: Pages, database: str, tmp_
         json.dumps(given),
     ]
 
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    first = nursery.Process(command, stdout=nursery.DEVNULL)
     with psycopg.connect(database, autocommit=True) as connection:
 
         def stored() -> int:
@@ -182,7 +180,8 @@ def test_every_row_once_in_spite_of_everything(pages: Pages, database: str, tmp_
         first.wait()
         before = Counter((path, page) for path, page, status in pages.served if status == 200)
         pages.gate.set()
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        second = nursery.run(command)
+        assert second.returncode == 0, second.stderr
         shown = json.loads(second.stdout)
         assert shown["status"] == "completed", shown
         rows = connection.execute("SELECT endpoint, page, item FROM results_ok").fetchall()

@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from treadle.engine import Engine
 from treadle.testing.driver import START_NS
@@ -203,14 +203,11 @@ async def test_sigkill_in_the_middle(tmp_path: Path, instant: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "EFFECTS": str(effects), "STORE": store, "KILL_AFTER": str(2 + 3 * instant)}
-    first = await asyncio.create_subprocess_exec(sys.executable, str(program), env=environment)
-    assert await asyncio.wait_for(first.wait(), 60) == -signal.SIGKILL
+    first = await asyncio.to_thread(nursery.run, [program], env=environment)
+    assert first.returncode == -signal.SIGKILL, first.stderr
     environment["KILL_AFTER"] = "0"
-    second = await asyncio.create_subprocess_exec(
-        sys.executable, str(program), env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await asyncio.wait_for(second.communicate(), 60)
-    assert json.loads(out) == {"total": 10, "subs": [3, 4]}
+    second = await asyncio.to_thread(nursery.run, [program], env=environment)
+    assert json.loads(second.stdout) == {"total": 10, "subs": [3, 4]}
     keys = [line.split(" ")[0] for line in effects.read_text().splitlines()]
     assert len(set(keys)) == 6, "each effect under its own key, however often it was tried"
 

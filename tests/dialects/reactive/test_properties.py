@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from reactive_play import act, app, play, seen
 from reactive_shop import ChargeReceipt, charge, ledger, mail, notes, order
 from reactive_shop import app as shop
+from tests import nursery
 
 from treadle import Engine
 from treadle import reactive as rx
@@ -83,10 +84,8 @@ def _publish_until_killed(store: str) -> int:
     """How many orders three processes had acknowledged before each of them was killed."""
     published = 0
     for attempt in range(3):
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "reactive_victim.py"), store, str(attempt * 20), "20"],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+        process = nursery.Process(
+            [HERE / "reactive_victim.py", store, str(attempt * 20), "20"], stdout=nursery.PIPE
         )
         assert process.stdout is not None
         for _ in range(6 + attempt * 5):
@@ -94,7 +93,7 @@ def _publish_until_killed(store: str) -> int:
             published += 1
         process.send_signal(signal.SIGKILL)
         process.wait()
-        published += process.stdout.read().count(b"\n")
+        published += process.stdout.read().count("\n")
         process.stdout.close()
     return published
 
