@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
+import msgspec.inspect
 
 from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event, Started, event_value, make_reference
 from treadle.kernel.roles import CellMachine
+from treadle.kernel.showing import shown
 from treadle.kernel.tracing import OPTION, parse_traceparent
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Dialect
@@ -73,7 +76,7 @@ def positive(name: str, value: object) -> int:
     """A number of the engine's, given in code or in the environment."""
     number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueRefused(f"{name} is a whole number from 1 on, not {value!r:.40}", details={"path": name})
+        raise ValueRefused(f"{name} is a whole number from 1 on, not {shown(value)}", details={"path": name})
     return number
 
 
@@ -83,7 +86,7 @@ def whole(name: str, value: object, least: int = 0) -> int | None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueRefused(
-            f"{name} is a whole number from {least} on, not {value!r:.40}", details={"path": name}
+            f"{name} is a whole number from {least} on, not {shown(value)}", details={"path": name}
         )
     return value
 
@@ -94,7 +97,7 @@ def retried(how: Mapping[str, Any]) -> dict[str, Value]:
         {"from" if name == "from_" else name: value for name, value in how.items()}
     )
     if not isinstance(step := given.get("from"), str | None):
-        raise ValueRefused(f"from is the name of a step, not {step!r:.40}", details={"path": "from"})
+        raise ValueRefused(f"from is the name of a step, not {shown(step)}", details={"path": "from"})
     return given
 
 
@@ -111,7 +114,7 @@ def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> 
         raise ValueRefused(f"a status is one of {', '.join(statuses)}, or a list of them")
     asked = (status,) if isinstance(status, str) else tuple(status or ())
     if unknown := [word for word in asked if word not in statuses]:
-        raise ValueRefused(f"{unknown[0]!r} is no status; choose from {', '.join(statuses)}")
+        raise ValueRefused(f"{shown(unknown[0])} is no status; choose from {', '.join(statuses)}")
     return asked
 
 
@@ -119,10 +122,23 @@ def check_filters(**texts: object) -> None:
     """Filters that are compared with texts."""
     for name, value in texts.items():
         if not isinstance(value, str | None):
-            raise ValueRefused(f"{name} is text, not {value!r:.40}", details={"path": name})
+            raise ValueRefused(f"{name} is text, not {shown(value)}", details={"path": name})
     search = texts.get("search")
     if isinstance(search, str) and len(search) > SEARCH_CHARS_MAX:
         raise ValueRefused(f"search has at most {SEARCH_CHARS_MAX:,} characters", details={"path": "search"})
+
+
+def named(what: str, value: object) -> str:
+    """A name that a caller has to give."""
+    if not isinstance(value, str):
+        raise ValueRefused(f"{what} is text, not {shown(value)}", details={"path": what})
+    check_text(what, value)
+    return value
+
+
+def signal_once(run: object, key: object) -> tuple[str, str] | None:
+    """What a signal with a key is remembered under."""
+    return None if key is None else (f"run:{named('run', run)}", f"signal:{named('key', key)}")
 
 
 def checked_state(state: object) -> dict[str, Value]:
@@ -166,6 +182,11 @@ def check_start(
 
 def checked_event(event: Event) -> Event:
     """Refuses an event that a caller has filled with what it cannot hold: `signal("r", name=5)`."""
+    given, texts = msgspec.structs.asdict(event), _texts(type(event))
+    for name in texts:
+        # Before anybody walks through it: it may be without a bottom.
+        if isinstance(given[name], list | tuple | dict | set | frozenset):
+            raise ValueRefused(f"{event.kind}: {name} is text, not {shown(given[name])}")
     fields = event_value(event)
     try:
         msgspec.convert(fields, type(event), builtin_types=(bytes,))
@@ -177,6 +198,20 @@ def checked_event(event: Event) -> Event:
             check_text(f"{event.kind}: {name}", value)
     check_name(event)
     return event
+
+
+@cache
+def _texts(kind: type[Event]) -> tuple[str, ...]:
+    """The fields of an event that hold text, or nothing."""
+    found = msgspec.inspect.type_info(kind)
+    assert isinstance(found, msgspec.inspect.StructType)
+    return tuple(field.name for field in found.fields if _is_text(field.type))
+
+
+def _is_text(kind: msgspec.inspect.Type) -> bool:
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return all(isinstance(one, msgspec.inspect.NoneType) or _is_text(one) for one in kind.types)
+    return isinstance(kind, msgspec.inspect.StrType)
 
 
 def check_text(what: str, text: str) -> None:
@@ -193,7 +228,7 @@ def checked_actor(user: object, roles: object, to: object = None) -> tuple[str |
     for name, who in (("to", to), ("user", user)):
         if who is not None and (not isinstance(who, str) or not who):
             raise ValueRefused(
-                f"{name} must be the name of somebody, not {who!r:.40}", details={"path": name}
+                f"{name} must be the name of somebody, not {shown(who)}", details={"path": name}
             )
     assert user is None or isinstance(user, str)
     return user, tuple(roles)
@@ -231,7 +266,7 @@ def run_options(
     if traceparent is not None:
         if (trace := parse_traceparent(traceparent)) is None:
             raise ValueRefused(
-                f"{traceparent!r:.80} is no traceparent (W3C Trace Context): 00-TRACE-SPAN-01",
+                f"{shown(traceparent, 80)} is no traceparent (W3C Trace Context): 00-TRACE-SPAN-01",
                 details={"path": "traceparent"},
             )
         options[OPTION] = str(trace)

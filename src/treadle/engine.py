@@ -369,7 +369,7 @@ class Engine(
         """Wakes whoever awaits `name` in a run; kept until somebody does. The same `key` twice is
         one signal."""
         event = Signal(name=name, data=from_caller(data), key=key, by=by)
-        submission = (f"run:{id}", f"signal:{key}") if key is not None else None
+        submission = arguments.signal_once(id, key)
         return await self.submit(id, event, submission=submission, expected_version=expected_version)
 
     async def signal_reference(

@@ -21,6 +21,7 @@ import pytest_asyncio
 from treadle import Engine
 from treadle.kernel.errors import RunExists, TreadleError, ValueRefused
 from treadle.kernel.model import Signal
+from treadle.kernel.showing import shown
 from treadle.runtime.ports import Item
 from treadle.testing import assert_replays
 
@@ -32,6 +33,15 @@ FLOWS = {
     "waits": "dialect: process\nname: waits\nsteps: [{await: {signal: go}}]\n",
     "asks": "dialect: process\nname: asks\ntasks: {t: {roles: [boss]}}\nsteps: [{task: t}]\n",
 }
+
+
+def _nested(levels: int, around: Callable[[Any], Any]) -> Any:
+    found: Any = "x"
+    for _ in range(levels):
+        found = around(found)
+    return found
+
+
 NAMES: dict[str, Any] = {
     "half a character": "\ud800",
     "a name of the engine's own": "treadle:x",
@@ -42,6 +52,9 @@ NAMES: dict[str, Any] = {
     "a mapping": {},
     "bytes": b"x",
     "nothing": "",
+    "a number that Python does not write out": 10**10_000,
+    "a list without a bottom": _nested(100_000, lambda inner: [inner]),
+    "a list that is far more than it looks": _nested(60, lambda inner: [inner, inner]),
 }
 NUMBERS: dict[str, Any] = {
     "above 64 bits": 2**64,
@@ -51,6 +64,8 @@ NUMBERS: dict[str, Any] = {
     "a text": "3",
     "a list": [1],
     "a truth": True,
+    "one that Python does not write out": 10**10_000,
+    "one below that": -(10**10_000),
 }
 Door = Callable[[Engine, str, Any], Awaitable[Any]]
 
@@ -79,7 +94,7 @@ BY_NAME: dict[str, Door] = {
     "fork into": lambda e, mine, v: e.fork(
         f"{mine}ends", new_id=mine + v if isinstance(v, str) and v else v or f"{mine}f"
     ),
-    "fork by": lambda e, mine, v: e.fork(f"{mine}ends", new_id=f"{mine}fb{len(str(v))}", by=v),
+    "fork by": lambda e, mine, v: e.fork(f"{mine}ends", new_id=f"{mine}fb{len(shown(v))}", by=v),
     "delete": lambda e, mine, v: e.delete(v),
     "task": lambda e, mine, v: e.task_claim(v, user="u", roles=["boss"]),
     "task user": lambda e, mine, v: e.task_comment(TASKS[mine], text="x", user=v, roles=["admin"]),
@@ -101,7 +116,7 @@ BY_NAME: dict[str, Door] = {
 BY_NUMBER: dict[str, Door] = {
     "expected version": lambda e, mine, v: e.signal(f"{mine}waits", "other", expected_version=v),
     "priority": lambda e, mine, v: e.start("ends", None, id=f"{mine}p", priority=v),
-    "fork at": lambda e, mine, v: e.fork(f"{mine}ends", at=v, new_id=f"{mine}at{v}"),
+    "fork at": lambda e, mine, v: e.fork(f"{mine}ends", at=v, new_id=f"{mine}at{shown(v)}"),
     "list limit": lambda e, mine, v: e.list(limit=v),
     "list since": lambda e, mine, v: e.list(since_ns=v),
     "state at": lambda e, mine, v: _state(e, mine, v),

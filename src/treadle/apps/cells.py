@@ -20,9 +20,11 @@ from treadle.dialects.reactive.governance import ApplyBlocked
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.routing import key_order, run_id
 from treadle.dialects.reactive.shadow import History, shadow
+from treadle.dialects.reactive.shapes import Misfit
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Domain, Patch, Started, is_reference, make_reference
+from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
@@ -90,7 +92,7 @@ def items(app: App, schema: str, value: Value, *, submission: str | None, key: V
     """An event as one item for each cell that subscribes; for the application itself if none does."""
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
-        raise InputInvalid(f"the key is {key!r}, but the event is for {deliveries[0].key!r}")
+        raise InputInvalid(f"the key is {shown(key)}, but the event is for {shown(deliveries[0].key)}")
     targets: list[tuple[str, str | None, Value, str, Value]] = [
         (d.run, d.workflow, d.key, d.schema, d.value) for d in deliveries
     ]
@@ -233,6 +235,8 @@ def cell_id(app: App | None, workflow: str, key: Value) -> str:
         return run_id(workflow, key, keyed=key is not None)
     declared = app.workflows[workflow]
     if declared.key is None:
+        if key is not None:
+            raise Misfit("it has no key: there is one of it")
         return workflow
     return run_id(workflow, declared.key.canon(key))
 
@@ -369,7 +373,7 @@ def submitted(reads: Reads, app: str, seq: int) -> int:
 def proposed(reads: Reads, registry: Registry, app: str, number: int) -> dict[str, Any]:
     books = _books(reads, registry, app)
     if books is None:
-        raise InputInvalid(f"{app} has not run in this store, so nothing was proposed for it")
+        raise InputInvalid(f"{app:.200} has not run in this store, so nothing was proposed for it")
     return governance.find(books, number)
 
 
@@ -383,5 +387,5 @@ def report(reads: Reads, registry: Registry, app: App, *, run: str | None = None
                 state = load_state(row, reads, registry, blobs)
                 histories.append(History(row.id, workflow, row.cell_key, records, state))
     if run is not None and not histories:
-        raise InputInvalid(f"{run} is no cell of {app.name}")
+        raise InputInvalid(f"{run:.200} is no cell of {app.name}")
     return shadow(app, histories)

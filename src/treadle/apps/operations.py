@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from treadle.arguments import named, whole
 from treadle.definitions.library import Library
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
@@ -24,6 +25,7 @@ from treadle.dialects.reactive.workflow import Workflow
 from treadle.host.acting import stamped
 from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.model import TERMINAL, Event, Reset
+from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
@@ -100,6 +102,8 @@ class Applications:
 
     async def publish(self, event: Any, value: Any, *, key: Value, submission_id: str | None) -> list[str]:
         schema, raw = (event, value) if isinstance(event, str) else _typed(event, value)
+        if submission_id is not None:
+            named("submission_id", submission_id)
         reached: list[str] = []
         for name in self._taking(schema):
             app = await self.active(name)
@@ -143,8 +147,8 @@ class Applications:
         found = dict.fromkeys(app.name for app in self.machine.apps() if app.knows(schema))
         if not found:
             raise InputInvalid(
-                f"no application that is loaded here knows {schema}; give it with --app FILE:ATTR (engine.deploy(app))",
-                details={"schema": schema},
+                f"no application that is loaded here knows {schema:.200}; give it with --app FILE:ATTR (engine.deploy(app))",
+                details={"schema": schema[:200]},
             )
         return list(found)
 
@@ -158,7 +162,7 @@ class Applications:
         return None
 
     async def cells(self, workflow: Workflow | str, *, limit: int | None) -> list[dict[str, Any]]:
-        name = workflow if isinstance(workflow, str) else workflow.name
+        name, limit = _named(workflow), whole("limit", limit, 1)
         library = self._engine.library
         return await self._engine.read(
             lambda reads: cells.listed(reads, library.registry(reads), name, limit=limit)
@@ -166,12 +170,12 @@ class Applications:
 
     async def cell(self, workflow: Workflow | str, key: Any) -> str | None:
         """The id of a cell, if there is one."""
-        name = workflow if isinstance(workflow, str) else workflow.name
+        name = _named(workflow)
         try:
             id = cells.cell_id(await self._app_with(name), name, key)
         except Misfit as misfit:
             what = "it is keyed; name one" if key is None else misfit.message
-            raise InputInvalid(f"{key!r} is not a key of {name}: {what}") from None
+            raise InputInvalid(f"{shown(key)} is not a key of {name:.200}: {what}") from None
         library = self._engine.library
         found = await self._engine.read(lambda reads: cells.exists(reads, library.registry(reads), id))
         return id if found else None
@@ -184,7 +188,7 @@ class Applications:
     async def apply(self, what: App | str | int, *, app: str | None, wait: bool) -> dict[str, Any]:
         proposal: int | None = None
         asked_deploys: list[dict[str, Any]] = []
-        if not isinstance(what, int):
+        if not isinstance(what, int) or isinstance(what, bool):
             # Only compiled here: what is refused changes nothing, so it is deployed by the apply itself.
             found = await asyncio.to_thread(self._engine.load, what)
             new = _application(found)
@@ -192,7 +196,7 @@ class Applications:
             asked_deploys = [library.deploy_of(one, validation=validation).to_value() for one in found]
         else:
             proposal = what
-            name = app or self._only()
+            name = self._chosen(app)
             known = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
             if known["status"] != "approved":
                 raise ProposalRefused(f"proposal {what} is {known['status']}; approve it first")
@@ -224,14 +228,16 @@ class Applications:
         return any(b["reason"] == "has queued events" for b in blockers) or await self._engine.read(ask)
 
     async def shadow(self, what: App | int, *, app: str | None, run: str | None) -> dict[str, Any]:
+        if run is not None:
+            named("run", run)
         if isinstance(what, App):
             self._engine.load(what)
             return await self._ask(lambda reads, registry: cells.report(reads, registry, what, run=run))
-        name = app or self._only()
-        found = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, what))
+        name, number = self._chosen(app), _number(what)
+        found = await self._ask(lambda reads, registry: cells.proposed(reads, registry, name, number))
         candidate = self._code(found["manifest"])
         seen = await self._ask(lambda reads, registry: cells.report(reads, registry, candidate, run=run))
-        await self._govern(name, {"op": "shadow", "proposal": what})
+        await self._govern(name, {"op": "shadow", "proposal": number})
         return seen
 
     def loaded(self, name: str, manifest: str) -> App:
@@ -264,15 +270,17 @@ class Applications:
         return await self._engine.read(lambda reads: snapshots.differences(reads, before, after))
 
     async def propose(self, app: App) -> int:
+        if not isinstance(app, App):
+            raise InputInvalid(f"an application is proposed, and this is {kind_of(app)}")
         await asyncio.to_thread(self._engine.deploy, app)
         answer = await self._govern(app.name, {"op": "propose", "manifest": app.digest})
         return await self._engine.read(lambda reads: cells.submitted(reads, app.name, int(answer["seq"])))
 
     async def decide(self, number: int, op: str, *, app: str | None) -> None:
-        await self._govern(app or self._only(), {"op": op, "proposal": number})
+        await self._govern(self._chosen(app), {"op": op, "proposal": _number(number)})
 
     async def proposals(self, app: str | None) -> list[dict[str, Any]]:
-        name = app or self._only()
+        name = self._chosen(app)
         return await self._ask(lambda reads, registry: cells.proposals(reads, registry, name))
 
     async def _govern(self, name: str, data: dict[str, Any] | None) -> dict[str, Any]:
@@ -281,7 +289,10 @@ class Applications:
     async def _ask(self, question: Callable[[Reads, Registry], T]) -> T:
         return await self._engine.read(lambda reads: question(reads, self._engine.library.registry(reads)))
 
-    def _only(self) -> str:
+    def _chosen(self, app: str | None) -> str:
+        """The application that is named, or the only one that there is."""
+        if app is not None:
+            return named("app", app)
         found = cells.names(self.machine)
         if len(found) != 1:
             raise InputInvalid(f"name the application: {', '.join(found) or 'none'} is loaded here")
@@ -367,6 +378,18 @@ def _application(found: list[Definition]) -> App:
             f"one application is applied at a time, and here are {names}; name it FILE.py:ATTR"
         )
     return apps[0]
+
+
+def _named(workflow: Workflow | str) -> str:
+    return workflow.name if isinstance(workflow, Workflow) else named("workflow", workflow)
+
+
+def _number(given: object) -> int:
+    """The number of a proposal."""
+    number = whole("the number of a proposal", given, 1)
+    if number is None:
+        raise InputInvalid("name a proposal by its number")
+    return number
 
 
 def _typed(event: Any, value: Any) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError
+from treadle.kernel.showing import shown
 from treadle.kernel.stops import is_stop
 from treadle.kernel.values import digest
 from treadle.lang import standing
@@ -81,11 +83,25 @@ def read_text(path: Path) -> str:
 
 def files_in(target: str) -> Iterator[Path]:
     """The definition files of a folder, or the file itself."""
-    path = Path(target)
+    path = there(target)
     if path.is_dir():
         yield from sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
     else:
         yield path
+
+
+def there(target: str) -> Path:
+    """A path that can be looked at. A text that no file can have for its name is refused; so is none, which would be
+    the folder at hand."""
+    try:
+        os.stat(target)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        if not target or isinstance(error, ValueError):
+            raise DefinitionError(f"there is no file {shown(target, 80)}", code="FILE_NOT_FOUND") from error
+    except OSError as error:
+        said = f"cannot read {target:.80}: {error.strerror}"
+        raise DefinitionError(said, code="FILE_UNREADABLE", where=target[:80]) from error
+    return Path(target)
 
 
 def split_target(target: str) -> tuple[Path, str | None]:
@@ -96,7 +112,7 @@ def split_target(target: str) -> tuple[Path, str | None]:
 
 def load_python(path: Path, name: str | None) -> list[Any]:
     """The builders and applications of a Python file: the named one, or all of them."""
-    if not path.exists():
+    if not there(str(path)).exists():
         raise DefinitionError(f"there is no file {path}", code="FILE_NOT_FOUND", where=str(path))
     module_name = f"treadle_file_{path.stem}_{digest(str(path.resolve()))[7:19]}"
     spec = importlib.util.spec_from_file_location(module_name, path)

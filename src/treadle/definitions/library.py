@@ -32,6 +32,7 @@ from .files import (
     named_in,
     read_text,
     split_target,
+    there,
 )
 
 Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
@@ -104,7 +105,7 @@ class Library(Known):
     def _load_path(self, target: str, *, strict: bool) -> list[Definition]:
         path, name = split_target(target)
         if path.suffix == ".py":
-            file = str(path.resolve())
+            file = str(there(str(path)).resolve())
             origin = f"{file}:{name}" if name else file
             found = [d for value in load_python(path, name) for d in definitions_of(value, file=origin)]
             _refuse_twins(found, file)

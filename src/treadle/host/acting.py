@@ -14,6 +14,7 @@ from typing import Final
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
 from treadle.kernel.values import encode
+from treadle.lang.handed import check_written
 from treadle.runtime import collecting, keeping, returns
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Operate, Write
@@ -76,6 +77,7 @@ def stamped(command: Command) -> Command:
             command.entry = _of_event(command.run, command.event)
         return command
     if isinstance(command, Operate):
+        check_written(command.body)
         encode([command.home, command.body])
         check_entry(entry := command.entry or _of_operation(command))
         return replace(command, entry=entry)

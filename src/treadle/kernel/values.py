@@ -28,6 +28,7 @@ from libipld import decode_dag_cbor, encode_dag_cbor
 
 from .errors import NotCanonical, ValueRefused
 from .limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
+from .showing import NUMBER_CHARS_MAX, shown
 
 # A JSON value or bytes, nested. Spelled `Any` because a recursive alias makes every machine's
 # state unreadable to the type checker; `encode` is what enforces it.
@@ -196,7 +197,9 @@ def _converted(value: object, path: str, depth: int) -> Value:
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise ValueRefused(f"{path}: the key {key!r} is not text", details={"path": path})
+        raise ValueRefused(
+            f"{path}: the key {shown(key, NUMBER_CHARS_MAX)} is not text", details={"path": path}
+        )
     return str.__str__(key)
 
 
@@ -209,7 +212,10 @@ def _check(value: Value, path: str, depth: int) -> None:
             return
         case int():
             if not INT_MIN <= value <= INT_MAX:
-                raise ValueRefused(f"{path}: {value} does not fit into 64 bits", details={"path": path})
+                raise ValueRefused(
+                    f"{path}: {shown(value, NUMBER_CHARS_MAX)} does not fit into 64 bits",
+                    details={"path": path},
+                )
         case float():
             if not math.isfinite(value):
                 raise ValueRefused(f"{path}: {value} is not a finite number", details={"path": path})

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from treadle.kernel.values import encode
+
 SHOWN_MAX: Final = 10_000
 # Tables whose rows belong to a run by its number; 0 is nobody, whose payloads are kept for ever.
 BY_NUMBER: Final = ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs")
 # By its id: the table, and what its row calls the run.
 BY_ID: Final = {"places": "run", "submissions": "substr(scope, 5)"}
 _ONLY: Final = {"submissions": "scope LIKE 'run:%' AND "}
+# An event that was refused is answered for good, also where there never was a run to take it.
+_REFUSAL: Final = encode({"error": None})[:-1]
 
 
 class _Asked(Protocol):
@@ -29,9 +33,11 @@ def orphans(ask: _Asked) -> dict[str, list[Any]]:
                     LIMIT ?"""
         found[table] = [row[0] for row in ask(query, SHOWN_MAX)]
     for table, run in BY_ID.items():
+        refusals = (_REFUSAL,) if table == "submissions" else ()
         query = f"""SELECT DISTINCT {run} FROM {table} WHERE {_ONLY.get(table, "")}
+                    {f"substr(body, 1, {len(_REFUSAL)}) <> ? AND " if refusals else ""}
                     NOT EXISTS (SELECT 1 FROM runs WHERE id = {run}) LIMIT ?"""
-        found[table] = [row[0] for row in ask(query, SHOWN_MAX)]
+        found[table] = [row[0] for row in ask(query, *refusals, SHOWN_MAX)]
     query = "SELECT task FROM task_roles WHERE task NOT IN (SELECT no FROM tasks) LIMIT ?"
     found["task_roles"] = [row[0] for row in ask(query, SHOWN_MAX)]
     return {table: runs for table, runs in found.items() if runs}

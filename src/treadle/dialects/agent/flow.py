@@ -5,10 +5,12 @@ The state is described in `states`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from treadle.kernel.limits import INT_MAX
 from treadle.kernel.model import Context, Decision, Intent, is_reference
 from treadle.kernel.values import Value
 
@@ -17,6 +19,7 @@ from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX, STEP_INTENTS_MAX, WARNINGS_
 from .model import Budget, Node, Workflow
 from .states import AgentState, Branch, Item, Ready, UsageState, VisitState
 
+USD_MAX: Final = sys.float_info.max
 # Intents that are work of one node; their `params` name it.
 OF_A_NODE: Final = ("model", "call", "ask")
 
@@ -138,14 +141,15 @@ def no_usage() -> UsageState:
 
 
 def add_usage(total: UsageState, usage: Mapping[str, Value]) -> None:
+    """Adds up, and stays a number that a state can hold: what a child has cost is what its result says."""
     for name in ("input_tokens", "output_tokens"):
         amount = usage.get(name)
         if isinstance(amount, int) and amount > 0:
-            total[name] += amount
+            total[name] = min(total[name] + amount, INT_MAX)
     usd = usage.get("usd")
     if isinstance(usd, int | float) and usd > 0:
         # Rounded, so that a sum of prices prints as a price.
-        total["usd"] = round(total["usd"] + float(usd), 10)
+        total["usd"] = min(round(total["usd"] + float(usd), 10), USD_MAX)
 
 
 def exceeded(budget: Budget | None, usage: UsageState) -> str | None:

@@ -21,6 +21,7 @@ from treadle.kernel.limits import (
 )
 from treadle.kernel.model import Context as KernelContext
 from treadle.kernel.model import Decision, Intent
+from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, encode, to_value
 
 from .app import App
@@ -159,10 +160,12 @@ def _timer(params: object) -> Value:
     given = params if isinstance(params, dict) else {"deliver_at_ns": params}
     at_ns, key = given.get("deliver_at_ns"), given.get("key")
     if not isinstance(key, str | None) or given.keys() - {"deliver_at_ns", "key"}:
-        raise Misfit(f"a timer has deliver_at_ns and a key that is text, not {params!r:.80}")
+        raise Misfit(f"a timer has deliver_at_ns and a key that is text, not {shown(params, 80)}")
     if isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 <= at_ns < 2**63:
         return int(at_ns) if key is None else {"deliver_at_ns": int(at_ns), "key": str(key)}
-    raise Misfit(f"a timer takes a time, nanoseconds since 1970, or {{deliver_at_ns}}, not {at_ns!r:.80}")
+    raise Misfit(
+        f"a timer takes a time, nanoseconds since 1970, or {{deliver_at_ns}}, not {shown(at_ns, 80)}"
+    )
 
 
 def _annotations(raw: object) -> Value:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.model import Apply, Decision, Domain, Event, Patch
+from treadle.kernel.showing import shown
 from treadle.kernel.values import Value
 
 # Who makes moves: the operations of applications alone, which have looked before whether a move is safe.
@@ -132,4 +133,4 @@ def find(state: Value, number: Value) -> dict[str, Any]:
         if proposal["id"] == number:
             found: dict[str, Any] = proposal
             return found
-    raise ProposalRefused(f"there is no proposal {number}")
+    raise ProposalRefused(f"there is no proposal {shown(number)}")

@@ -30,6 +30,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.showing import NUMBER_CHARS_MAX, shown
 from treadle.kernel.values import Value, decode_trusted, encode, to_value
 
 from .sets import SteadyFrozenSet, SteadySet
@@ -147,7 +148,9 @@ def _integer(least: int, most: int, what: str) -> Callable[[object], Value]:
         if not isinstance(raw, int) or isinstance(raw, bool):
             raise _expected(what, raw)
         if not least <= raw <= most:
-            raise Misfit(f"{raw} is not {what}: it must be between {least} and {most}")
+            raise Misfit(
+                f"{shown(raw, NUMBER_CHARS_MAX)} is not {what}: it must be between {least} and {most}"
+            )
         return int(raw)
 
     return read
@@ -156,9 +159,12 @@ def _integer(least: int, most: int, what: str) -> Callable[[object], Value]:
 def _read_float(raw: object) -> Value:
     if isinstance(raw, bool) or not isinstance(raw, int | float):
         raise _expected("a number", raw)
-    number = float(raw)
+    try:
+        number = float(raw)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
-        raise Misfit(f"{raw} is not a finite number")
+        raise Misfit(f"{shown(raw, NUMBER_CHARS_MAX)} is not a finite number")
     return number + 0.0
 
 
@@ -305,7 +311,7 @@ class Mapped(Shape):
                 key = self.key.canon(pair[0])
                 item = self.inner.canon(pair[1])
             except Misfit as misfit:
-                raise misfit.under(f"[{pair[0]!r}]") from None
+                raise misfit.under(f"[{shown(pair[0], NUMBER_CHARS_MAX)}]") from None
             name = encode(key)
             if name in out:
                 raise Misfit(f"the key {key!r} stands twice")

@@ -15,13 +15,14 @@ from treadle.dialects.agent import routing, sources
 from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
-from treadle.kernel.errors import TreadleError
-from treadle.kernel.values import Value, copied, encode, to_value
+from treadle.kernel.values import Value, encode, to_value
 from treadle.work import at_hand
 from treadle.work.job import Done, Job, StaysOpen
 
 from .api import (
+    AskReply,
     AskRequest,
+    ChooseReply,
     ChooseRequest,
     McpSessions,
     Provider,
@@ -35,6 +36,7 @@ from .functions import FunctionWork
 from .models import prices
 from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
 from .questions import QUESTION
+from .replies import checked_calls, reply_of, storable, text_of, usage_of
 from .skill_finding import Skills, Values, recorded
 from .sources import Fetch, resolve_all
 from .tools import NodeTools, ToolWork, node_tools
@@ -42,7 +44,6 @@ from .tools import NodeTools, ToolWork, node_tools
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 SETUP_BYTES_MAX: Final = 24 * 1024
 INPUT_BYTES_MAX: Final = 64 * 1024
-COUNT_MAX: Final = 10**12
 # What helps where a skill is nowhere to be had.
 REMEDY: Final = "register it, give --skills FILE.py, or set skills_optional: true to go on without it"
 
@@ -216,7 +217,7 @@ class AgentWork:
         request.mcp_servers = sorted(servers)
         goes_on = False
         try:
-            reply = await provider.turn(request)
+            reply = reply_of(await provider.turn(request), TurnReply)
             value = await self._turn_value(job, provider, reply, tools)
             goes_on = bool(reply.calls)
         except ProviderError as error:
@@ -280,30 +281,30 @@ class AgentWork:
         self, job: Job, provider: Provider, reply: TurnReply, tools: NodeTools
     ) -> dict[str, Any]:
         params = job.intent.params
-        value: dict[str, Any] = {"usage": _usage(reply.usage)}
+        value: dict[str, Any] = {"usage": usage_of(reply.usage)}
         own = await self.payloads.chunk(job, params["own"])
         if own is not None:
             value["own"] = own
         if reply.text:
-            value["text"] = _text(reply.text[:PART_BYTES_MAX])
+            value["text"] = text_of(reply.text)[:PART_BYTES_MAX]
         if not reply.calls:
-            value["status"] = _storable(reply.status)
-            value["data"] = await self.payloads.slim(job, _storable(reply.data), DATA_BYTES_MAX)
+            value["status"] = storable(reply.status)
+            value["data"] = await self.payloads.slim(job, storable(reply.data), DATA_BYTES_MAX)
             return value
         calls = [
             {
-                "id": _text(call.get("id") or ""),
-                "tool": tools.known_as(_text(call["tool"])),
-                "input": await self.payloads.slim(job, _storable(call.get("input")), PART_BYTES_MAX),
+                "id": text_of(call.get("id") or ""),
+                "tool": tools.known_as(text_of(call["tool"])),
+                "input": await self.payloads.slim(job, storable(call.get("input")), PART_BYTES_MAX),
             }
-            for call in reply.calls
+            for call in checked_calls(reply.calls)
         ]
         value["calls"] = calls
         if len(encode(calls)) > CALLS_INLINE_BYTES_MAX:
             value["calls"] = await self.payloads.store(job, calls)
         if _own(provider, "keeps_history"):
             said = {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native}
-            messages = [_storable(said)]
+            messages = [storable(said)]
             if params.get("results"):
                 messages.insert(0, {"role": "tool", "results": params["results"]})
             link = {"before": params.get("history"), "messages": messages}
@@ -323,18 +324,17 @@ class AgentWork:
             return _copied(routing_view(workflow, whole))
 
         choices = routing.choices([workflow.edges[index] for index in params["edges"]])
-        reply = await provider.choose(
-            ChooseRequest(
-                node=params["node"],
-                iteration=params["iteration"],
-                nth=params["nth"],
-                question=QUESTION,
-                choices=choices,
-                model=workflow.model or _own(provider, "default_model"),
-                context=context,
-            )
+        asked = ChooseRequest(
+            node=params["node"],
+            iteration=params["iteration"],
+            nth=params["nth"],
+            question=QUESTION,
+            choices=choices,
+            model=workflow.model or _own(provider, "default_model"),
+            context=context,
         )
-        value: dict[str, Any] = {"choice": _storable(reply.choice), "usage": _usage(reply.usage)}
+        reply = reply_of(await provider.choose(asked), ChooseReply)
+        value: dict[str, Any] = {"choice": storable(reply.choice), "usage": usage_of(reply.usage)}
         own = await self.payloads.chunk(job, params["own"])
         if own is not None:
             value["own"] = own
@@ -359,25 +359,15 @@ class AgentWork:
             model = model or _own(provider, "default_model")
         counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
         at_hand.note(gen_ai__request__model=model)
-        reply = await provider.ask(AskRequest(instruction=question, model=model, **counts))
-        text = await self.payloads.slim(job, _text(reply.text), DATA_BYTES_MAX)
-        return Done(value={"text": text, "usage": _usage(reply.usage)})
+        asked = AskRequest(instruction=question, model=model, **counts)
+        reply = reply_of(await provider.ask(asked), AskReply)
+        text = await self.payloads.slim(job, text_of(reply.text), DATA_BYTES_MAX)
+        return Done(value={"text": text, "usage": usage_of(reply.usage)})
 
     # --- calls ---
 
     async def call(self, job: Job) -> Done:
         return await (self.functions if "run" in job.intent.params else self.tools).call(job)
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Token counts and cost, of a shape that adds up whatever a provider reported."""
-    found: dict[str, Any] = {}
-    for name in ("input_tokens", "output_tokens"):
-        amount = usage.get(name)
-        found[name] = amount if isinstance(amount, int) and 0 < amount < COUNT_MAX else 0
-    usd = usage.get("usd")
-    found["usd"] = float(usd) if isinstance(usd, int | float) and 0 < usd < COUNT_MAX else 0.0
-    return found
 
 
 def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnReply) -> list[str]:
@@ -402,16 +392,3 @@ def _own(provider: Provider, name: str) -> Any:
 def _copied(context: Mapping[str, Value]) -> dict[str, Any]:
     """A provider's own: stored values are shared, and it may change what it is given."""
     return {name: to_value(value) for name, value in context.items()}
-
-
-def _text(value: object) -> str:
-    """Text that can be stored: what is not UTF-8 in it is replaced."""
-    return str(value).encode("utf-8", "replace").decode()
-
-
-def _storable(value: Any) -> Value:
-    """What a model said, as a value; what no journal can hold fails the node, not the engine."""
-    try:
-        return copied(value)[0]
-    except (TreadleError, RecursionError) as error:
-        raise ProviderError(f"the model's answer cannot be stored: {error}", code="REPLY_INVALID") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
+from treadle.kernel.showing import shown
 from treadle.performers.agent.skill import Skill, ToolContext
 
 from .hidden import OwnFiles, is_hidden
@@ -34,6 +35,7 @@ ROOT: Final = {
         "env": "TREADLE_FILES_ROOT",
     }
 }
+_WRITES: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
 _PATH: Final = {"type": "string", "description": "Path relative to the folder"}
 _PATTERN: Final = {"type": "string", "maxLength": PATTERN_CHARS_MAX}
 
@@ -45,7 +47,10 @@ def root_of(ctx: ToolContext) -> Path:
 def inside(ctx: ToolContext, path: str, own: OwnFiles) -> Path:
     """The real path of a name, which must lie below the root."""
     root = root_of(ctx)
-    found = (root / path).resolve()
+    try:
+        found = (root / path).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a link that leads to itself, half a character
+        raise ToolError(f"{shown(path, 80)} cannot be the path of a file") from error
     if not found.is_relative_to(root):
         raise ToolError(f"{path} is outside of the folder that may be used", code="FILE_OUTSIDE_ROOT")
     if is_hidden(str(found), str(root), own):
@@ -53,6 +58,12 @@ def inside(ctx: ToolContext, path: str, own: OwnFiles) -> Path:
             f"{path} holds settings or keys, or is Treadle's own, and is not for models",
             code="FILE_OUTSIDE_ROOT",
         )
+    try:
+        found.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return found  # it may be written
+    except OSError as error:
+        raise ToolError(f"{shown(path, 80)} cannot be used: {error.strerror}") from error
     return found
 
 
@@ -92,7 +103,7 @@ class Walk:
                     self.stopped = f"after {self._seconds:g} s; only {seen} files were looked at"
                     return
                 path = Path(place, name)
-                real = path.resolve()
+                real = Path(os.path.realpath(path))  # which takes a link that leads to itself for what it is
                 if real.is_file() and real.is_relative_to(self._root) and not self._hides(real):
                     yield path
 
@@ -146,7 +157,7 @@ def files_skill(
             pattern = (*pattern, "*")
         walk = Walk(folder, root, own)
         found = [p for p in walk if matches(p.relative_to(folder).parts, pattern)]
-        listed = [str(p.relative_to(root)) for p in found[:FOUND_MAX]]
+        listed = [_named(p, root) for p in found[:FOUND_MAX]]
         return walk.said({"files": listed, "more": max(0, len(found) - FOUND_MAX)})
 
     @skill.tool(
@@ -204,9 +215,25 @@ def files_skill(
 def _write(name: str, text: str, ctx: ToolContext, own: OwnFiles, loaded: list[str]) -> dict[str, Any]:
     path = inside(ctx, name, own)
     refuse_loaded(path, root_of(ctx), ctx, loaded)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return {"path": name, "bytes": len(text.encode())}
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise ToolError(f"the text for {name} holds half a character; nothing was written") from error
+    if path.exists() and not path.is_file():
+        raise ToolError(f"{name} is not a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What became no file in the meantime does not hold us up: a pipe has a reader, or is an error.
+        with os.fdopen(os.open(path, _WRITES, 0o666), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ToolError(f"{name} cannot be written: {error.strerror}") from error
+    return {"path": name, "bytes": len(data)}
+
+
+def _named(path: Path, root: Path) -> str:
+    """The name of a file as text: systems have names that are none."""
+    return os.fsencode(path.relative_to(root)).decode("utf-8", "replace")
 
 
 def _lines_with(text: str, walk: Walk, root: Path) -> Iterator[dict[str, Any]]:
@@ -218,7 +245,7 @@ def _lines_with(text: str, walk: Walk, root: Path) -> Iterator[dict[str, Any]]:
             continue
         for number, line in enumerate(lines, 1):
             if text in line:
-                yield {"file": str(path.relative_to(root)), "line": number, "text": line[:400]}
+                yield {"file": _named(path, root), "line": number, "text": line[:400]}
                 count += 1
                 if count == FOUND_MAX:
                     return
