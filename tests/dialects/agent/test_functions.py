@@ -65,6 +65,7 @@ async def replays(engine: Engine, id: str) -> None:
     assert (await engine.replay(id))["equal"] is True
 
 
+@pytest.mark.house
 async def test_a_functions_result_is_the_nodes_data_and_routes_by_data(tmp_path, started):
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await started(
@@ -89,6 +90,7 @@ async def test_what_is_no_object_is_its_result(tmp_path, started):
         assert (await run.result(60))["results"]["a"]["data"] == {"result": 7}
 
 
+@pytest.mark.house
 async def test_a_function_that_raises_is_called_again_after_its_pause(tmp_path, started):
     clock = VirtualClock()
     async with clock.engine(f"sqlite:///{tmp_path}/t.db") as engine:
@@ -116,6 +118,7 @@ async def test_a_function_that_keeps_raising_fails_its_node(tmp_path, started):
         await replays(engine, run.id)
 
 
+@pytest.mark.house
 async def test_a_function_has_a_time_limit(tmp_path, started):
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await started(engine, {"a": {"run": "steps:slow", "timeout": "200ms"}})
@@ -133,6 +136,7 @@ async def test_a_function_that_is_not_there_fails_its_node_at_once(tmp_path, sta
         assert len((await run.show())["state"]["trace"]["steps"]) == 1
 
 
+@pytest.mark.house
 async def test_a_registered_function_goes_by_its_name(tmp_path, started):
     engine = Engine(f"sqlite:///{tmp_path}/t.db")
 
@@ -165,6 +169,7 @@ def test_what_a_function_or_an_approval_cannot_have_is_said(problems, node, code
 # --- approvals ---
 
 
+@pytest.mark.house
 async def test_an_approver_sees_the_data_and_the_prompt_filled_in(tmp_path, flow):
     approve = {
         "roles": ["lead"],
@@ -205,6 +210,7 @@ async def test_a_result_that_waits_for_a_person_says_for_whom(tmp_path, flow):
 # --- budgets ---
 
 
+@pytest.mark.house
 async def test_a_retry_raises_the_budget_and_the_journal_has_it(tmp_path, flow):
     spends = {"data": {}, "usage": {"input_tokens": 60, "output_tokens": 60}}
     wf = flow("a b", "a b", budget={"tokens": 100})
@@ -246,6 +252,7 @@ async def test_a_retry_raises_the_budget_of_one_node(tmp_path, flow):
         await replays(engine, run.id)
 
 
+@pytest.mark.house
 async def test_a_budget_is_raised_on_a_run_that_waits_without_a_retry(tmp_path, flow):
     spends = {"data": {}, "usage": {"input_tokens": 60, "output_tokens": 60}}
     wf = flow({"a": {}, "b": {"approve": {"roles": ["lead"], "prompt": "Go?"}}, "c": {}}, "a b", "b c")
@@ -274,6 +281,7 @@ async def test_a_budget_is_raised_on_a_run_that_waits_without_a_retry(tmp_path, 
 # --- models and skills ---
 
 
+@pytest.mark.house
 async def test_a_model_object_answers_the_run_it_was_given_to(tmp_path, flow):
     (tmp_path / "flow.json").write_text(json.dumps(flow("a")))
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
@@ -314,6 +322,7 @@ other = Skill("other", instruction="Be brief.")
 """
 
 
+@pytest.mark.house
 async def test_skills_of_a_file_are_recorded_and_loaded_by_whoever_goes_on(tmp_path, flow):
     (tmp_path / "skills.py").write_text(SKILLS)
     (tmp_path / "flow.json").write_text(json.dumps(flow({"a": {"skills": ["net"]}})))

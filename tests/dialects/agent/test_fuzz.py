@@ -151,7 +151,7 @@ def check_order(events: list[dict[str, Any]], parallel: bool) -> None:
             assert parallel or not inside.get(event["from"])
 
 
-@settings(max_examples=int(os.environ.get("TREADLE_FUZZ_RUNS", "250")), deadline=None)
+@settings(max_examples=int(os.environ.get("TREADLE_FUZZ_RUNS", "125")), deadline=None)
 @given(wf=workflows(), seed=st.integers(0, 10**6))
 def test_any_workflow_with_any_answers_ends_in_good_order(prepared, problems, wf, seed):
     if problems(wf).errors:

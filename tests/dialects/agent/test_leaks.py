@@ -47,6 +47,7 @@ async def test_credentials_in_an_address_are_in_no_error(offline):
     assert "me:pw" not in str(caught.value)
 
 
+@pytest.mark.house
 async def test_what_a_server_says_in_the_wrong_place_is_logged_without_secrets(
     tmp_path, flow, monkeypatch, caplog
 ):

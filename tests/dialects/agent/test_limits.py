@@ -147,6 +147,7 @@ def test_a_long_prompt_of_an_approval_is_cut(prepared, flow):
     assert task.params["payload"]["prompt"].endswith("(cut; the whole text is in the run's trace.sources)")
 
 
+@pytest.mark.house
 async def test_a_large_input_is_kept_beside_the_journal(tmp_path, flow):
     file = tmp_path / "flow.json"
     file.write_text(json.dumps(flow({"a": {"requires": {"output_required": ["input.text"]}}})))

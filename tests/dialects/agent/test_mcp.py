@@ -220,6 +220,7 @@ async def test_streamable_http(sessions, http_server):
         )
 
 
+@pytest.mark.house
 async def test_servers_are_wired_for_the_node_that_lists_them_only(tmp_path, flow, monkeypatch):
     monkeypatch.setenv("SERVER_TOKEN", "a-very-secret-token")
     inline = {"mcp": {"command": sys.executable, "args": [SERVER], "env": {"SERVER_TOKEN": "how to log in"}}}
@@ -322,6 +323,7 @@ async def first_pid(run: Any) -> int:
     raise AssertionError("the run ended without a call")
 
 
+@pytest.mark.house
 async def test_a_rate_limit_does_not_stop_the_servers(play):
     run, _ = await play(["whoami"], limited(), ["whoami"], {"done": True})
     await run.result(timeout=60)
@@ -350,6 +352,7 @@ async def test_a_long_turn_does_not_stop_the_servers(play, monkeypatch):
     assert first == second
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     "turn", [["whoami"] * 129, limited()], ids=["too many calls", "every attempt is refused"]
 )
@@ -372,6 +375,7 @@ async def test_a_run_that_is_cancelled_while_it_pauses_stops_its_servers(play):
     await gone(pid)
 
 
+@pytest.mark.house
 async def test_the_model_is_told_of_a_server_that_is_gone(play, http_server):
     """Its tools were listed: later calls to it fail, and the model decides what to make of it."""
     skills = {"web": {"mcp": {"url": http_server}}}

@@ -33,6 +33,7 @@ def rule(pattern: str, path: str = "a.t") -> dict[str, Any]:
 # --- no pattern stops anybody -------------------------------------------------------------------
 
 
+@pytest.mark.house
 async def test_a_hostile_pattern_stops_neither_its_run_nor_another(tmp_path: Path, flow: Any) -> None:
     """With Python's `re` neither run would end, nor would a time-out fire, nor a restart help."""
     nodes = {
@@ -147,6 +148,7 @@ async def test_a_servers_output_schema_hangs_and_fetches_nothing(schema: dict[st
         await sessions.close()
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     ("schema", "told"),
     [({"pattern": HOSTILE}, "does not match"), ({"$ref": "http://localhost/x.json"}, "cannot be applied")],

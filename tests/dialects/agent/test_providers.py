@@ -671,6 +671,7 @@ async def test_a_missing_key_says_what_to_do(kind):
 # --- the whole way: engine, SDK, wire ------------------------------------------------------------
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("kind", ["claude", "gpt"])
 async def test_a_run_waits_out_a_rate_limit_calls_a_tool_and_remembers(wire, tmp_path, flow, kind):
     from treadle import Engine
@@ -851,6 +852,7 @@ async def test_folders_do_not_share_their_keys(monkeypatch, tmp_path):
     await providers.close()
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(("provider", "package"), [("anthropic", "anthropic"), ("openai", "httpx2")])
 async def test_a_provider_whose_package_is_missing_is_told_with_the_command(
     tmp_path, flow, monkeypatch, provider, package

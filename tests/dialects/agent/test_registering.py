@@ -93,6 +93,7 @@ def test_a_function_evaluator_knows_a_tool_by_its_aliases(play, flow):
     assert run.results["a"]["status"] == "success"
 
 
+@pytest.mark.house
 async def test_a_run_is_decided_the_same_by_who_compiled_and_by_who_reads_later(tmp_path, flow):
     """D5. The order of keys is the author's in a file, and canonical in a store."""
     names = {"reasoning": {}, "zz": {}, "a": {}}

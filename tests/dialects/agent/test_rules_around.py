@@ -136,6 +136,7 @@ async def test_an_entry_may_take_its_time(monkeypatch):
 # --- what is recorded with a run (§8.2) ---------------------------------------------------------
 
 
+@pytest.mark.house
 async def test_whoever_drives_a_run_on_uses_its_options(tmp_path, flow, monkeypatch):
     """SPEC and --secrets, written relative, found again from another folder; no value is recorded."""
     home, away = tmp_path / "home", tmp_path / "away"
@@ -187,6 +188,7 @@ def test_a_spec_names_the_provider_and_its_default(provider):
     assert found[1].small_model == found[0].small_model
 
 
+@pytest.mark.house
 async def test_a_run_that_is_offline_stays_offline(tmp_path, flow):
     file = save(tmp_path, "flow.json", flow({"a": {"instruction": "https://example.org/rules"}}))
     for again in (False, True):
@@ -204,6 +206,7 @@ async def test_a_run_that_is_offline_stays_offline(tmp_path, flow):
         assert caught.value.error["code"] == "SOURCE_OFFLINE_REQUIRES_FETCH"
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, ExceptionGroup])
 async def test_whatever_a_provider_raises_is_told_without_secrets(tmp_path, flow, caplog, error):
     """The values of a skill's settings are secrets; a provider may know them, and fail in any way."""
@@ -231,6 +234,7 @@ async def test_whatever_a_provider_raises_is_told_without_secrets(tmp_path, flow
 # --- events (§7, §8.17, A3) ---------------------------------------------------------------------
 
 
+@pytest.mark.house
 async def test_numbers_have_no_gaps_and_an_observer_may_come_back(tmp_path, flow):
     """Progress frames get a number too; `after` gives what comes behind it, across a restart."""
     file = save(
@@ -257,6 +261,7 @@ async def test_numbers_have_no_gaps_and_an_observer_may_come_back(tmp_path, flow
     assert [e["message"] for e in told if e["type"] == "node:progress"] == ["one", "two", "three"]
 
 
+@pytest.mark.house
 async def test_an_observer_is_called_after_the_commit(tmp_path, flow):
     """What an observer is told can be read by anyone, at once."""
     engine = Engine(f"sqlite:///{tmp_path}/t.db")

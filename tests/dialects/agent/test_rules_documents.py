@@ -279,6 +279,7 @@ def test_null_is_missing():
     assert caught.value.details["errors"] == [{"field": "s", "message": "is required"}]
 
 
+@pytest.mark.house
 async def test_no_value_of_an_input_is_logged(tmp_path, flow, caplog):
     """W4: telemetry carries shapes, never values. There is none; what there is, is the log."""
     declared = {"host": {"type": "string", "required": True}, "count": {"type": "number"}}

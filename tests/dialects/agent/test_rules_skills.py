@@ -254,6 +254,7 @@ def engine_of(folder: Path, wf: dict[str, Any], model: Any) -> Engine:
     return engine
 
 
+@pytest.mark.house
 async def test_a_server_is_gone_while_the_next_node_works(tmp_path, flow):
     """S7: never globally; §4: stopped with it."""
     go_on = asyncio.Event()
@@ -274,6 +275,7 @@ async def test_a_server_is_gone_while_the_next_node_works(tmp_path, flow):
         await run.result(timeout=30)
 
 
+@pytest.mark.house
 async def test_cancelling_stops_a_server_in_the_middle_of_a_call(tmp_path, flow):
     calls = [{"tool": "whoami", "input": {}}, {"tool": "hang", "input": {}}]
     wf = flow({"a": {"skills": ["calc"]}}, skills={"calc": CALC})

@@ -125,7 +125,7 @@ REPLY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=int(os.environ.get("TREADLE_FUZZ_REPLIES", "300")), deadline=None)
+@settings(max_examples=int(os.environ.get("TREADLE_FUZZ_REPLIES", "150")), deadline=None)
 @given(reply=REPLY)
 def test_no_answer_of_a_model_breaks_a_run(prepared, flow, reply):
     run = prepared(flow("a"), Odd(reply)).start().go()

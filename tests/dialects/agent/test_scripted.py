@@ -182,6 +182,7 @@ def test_the_folder_of_the_log_is_there_before_the_run(tmp_path: Path):
         ScriptedModel.load(path)
 
 
+@pytest.mark.house
 async def test_a_wrong_script_starts_nothing(tmp_path: Path, flow):
     (tmp_path / "s.json").write_text('{"run": {"a": [')
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:

@@ -33,6 +33,7 @@ async def ask(client: Client, tool: str, **input: Any) -> Any:
     return found["result"] if isinstance(found, dict) and set(found) == {"result"} else found
 
 
+@pytest.mark.house
 async def test_a_client_starts_watches_and_answers(tmp_path, flow):
     wf = flow({"a": {"approve": {"roles": ["lead"], "prompt": "Go?"}}})
     wf |= {"description": "Asks first", "inputs": {"k": {"type": "number"}}}
@@ -223,6 +224,7 @@ def test_an_address_that_cannot_be_had_is_an_error_with_a_reason(server):
             assert reason in said
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("name", ["triage", "research", "release-notes"])
 async def test_an_example_runs_offline(tmp_path, name):
     import shutil

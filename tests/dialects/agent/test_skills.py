@@ -666,6 +666,7 @@ async def test_a_model_may_write_python_in_a_folder_of_its_own(tmp_path):
     assert (tmp_path / "out" / "script.py").read_text() == "x = 1"
 
 
+@pytest.mark.house
 async def test_a_model_with_the_files_skill_alone_runs_no_command(tmp_path, flow):
     """Finding 10: it wrote a skill with a server, which the next run started."""
     wf = flow({"read": {"skills": ["files"]}, "report": {"skills": ["files"]}}, "read report")

@@ -263,6 +263,7 @@ def template_engine(folder: Path, wf: dict[str, Any]) -> Engine:
     return engine
 
 
+@pytest.mark.house
 async def test_templates_are_sources_like_others(tmp_path, flow):
     """S5: every Source, templates too, is resolved in step 0; files are read."""
     (tmp_path / "pr.md").write_text("Summarise.")
@@ -275,6 +276,7 @@ async def test_templates_are_sources_like_others(tmp_path, flow):
     assert found["templates.text"]["kind"] == "inline"
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     ("template", "code"),
     [

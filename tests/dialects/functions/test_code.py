@@ -55,6 +55,7 @@ async def begun(store: str, file: str) -> None:
         await run.settled(timeout=30)
 
 
+@pytest.mark.house
 async def test_looking_at_a_run_needs_no_code_and_a_signal_waits_for_it(tmp_path: Path) -> None:
     store, file = f"sqlite:///{tmp_path}/t.db", write(tmp_path / "flowing.py", FILE)
     await begun(store, file)
@@ -79,6 +80,7 @@ async def test_looking_at_a_run_needs_no_code_and_a_signal_waits_for_it(tmp_path
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_a_deploy_takes_a_stalled_run_on_at_once(tmp_path: Path) -> None:
     store, file = f"sqlite:///{tmp_path}/t.db", write(tmp_path / "flowing.py", FILE)
     await begun(store, file)
@@ -88,6 +90,7 @@ async def test_a_deploy_takes_a_stalled_run_on_at_once(tmp_path: Path) -> None:
         assert await (await engine.run("r")).result(30) == 20
 
 
+@pytest.mark.house
 async def test_changed_code_that_makes_the_past_again_takes_the_run_over(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     await begun(store, write(path, FILE))
@@ -102,6 +105,7 @@ async def test_changed_code_that_makes_the_past_again_takes_the_run_over(tmp_pat
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_comments_docstrings_and_lines_are_no_change(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     await begun(store, write(path, FILE))
@@ -115,6 +119,7 @@ async def test_comments_docstrings_and_lines_are_no_change(tmp_path: Path) -> No
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_changed_code_that_does_not_is_code_changed_until_it_is_mended(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     await begun(store, write(path, FILE))
@@ -133,6 +138,7 @@ async def test_changed_code_that_does_not_is_code_changed_until_it_is_mended(tmp
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_a_patch_guards_a_change_while_runs_are_in_flight(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     await begun(store, write(path, FILE))
@@ -150,6 +156,7 @@ async def test_a_patch_guards_a_change_while_runs_are_in_flight(tmp_path: Path) 
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_another_version_is_never_tried(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     await begun(store, write(path, FILE))
@@ -193,6 +200,7 @@ def test_what_the_source_names_is_refused_at_decoration(tmp_path: Path, module: 
     assert "careless.py:7" in str(caught.value)
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -257,6 +265,7 @@ OFFENCES = {
 }
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("kind", OFFENCES)
 async def test_what_is_not_recorded_stalls_the_run_until_the_code_is_mended(
     kind: str, tmp_path: Path
@@ -283,6 +292,7 @@ async def test_what_is_not_recorded_stalls_the_run_until_the_code_is_mended(
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_without_the_guard_a_function_may_look_at_the_clock(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     write(path, LATER.format(guard=False, line=OFFENCES["clock"][0]))
@@ -315,6 +325,7 @@ async def flowing(ctx: flow.Context, n: int) -> int:
 """
 
 
+@pytest.mark.house
 async def test_code_that_does_something_else_is_stalled_with_both_lines_and_retried(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     write(path, CHANCY)
@@ -356,6 +367,7 @@ async def flowing(ctx: flow.Context, n: int) -> str:
 """
 
 
+@pytest.mark.house
 async def test_a_run_that_continues_as_itself_takes_the_newest_code(tmp_path: Path) -> None:
     store, path = f"sqlite:///{tmp_path}/t.db", tmp_path / "flowing.py"
     write(path, NEWER.format(version="1", rounds=5))

@@ -147,6 +147,7 @@ def test_a_run_that_is_cut_at_any_record_is_the_same_run(name: str) -> None:
         assert played(name, lambda move, at=at: move == at) == whole
 
 
+@pytest.mark.house
 async def test_runs_that_are_evicted_after_each_event_end_the_same(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db", hot_runs=1) as engine:
         runs = [await engine.start(human_free, n, id=f"r{n}") for n in range(8)]

@@ -397,6 +397,7 @@ async def really(ctx: flow.Context) -> list[Any]:
     return found
 
 
+@pytest.mark.house
 async def test_fatal_and_foreign_exceptions_come_back_from_a_worker_as_the_page_says(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await engine.start(really)

@@ -45,6 +45,7 @@ async def about(ctx: flow.Context, n: int) -> list[Any]:
     return found
 
 
+@pytest.mark.house
 async def test_a_function_knows_its_run(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await engine.start(about, 2, id="r", reference="order 7")
@@ -259,6 +260,7 @@ async def parent(ctx: flow.Context) -> list[Any]:
     return []
 
 
+@pytest.mark.house
 async def test_a_child_gives_its_typed_result_or_times_out(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await engine.start(parent)
@@ -272,6 +274,7 @@ async def caller(ctx: flow.Context) -> None:
     await ctx.run(slow)
 
 
+@pytest.mark.house
 async def test_a_parent_that_is_cancelled_does_not_wait_for_its_childs_clean_up(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await engine.start(caller, id="p")
@@ -381,6 +384,7 @@ async def again(ctx: flow.Context, n: int) -> list[Any]:
     return [ctx.id, ctx.state, await ctx.signal("early")]
 
 
+@pytest.mark.house
 async def test_continue_as_is_the_same_run_with_its_state_and_unread_signals(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await engine.start(again, 2, id="r")

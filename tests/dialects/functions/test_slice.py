@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from treadle import Engine, flow
 from treadle.testing import assert_replays
 
@@ -60,6 +62,7 @@ async def order(ctx: flow.Context, request: Order) -> Receipt:
 EXPECTED = Receipt("p-o1", ["s-o1-0", "s-o1-1", "s-o1-2"], "ANN")
 
 
+@pytest.mark.house
 async def test_a_function_runs_to_its_typed_result(tmp_path: Path) -> None:
     CALLS.clear()
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
@@ -72,6 +75,7 @@ async def test_a_function_runs_to_its_typed_result(tmp_path: Path) -> None:
         assert await assert_replays(engine) == 2
 
 
+@pytest.mark.house
 async def test_a_run_goes_on_after_its_process_ended(tmp_path: Path) -> None:
     CALLS.clear()
     store = f"sqlite:///{tmp_path}/t.db"

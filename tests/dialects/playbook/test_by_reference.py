@@ -194,6 +194,7 @@ workflow: [{step: count, tool: {kind: noop, result: {n: "{{ (workload.row | leng
 """
 
 
+@pytest.mark.house
 async def test_large_values_survive_a_restart_and_stay_as_long_as_their_run(tmp_path: Path) -> None:
     (tmp_path / "child.yaml").write_text(CHILD)
     (tmp_path / "pb.yaml").write_text(EVERYWHERE)
@@ -246,6 +247,7 @@ def run_no(core: Any) -> int:
     return int(row.no)
 
 
+@pytest.mark.house
 async def test_a_mapping_from_outside_that_looks_like_a_reference_reads_nothing(tmp_path: Path) -> None:
     """Whoever knows the digest of a payload gets nothing for it, wherever it is handed in and stored again."""
     text = """

@@ -71,6 +71,7 @@ def test_our_examples_guard_their_arcs() -> None:
         assert [p for p in engine.check(str(file)) if p.code == "arc_on_failure"] == []
 
 
+@pytest.mark.house
 async def test_the_order_of_the_readme_ships_nothing_when_its_charge_fails(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
     assert text == (ROOT / "examples" / "order.yaml").read_text()

@@ -39,6 +39,7 @@ async def stored(run: Any) -> dict[str, Any]:
     return {**reference, "ended_ns": parse_instant(shown["ended_at"])}
 
 
+@pytest.mark.house
 async def test_a_ttl_counts_from_the_end_of_the_run(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         run = await ended(engine, tmp_path, ", ttl: 1h")
@@ -57,6 +58,7 @@ async def test_a_ttl_counts_from_the_end_of_the_run(tmp_path: Path) -> None:
         assert (await run.show())["status"] == "completed"
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     ("store", "after_a_day"),
     [
@@ -78,6 +80,7 @@ async def test_scopes(tmp_path: Path, store: str, after_a_day: bool) -> None:
         assert (reference["expires_at"] is None) is (after_a_day and "2d" not in store)
 
 
+@pytest.mark.house
 async def test_what_is_permanent_outlives_its_run_and_nothing_else_does(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         kept = await stored(await ended(engine, tmp_path, ", scope: permanent", "kept"))
@@ -89,6 +92,7 @@ async def test_what_is_permanent_outlives_its_run_and_nothing_else_does(tmp_path
         assert not await engine.read(lambda reads: reads.has_blob(gone["checksum"]))
 
 
+@pytest.mark.house
 async def test_a_payload_that_another_run_has_too_stays(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
         first = await ended(engine, tmp_path, ", ttl: 1h", "same")
@@ -115,6 +119,7 @@ workflow:
         assert (await engine.gc(now_ns=ended_ns + 2 * HOUR_NS))["blobs"] == 3
 
 
+@pytest.mark.house
 async def test_a_task_that_reads_what_expired_gets_an_outcome_it_can_handle(tmp_path: Path) -> None:
     """A run is retried after its payload is gone."""
     engine = Engine(f"sqlite:///{tmp_path}/t.db")

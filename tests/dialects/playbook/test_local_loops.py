@@ -272,6 +272,7 @@ async def finished(tmp_path: Path, items: str, gauge: Gauge) -> dict[str, Any]:
         return shown
 
 
+@pytest.mark.house
 async def test_parallel_iterations_run_side_by_side_up_to_the_limit(tmp_path: Path) -> None:
     gauge = Gauge()
     shown = await finished(tmp_path, '"{{ range(100) }}"', gauge)
@@ -279,6 +280,7 @@ async def test_parallel_iterations_run_side_by_side_up_to_the_limit(tmp_path: Pa
     assert gauge.most == 3
 
 
+@pytest.mark.house
 async def test_a_failed_iteration_cancels_its_siblings(tmp_path: Path) -> None:
     gauge = Gauge()
     shown = await finished(tmp_path, "[bad, forever, forever, 1, 2]", gauge)

@@ -86,6 +86,7 @@ async def finished(tmp_path: Path, text: str, input: Any = None) -> tuple[Any, d
         return result, await run.show()
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(
     ("name", "input", "expected"),
     [
@@ -103,6 +104,7 @@ async def test_a_small_file_gives_what_its_author_meant(
     assert result == expected
 
 
+@pytest.mark.house
 async def test_53_input_of_a_step_is_rendered_for_each_item_and_is_a_variable_of_the_code(
     tmp_path: Path,
 ) -> None:

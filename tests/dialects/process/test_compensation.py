@@ -246,6 +246,7 @@ steps:
 EFFECTS = ["fly", "sleep", "no hotel", "told", "no flight"]
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("allowed", range(len(EFFECTS)))
 async def test_stopped_between_any_two_commits_every_undo_is_done_once_and_in_order(
     tmp_path: Path, allowed: int

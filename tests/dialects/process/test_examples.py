@@ -43,6 +43,7 @@ async def done(engine: Engine, clock: VirtualClock, role: str, answer: Any) -> d
     return row
 
 
+@pytest.mark.house
 async def test_renewal_with_approval_and_rework(engine: Engine, clock: VirtualClock) -> None:
     cheap = await begun(engine, clock, "renewal.py", {"policy_id": "P-1"})
     assert (await cheap.result(timeout=60))["total"] == 800
@@ -62,6 +63,7 @@ async def test_renewal_with_approval_and_rework(engine: Engine, clock: VirtualCl
     assert await rejected.result(timeout=60) == {"renewed": False}
 
 
+@pytest.mark.house
 async def test_order_with_parallel_checks_a_deadline_and_escalation(
     engine: Engine, clock: VirtualClock
 ) -> None:
@@ -82,6 +84,7 @@ async def test_order_with_parallel_checks_a_deadline_and_escalation(
     assert await late.result(timeout=60) == {"shipped": False, "why": "nobody decided"}
 
 
+@pytest.mark.house
 async def test_onboarding_with_sub_processes_and_documents_by_signal(
     engine: Engine, clock: VirtualClock
 ) -> None:

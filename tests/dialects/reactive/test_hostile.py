@@ -91,6 +91,7 @@ def test_maps_reach_a_step_in_the_order_of_their_replay(where):
     world.assert_replays()
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("ends", [asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt])
 async def test_whatever_a_step_ends_with_is_its_own_failure(tmp_path, ends):
     @work.executor
@@ -137,6 +138,7 @@ def test_terminal_and_constructors_fail_like_steps():
         assert refused.value.code == "STEP_FAILED"
 
 
+@pytest.mark.house
 async def test_what_a_step_changes_of_its_event_is_not_in_the_record(tmp_path):
     @work.executor
     async def do(call):
@@ -329,6 +331,7 @@ def fan_out(count: int) -> tuple[rx.App, list[rx.Workflow]]:
     return rx.App("h", [source, *listeners]), listeners
 
 
+@pytest.mark.house
 async def test_a_large_event_reaches_all_who_subscribe(tmp_path):
     app, listeners = fan_out(20)
     world = rx.testing.World(app)

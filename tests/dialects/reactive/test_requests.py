@@ -110,6 +110,7 @@ async def settled(engine: Engine, workflow: str, key: str) -> Seen:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("status", [200, 404, 503])
 async def test_an_answer_is_an_answer_whatever_its_status(tmp_path, base, status):
     flow = builtin()
@@ -128,6 +129,7 @@ async def test_an_empty_body_has_no_reference(tmp_path, base):
         assert (await settled(engine, "h/post@1", "a"))["line"] == "ok 200"
 
 
+@pytest.mark.house
 async def test_only_no_answer_is_an_error(tmp_path):
     async with Engine(f"sqlite:///{tmp_path}/s.db") as engine:
         engine.deploy(rx.App("h", [builtin()]))
@@ -136,6 +138,7 @@ async def test_only_no_answer_is_an_error(tmp_path):
         await assert_replays(engine)
 
 
+@pytest.mark.house
 @pytest.mark.parametrize(("more", "inline"), [(5, True), (PAYLOAD_INLINE_BYTES_MAX + 1, False)])
 async def test_an_error_of_the_http_tool_says_what_came_back(tmp_path, base, more, inline):
     http = rx.tool("http")
@@ -163,6 +166,7 @@ async def test_an_error_of_the_http_tool_says_what_came_back(tmp_path, base, mor
         await assert_replays(engine)
 
 
+@pytest.mark.house
 async def test_the_saga_of_the_manifest_runs_on_an_engine(tmp_path, base):
     """Its own paths: charging answers 200, reserving 409, so that the money goes back."""
 
@@ -188,6 +192,7 @@ async def test_the_saga_of_the_manifest_runs_on_an_engine(tmp_path, base):
         server.server_close()
 
 
+@pytest.mark.house
 async def test_an_engine_applies_over_cells_that_have_no_end_and_nothing_open(tmp_path):
     """REACTIVE.md §8.4, on a store."""
     counter = rx.App("counter", [air.counter], manifest=air.COUNTER)

@@ -124,6 +124,7 @@ async def test_work_that_waits_for_code_is_done_once_it_is_deployed(tmp_path):
     assert calls == [calls[0]] * 2
 
 
+@pytest.mark.house
 async def test_nobody_moves_an_application_by_a_patch(tmp_path):
     app, _ = app_of()
     async with deployed(url(tmp_path), app) as engine:
@@ -139,6 +140,7 @@ async def test_nobody_moves_an_application_by_a_patch(tmp_path):
         assert await show(engine, "s") == before
 
 
+@pytest.mark.house
 async def test_a_cell_is_one_for_its_key(tmp_path):
     app, flow = app_of()
     async with deployed(url(tmp_path), app) as engine:
@@ -155,6 +157,7 @@ async def test_a_cell_is_one_for_its_key(tmp_path):
         assert {row["id"] for row in await engine.list()} == {"s", "s/flow@1/a"}
 
 
+@pytest.mark.house
 async def test_a_run_of_another_dialect_is_not_taken_for_a_cell(tmp_path):
     app, _ = app_of()
     engine = deployed(url(tmp_path), app)
@@ -175,6 +178,7 @@ async def test_a_run_of_another_dialect_is_not_taken_for_a_cell(tmp_path):
         assert (await engine.replay(run.id))["equal"]
 
 
+@pytest.mark.house
 async def test_a_refused_apply_changes_nothing(tmp_path):
     one, _ = app_of()
     two, _ = app_of(version=2)
@@ -190,6 +194,7 @@ async def test_a_refused_apply_changes_nothing(tmp_path):
         assert len(await engine.definitions()) == 2 * len(before)
 
 
+@pytest.mark.house
 async def test_a_failed_cell_is_reset_by_the_code_that_was_applied(tmp_path):
     broken, _ = app_of(bug=True)
     fixed, _ = app_of(version=2)
@@ -209,6 +214,7 @@ async def test_a_failed_cell_is_reset_by_the_code_that_was_applied(tmp_path):
         assert (await show(engine, "s/flow@1/a"))["status"] == "completed"
 
 
+@pytest.mark.house
 async def test_a_failed_cell_whose_state_does_not_fit_blocks_an_apply(tmp_path):
     broken, _ = app_of(bug=True)
 
@@ -229,6 +235,7 @@ async def test_a_failed_cell_whose_state_does_not_fit_blocks_an_apply(tmp_path):
         assert "does not fit" in refused.value.details["blockers"][0]["reason"]
 
 
+@pytest.mark.house
 async def test_steering_a_cell_that_does_not_need_it_is_refused(tmp_path):
     app, _ = app_of()
     async with deployed(url(tmp_path), app) as engine:
@@ -248,6 +255,7 @@ async def test_steering_a_cell_that_does_not_need_it_is_refused(tmp_path):
         assert journals == [await (await engine.run(f"s/flow@1/{key}")).journal() for key in ("done", "idle")]
 
 
+@pytest.mark.house
 async def test_a_submission_keeps_its_answer_whatever_is_published_with_it():
     @rx.schema("s/Both@1")
     @dataclass(frozen=True)
@@ -272,6 +280,7 @@ async def test_a_submission_keeps_its_answer_whatever_is_published_with_it():
                 assert refused.value.code == "STEP_FAILED", (submission, event)
 
 
+@pytest.mark.house
 async def test_one_cell_that_cannot_be_loaded_does_not_hide_the_others(tmp_path):
     moods = ["one"]
 
@@ -333,6 +342,7 @@ async def test_an_owner_that_cannot_get_the_code_says_so(tmp_path):
         assert refused.value.code == "CODE_MISSING"
 
 
+@pytest.mark.house
 async def test_events_tell_what_came_to_a_cell_and_what_it_asked_for(tmp_path):
     app, flow = app_of(bug=True)
     seen: list[dict[str, Any]] = []
@@ -374,6 +384,7 @@ async def test_events_tell_what_came_to_a_cell_and_what_it_asked_for(tmp_path):
     ]
 
 
+@pytest.mark.house
 async def test_a_workflow_is_in_one_application_of_a_store(tmp_path):
     one, flow = app_of()
     two, _ = app_of(name="two")
@@ -411,6 +422,7 @@ def test_the_size_of_the_cache_is_checked(monkeypatch, size):
         Engine("memory:")
 
 
+@pytest.mark.house
 async def test_a_guest_is_told_the_same_refusal_again(tmp_path):
     file = tmp_path / "one.py"
     file.write_text(
