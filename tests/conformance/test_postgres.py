@@ -20,11 +20,13 @@ from treadle.kernel.errors import (
     StoreBusy,
     StoreTooNew,
     StoreUnavailable,
+    ValueRefused,
 )
 from treadle.store import postgres
 from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.pipelines import Pipelined
 from treadle.store.postgres import PostgresDialect, PostgresStore
+from treadle.store.postgres_columns import Column
 from treadle.store.postgres_link import Bounded, Connection
 from treadle.store.protocol import Batch
 from treadle.testing.rows import record, run_row
@@ -350,3 +352,34 @@ def test_many_rows_in_one_statement_are_what_each_would_be_alone(url: str) -> No
         with pytest.raises(AppendConflict):
             store.commit(Batch(records=[record(1, 3), record(5, 2)]))
         assert [stored.seq for stored in store.journal(1)] == [1, 2], "all of it or nothing"
+
+
+@pytest.mark.parametrize(
+    ("type", "values"),
+    [
+        ("bigint", [0, -1, 2**63 - 1, -(2**63), None]),
+        ("integer", [0, -1, 2**31 - 1, -(2**31), None]),
+        ("bytea", [b"", b"\x00\xff", None, bytes(70_000)]),
+        ("text", ["", "é%{}\",", None, "NULL", "\N{GRINNING FACE}"]),
+        ("text", []),
+    ],
+)
+def test_a_column_in_the_servers_bytes_is_what_the_driver_would_send(
+    url: str, type: str, values: list[object]
+) -> None:
+    with contextlib.closing(PostgresDialect(url).connect()) as connection:
+        given = (Column(type, values), values)
+        found = connection.execute(f"SELECT ?::{type}[] a, ?::{type}[] b", given).fetchone()
+    assert list(found) == [values, values]
+
+
+@pytest.mark.parametrize("odd", [{"reference": "a\x00b"}, {"reference": "\ud800"}, {"started_ns": 2**64}])
+def test_a_value_among_many_that_the_server_does_not_take_is_refused(url: str, odd: dict[str, object]) -> None:
+    runs = {no: run_row(no) for no in range(1, 4)}
+    runs[2] = msgspec.structs.replace(runs[2], **odd)
+    with contextlib.closing(_owner(PostgresDialect(url))) as store:
+        before = store.last_run_no()
+        with pytest.raises(ValueRefused):
+            store.commit(Batch(runs_new={no + 10: run for no, run in runs.items()}))
+        assert store.last_run_no() == before
+        store.commit(Batch(records=[record(1, 1)]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 from .model import Intent
@@ -37,8 +38,9 @@ def root_of(run: str) -> str:
     return run[:end]
 
 
+@lru_cache(maxsize=16_384)
 def shard_of(run: str, count: int) -> int:
-    """On which of a store's shards a run lives."""
+    """On which of a store's shards a run lives. Remembered: every step of a run asks."""
     if count == 1:
         return 0
     return int.from_bytes(hashlib.sha256(root_of(run).encode()).digest()[:8], "big") % count

@@ -50,6 +50,7 @@ from .commits import Transaction, UnderWay
 from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
 from .pipelines import Pipelined
+from .postgres_columns import Column
 from .postgres_link import KEPT_ALIVE, Bounded, Connection
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
@@ -357,7 +358,13 @@ class PostgresStore(PostgresReads, SqlStore):
         wanted = {shard: self._held.get(shard, -1) for shard in shards}
         tx.execute(
             "SELECT treadle_hold(?, ?, ?, ?::integer[], ?::bigint[])",
-            (self._name, self._session, self._commit_no, list(wanted), list(wanted.values())),
+            (
+                self._name,
+                self._session,
+                self._commit_no,
+                Column("integer", [*wanted]),
+                Column("bigint", [*wanted.values()]),
+            ),
         )
 
     def reserve(self, kind: Numbered, count: int) -> range:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from .postgres_columns import Column, ColumnDumper
 from .postgres_rows import in_one, spelled
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Connection:
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
+        raw.adapters.register_dumper(Column, ColumnDumper)
 
     def execute(self, query: str, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
         return self.raw.execute(spelled(query), parameters or None)
@@ -60,6 +62,9 @@ class Connection:
     def executemany(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
         if (whole := in_one(query, rows)) is not None:
             self.raw.execute(*whole)
+            return
+        if len(rows) == 1:
+            self.raw.execute(spelled(query), rows[0])
             return
         with self.raw.cursor() as cursor:
             cursor.executemany(spelled(query), rows)

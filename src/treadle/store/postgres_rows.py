@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from .postgres_columns import Column
 from .row_reading import RUN_COLUMNS
 from .sql import INSERT_RECORD, INSERT_RUN, UPDATE_RUN
 
@@ -46,11 +47,11 @@ def _update_runs() -> str:
     return f"UPDATE runs SET {', '.join(f'{n} = given.{n}' for n in _CHANGED)} FROM {given} WHERE runs.no = given.no"
 
 
-# The statement for one row, and the one for many.
+# The statement for one row; the one for many, and the types of its columns.
 _WHOLE: Final = {
-    INSERT_RECORD: _insert("journal", _RECORD_TYPES),
-    INSERT_RUN: _insert("runs", _RUN_TYPES),
-    UPDATE_RUN: _update_runs(),
+    INSERT_RECORD: (_insert("journal", _RECORD_TYPES), [*_RECORD_TYPES.values()]),
+    INSERT_RUN: (_insert("runs", _RUN_TYPES), [*_RUN_TYPES.values()]),
+    UPDATE_RUN: (_update_runs(), [_RUN_TYPES[name] for name in (*_CHANGED, "no")]),
 }
 
 
@@ -60,7 +61,10 @@ def spelled(query: str) -> str:
     return query.replace("%", "%%").replace("?", "%s")
 
 
-def in_one(query: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[list[Any]]] | None:
+def in_one(query: str, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Column]] | None:
     """The statement that does it for all rows, with its parameters; None if there is none."""
     whole = _WHOLE.get(query) if len(rows) > 1 else None
-    return None if whole is None else (whole, [list(column) for column in zip(*rows, strict=True)])
+    if whole is None:
+        return None
+    statement, types = whole
+    return statement, [Column(type, of) for type, of in zip(types, zip(*rows, strict=True), strict=True)]
