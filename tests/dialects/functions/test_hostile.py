@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import cProfile
 import pstats
+import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -311,3 +315,63 @@ def test_a_function_can_be_profiled() -> None:
     functions = {function for _, _, function in pstats.Stats(profiler).stats}  # type: ignore[attr-defined]  # its table
     assert "assert_replays" not in functions
     assert "play" in functions
+
+
+@dataclass
+class Stamped:
+    """The author's own code is asked to read one: it looks at a clock that the source does not name."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        self.at = getattr(__import__("time"), "time")()  # noqa: B009
+
+
+@flow.step(name="hostile.stamped")
+async def stamped(n: int) -> Stamped:
+    return Stamped(n)
+
+
+def test_code_of_the_author_that_reads_a_result_is_watched() -> None:
+    @flow.workflow(name="hostile.reads")
+    async def reads(ctx: flow.Context) -> int:
+        await echo(1)
+        return (await stamped(1)).n
+
+    with pytest.raises(TreadleError) as refused:
+        play(reads, steps={"hostile.echo": 1, "hostile.stamped": {"n": 1}}).result  # noqa: B018
+    assert refused.value.code == "NOT_DETERMINISTIC"
+
+
+def test_a_step_that_is_called_outside_a_run_leaves_a_profiler_alone() -> None:
+    seen = []
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        seen.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call = echo(1)
+    finally:
+        sys.setprofile(before)
+    assert asyncio.run(call) == 1
+    assert "_simply" in seen
+
+
+@pytest.mark.parametrize(
+    "count", [lambda asked: asked.cancel(), lambda asked: (asked.cancel(), asked.cancel())]
+)
+def test_an_await_that_is_cancelled_is_taken_back_once(count: Callable[[asyncio.Task[Any]], Any]) -> None:
+    @flow.workflow(name="hostile.takes.back")
+    async def takes_back(ctx: flow.Context) -> str:
+        asked = asyncio.create_task(ctx.signal("never"))
+        await echo(1)
+        count(asked)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+        return str(await echo("done"))
+
+    run = whole(play(takes_back, steps={"hostile.echo": "done"}))
+    assert run.result == "done"
+    assert [event["type"] for event in run.events].count("signal.cancelled") == 1

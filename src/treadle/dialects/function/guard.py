@@ -11,6 +11,7 @@ import gc
 import sys
 from collections.abc import Callable
 from random import Random
+from threading import local
 from types import FrameType
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -70,6 +71,15 @@ _INSTEAD: Final = {
 _Known: TypeAlias = tuple[str, str | None, type]
 _known: dict[_Known, tuple[str, str] | None] = {}
 _KNOWN_MAX: Final = 10_000
+
+
+class _Here(local):
+    """The watch of this thread, as far as one was set. It counts only while it is the thread's profile function."""
+
+    watch: Callable[[FrameType, str, Any], None] | None = None
+
+
+_here = _Here()
 
 
 class FlowRandom(Random):
@@ -155,12 +165,15 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
     before = sys.getprofile()
     # A collection would run other people's finalisers in the middle of this decision.
     collecting = gc.isenabled()
+    outer = _here.watch
     gc.disable()
+    _here.watch = watch
     sys.setprofile(watch)
     try:
         call()
     finally:
         profile_again(before)
+        _here.watch = outer
         if collecting:
             gc.enable()
 
@@ -168,13 +181,13 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
 def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """A call of ours that reaches no code of the author's: to be told of all that it does would cost more than it."""
     watch = sys.getprofile()
-    if watch is None:
+    if watch is None or watch is not _here.watch:
         return call(*args, **kwargs)
     sys.setprofile(None)
     try:
         return call(*args, **kwargs)
     finally:
-        profile_again(watch)
+        sys.setprofile(watch)
 
 
 def _public(frame: FrameType) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import sys
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -31,7 +31,7 @@ from treadle.kernel.values import Value, encode
 
 from .errors import Dropped, NotDeterministic
 from .guard import unwatched, watched
-from .loop import FlowFuture, FlowTask, make_loop
+from .loop import AwaitFuture, FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
 from .shapes import CheckedState, plain
 from .source import place_of
@@ -227,7 +227,10 @@ class Life:
 
     def _drive(self) -> None:
         if self.offence is None:
-            self._patience.during(self, lambda: watched(self, self.loop.drive))
+            self._patience.during(self, lambda: self.loop.drive(self._watch))
+
+    def _watch(self, call: Callable[[], None]) -> None:
+        watched(self, call)
 
     def rest(self) -> None:
         """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
@@ -337,8 +340,7 @@ class Life:
             self._compare(number, shape, place)
         self.made.awaits.append([*shape, place])
         if future:
-            made.future = FlowFuture(self.loop.number(), self.loop)
-            made.future.add_done_callback(lambda done: self.unwanted(made) if done.cancelled() else None)
+            made.future = AwaitFuture(self.loop.number(), self.loop, lambda: self.unwanted(made))
         self.open[number] = made
         self.queue.append(made)
         return made
@@ -365,15 +367,24 @@ class Life:
         return self.ctx.store(value, schema_hint="payload")
 
     async def settled(self, kind: str, name: str, params: dict[str, Any], **more: Any) -> Settled:
-        self.check_here()
-        if not isinstance(name, str):
+        future = unwatched(self._awaited, kind, name, params, more)
+        if future is None:
             raise TypeError(f"a {kind} has a text for its name, not {name!r}")
-        made = unwatched(self.wait, kind, name, params, **more)
-        assert made.future is not None
-        result: Settled = await made.future
+        result = await future
         if result.status == "cancelled" and kind not in ("child",):
             raise asyncio.CancelledError
         return result
+
+    def _awaited(
+        self, kind: str, name: object, params: dict[str, Any], more: dict[str, Any]
+    ) -> FlowFuture[Settled] | None:
+        """What to wait for; None if what it is to be called is no name."""
+        self.check_here()
+        if not isinstance(name, str):
+            return None
+        made = self.wait(kind, name, params, **more)
+        assert made.future is not None
+        return made.future
 
     def unwanted(self, wait: Await) -> None:
         """The function does not wait for it any more."""

@@ -59,6 +59,21 @@ class FlowFuture(asyncio.Future[T]):
         return self.number
 
 
+class AwaitFuture(FlowFuture[T]):
+    """What an await of the run waits for. Whoever cancels it wants it no more, which is told before anything that
+    follows from the cancel."""
+
+    def __init__(self, number: int, loop: Loop, unwanted: Callable[[], None]) -> None:
+        self._unwanted = unwanted
+        self._flow = loop
+        super().__init__(number, loop)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.done():
+            self._flow.call_soon(self._unwanted)
+        return super().cancel(msg)
+
+
 class FlowTask(asyncio.Task[T]):
     _log_destroy_pending: bool  # asyncio's own switch
 
@@ -90,29 +105,32 @@ class Loop(asyncio.AbstractEventLoop):
 
     # --- one decision ---
 
-    def drive(self) -> None:
-        """Runs whatever is ready, and what becomes ready by it."""
+    def drive(self, watching: Callable[[Callable[[], None]], None]) -> None:
+        """Runs whatever is ready, and what becomes ready by it. Only that is watched."""
         outer = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         # An abandoned generator is ended with its run, never by the collector in the middle of another one.
         sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=lambda generator: None)
         try:
-            while self._ready and self.run.offence is None:
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    try:
-                        handle._run()
-                    except (SystemExit, KeyboardInterrupt) as error:
-                        if is_stop(error):
-                            raise
-                        # else the task that raised it has it for its outcome
+            watching(self._run_ready)
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(outer)
         if len(self.tasks) > self._look_at:
             self.tasks = [task for task in self.tasks if not task.done()]
             self._look_at = max(TASKS_LOOKED_AT, 2 * len(self.tasks))
+
+    def _run_ready(self) -> None:
+        while self._ready and self.run.offence is None:
+            handle = self._ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._run()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    if is_stop(error):
+                        raise
+                    # else the task that raised it has it for its outcome
 
     def put(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)

@@ -191,6 +191,8 @@ def _placed(awaits: list[list[Value]], ctx: Context) -> list[list[Value]]:
 def _changes(life: Life) -> dict[str, Any]:
     """How `ctx.state` changed, by its first names."""
     was = life.state["state"]
+    if not was and not life.data:
+        return {}
     now = {str(name): plain(value) for name, value in life.data.items()}
     changed = {
         name: life.lightened(value)
@@ -213,6 +215,9 @@ def _is_same(was: Value, body: bytes) -> bool:
 
 def apply(state: dict[str, Any], log: dict[str, Any]) -> None:
     """The same, when it is decided and when it is read."""
+    if len(log) == 1 and "awaits" in log:
+        state["awaits"] += log["awaits"]
+        return  # as nearly always
     if cut := log.get("cut"):
         state["past"] = state["past"][: cut[0]]
         state["awaits"] = state["awaits"][: cut[1]]

@@ -11,7 +11,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ from treadle.lang.handed import check_written
 from .guard import unwatched
 
 EMPTY = inspect.Parameter.empty
+# Nobody's code is asked how to write or to read these.
+_SIMPLE: Final = frozenset({bool, int, float, str, bytes, type(None)})
+_LOOSE: Final = (EMPTY, Any, object)
 
 
 def plain(value: object) -> Value:
@@ -34,17 +37,30 @@ def plain(value: object) -> Value:
         )
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueRefused(f"{type(value).__name__} cannot be stored: {_said(error)}") from error
-    return unwatched(_kept, made)
+    return unwatched(kept, made)
 
 
-def _kept(made: object) -> Value:
+def kept(made: object) -> Value:
+    """A value for the journal of what is plain already."""
     return disarmed(to_value(made))
+
+
+def is_simple(value: object) -> bool:
+    """Whether a value is written without asking anybody's code."""
+    return type(value) in _SIMPLE
+
+
+def reads_simply(annotation: Any) -> bool:
+    """Whether a stored value is read as this without asking anybody's code."""
+    return annotation in _LOOSE or (isinstance(annotation, type) and annotation in _SIMPLE)
 
 
 def typed(value: Value, annotation: Any) -> Any:
     """A fresh copy of a stored value, as its annotation promises it."""
+    if type(value) in _SIMPLE and (annotation is type(value) or annotation in _LOOSE):
+        return value  # which nobody can change
     fresh = unwatched(to_value, value)
-    if annotation in (EMPTY, Any, object):
+    if annotation in _LOOSE:
         return fresh
     if annotation is None:
         annotation = type(None)
