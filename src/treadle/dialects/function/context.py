@@ -15,9 +15,10 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import parse_duration
 
+from .awaits import Settled
 from .errors import ChildFailed, ContinueAs, StepFailed, StepTimeout
 from .guard import FlowRandom
-from .life import Life, Settled
+from .life import Life
 from .shapes import EMPTY, plain, schema_of, typed
 from .steps import Step, failure_of
 from .workflow import Workflow

@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from treadle.kernel.errors import Undecidable
@@ -29,6 +29,7 @@ from treadle.kernel.limits import (
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
+from .awaits import Await, Made, Settled, ToldEvent
 from .errors import Dropped, NotDeterministic
 from .guard import unwatched, watched
 from .loop import AwaitFuture, FlowFuture, FlowTask, make_loop
@@ -50,7 +51,6 @@ SLICE: Final = "slice"
 CANCEL: Final = "cancel"
 PATCH: Final = "patch"
 REOPEN: Final = "reopen"
-EXPIRED: Final = "expired"
 
 
 # What one decision opens, about, of what a record may hold.
@@ -84,58 +84,6 @@ class _AtRest:
 
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
         raise Dropped
-
-
-@dataclass(slots=True, eq=False)
-class Await:
-    """Something of ours that the function waits for."""
-
-    number: int
-    kind: str
-    name: str
-    params: dict[str, Any]
-    due_ns: int | None
-    key: str | None
-    future: FlowFuture[Any] | None
-    handle: asyncio.TimerHandle | None = None
-    place: str | None = None
-    opened: bool = False
-    bytes: int = 0
-
-    @property
-    def is_expiry(self) -> bool:
-        """Whether it is the run's own time limit: others may have that name."""
-        return self.kind == "timer" and self.name == EXPIRED
-
-
-@dataclass(slots=True)
-class Settled:
-    """What an await is resolved with."""
-
-    status: str
-    value: Value
-    error: dict[str, Any] | None
-    # The record that brought it.
-    record: int
-
-
-@dataclass(frozen=True, slots=True)
-class ToldEvent:
-    """An event, and its size where it may be large."""
-
-    event: dict[str, Any]
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class Made:
-    """What one decision made, apart from the outcome."""
-
-    awaits: list[list[Value]] = field(default_factory=list)
-    intents: list[Intent] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
-    events: list[ToldEvent] = field(default_factory=list)
-    patches: dict[str, bool] = field(default_factory=dict)
 
 
 class Life:

@@ -32,8 +32,9 @@ from treadle.kernel.roles import PastMachine
 from treadle.kernel.values import Value
 
 from . import ending, past
+from .awaits import EXPIRED
 from .errors import CodeChanged, CodeMissing, NotDeterministic
-from .life import EXPIRED, Life
+from .life import Life
 from .patience import PATIENCE, Patience
 from .workflow import DIALECT_NAME, Workflow
 

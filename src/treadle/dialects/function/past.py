@@ -26,7 +26,8 @@ from treadle.kernel.model import (
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 
 from . import ending
-from .life import AWAIT, BEFORE, CANCEL, EXPIRED, PATCH, PAYLOAD, RECORD, REOPEN, SLICE, WHAT, Entry, Life
+from .awaits import EXPIRED
+from .life import AWAIT, BEFORE, CANCEL, PATCH, PAYLOAD, RECORD, REOPEN, SLICE, WHAT, Entry, Life
 from .shapes import plain
 
 CANCELLED: Final = "CANCELLED"

@@ -18,10 +18,11 @@ from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import Value
 from treadle.lang.refusing import refuse
 
+from .awaits import Settled
 from .complaints import SETTING, SHAPE, TYPE, Complaints, annotated
 from .errors import StepFailed, StepTimeout
 from .guard import FlowRandom, unwatched
-from .life import Life, Settled
+from .life import Life
 from .loop import Loop
 from .shapes import EMPTY, hints_of, is_simple, kept, plain, reads_simply, typed
 from .source import place_of
