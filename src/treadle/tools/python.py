@@ -98,7 +98,7 @@ class PythonTool(ToolBase):
             raise BadConfig(f"the interpreter {program!r} cannot be started: {error.strerror}") from error
         if "error" not in reply:
             return Outcome(result=reply["result"])
-        if reply["error"] == "RESULT_TOO_LARGE":
+        if reply["error"] == "RESULT_TOO_LARGE" and reply["message"].isdecimal():
             return too_large(int(reply["message"]), RESULT_BYTES_MAX)
         return _raised(reply, _output(printed))
 

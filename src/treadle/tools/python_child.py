@@ -331,8 +331,14 @@ def main() -> None:
     _STATE["adopt_orphans"]()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     state = _STATE["State"]()
-    while (request := channel.receive()) is not None:
-        answer(request, channel, state)
+    try:
+        while (request := channel.receive()) is not None:
+            answer(request, channel, state)
+    except BaseException as error:  # the code has broken what answers are made with
+        os.write(2, _RAISED["trace"](error).encode())
+        os._exit(1)
+    # At once: what earlier calls left to be done at the end is nobody's any more, and may take for ever.
+    os._exit(0)
 
 
 if __name__ == "__main__":

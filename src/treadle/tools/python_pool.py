@@ -166,9 +166,12 @@ class PythonProcess:
             raise ForeignAnswer
         data = await self._out.reader.readexactly(size)
         self._read += _HEAD_BYTES + size
-        if size > _LARGE_BYTES:
-            return await asyncio.to_thread(_decode, data, id.hex())
-        return _decode(data, id.hex())
+        try:
+            if size > _LARGE_BYTES:
+                return checked_frame(await asyncio.to_thread(_decode, data, id.hex()))
+            return checked_frame(_decode(data, id.hex()))
+        except (ValueError, RecursionError) as error:  # the code has broken what writes its answers
+            raise ForeignAnswer from error
 
     async def stop(self) -> None:
         """Kills the process and all it started, and waits until it is gone, also for who is cancelled: that takes a
@@ -199,12 +202,22 @@ class PythonProcess:
             self._stderr = (self._stderr + chunk)[-STDERR_TAIL_BYTES:]
 
 
-def _decode(data: bytes, tag: str) -> dict[str, Any]:
+def checked_frame(frame: Any) -> dict[str, Any]:
+    """What a child sends: a piece of output, its result, or its error. Raises ValueError for anything else."""
+    if isinstance(frame, dict):
+        for names in (("out", "stream"), ("error", "message", "traceback")):
+            if names[0] in frame and not all(isinstance(frame.get(name), str) for name in names):
+                raise ValueError("a field that is text is missing")
+        if "out" in frame or (("result" in frame or "error" in frame) and "retire" in frame):
+            return frame
+    raise ValueError("neither output nor an answer")
+
+
+def _decode(data: bytes, tag: str) -> Any:
     def revive(pairs: dict[str, Any]) -> Any:
         return base64.b64decode(pairs[tag]) if tag in pairs else pairs
 
-    reply: dict[str, Any] = json.loads(data, object_hook=revive if tag.encode() in data else None)
-    return reply
+    return json.loads(data, object_hook=revive if tag.encode() in data else None)
 
 
 class PythonPool:

@@ -1,15 +1,14 @@
 """Where inline code stands in its file: an error in it names the line that its author has to look at.
 
-A definition is its content; positions are no part of it. So the file is read again, and only once code has
-failed. What has changed since, or is not there, is told by the code's own line numbers.
+The file is read again (`work/again.py`), and only once code has failed. What has changed since, or is not there, is told
+by the code's own line numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from treadle.dialects.playbook.model import Task
@@ -17,6 +16,7 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
 from treadle.lang.text import Document, parse
 from treadle.tools.protocol import Outcome
+from treadle.work.again import document_of, text_of, value_at
 from treadle.work.job import Job
 
 # The file that a job's definition came from.
@@ -49,11 +49,10 @@ async def say_line(error: dict[str, Any], step: str | None, job: Job, file_of: F
 
 
 def _naming(file: str, base: str | None, step: str | None, name: str) -> int | None:
-    try:
-        document = parse(_read(file, base) or "", file=file)
-    except DefinitionError:
+    document = document_of(file, base)
+    if document is None:
         return None
-    named = [path for path in document.positions if _names(_at(document, path), name)]
+    named = [path for path in document.positions if _names(value_at(document, path), name)]
     wanted = [path for path in named if step is not None and _step_of(document, path) == step]
     wanted += [path for path in named if path[:1] == ("keychain",)]
     return document.position(wanted[0])[0] if wanted else None
@@ -65,7 +64,7 @@ def _names(value: Value, name: str) -> bool:
 
 
 def _find(file: str, base: str | None, step: str, code: str) -> _Place | None:
-    text = _read(file, base)
+    text = text_of(file, base)
     return None if text is None else _Place.of(text, file, step, code)
 
 
@@ -81,7 +80,7 @@ class _Place:
             document = parse(text, file=file)
         except DefinitionError:
             return None
-        paths = [path for path in document.texts if _at(document, path) == code]
+        paths = [path for path in document.texts if value_at(document, path) == code]
         own = [path for path in paths if _step_of(document, path) == step]
         for path in [*own, *paths]:
             if (first := document.text_line(path)) is not None:
@@ -98,29 +97,6 @@ class _Place:
         return re.sub(pattern, lambda match: form.format(self.file, self.line(int(match[1]))), text)
 
 
-def _read(file: str, base: str | None) -> str | None:
-    """The file as it was named, or where the run's definition was: this process may stand elsewhere."""
-    for path in _candidates(file, base):
-        try:
-            return path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
-    return None
-
-
-def _candidates(file: str, base: str | None) -> Iterator[Path]:
-    if base is not None:
-        yield Path(base) / Path(file).name
-    yield Path(file)
-
-
-def _at(document: Document, path: tuple[str | int, ...]) -> Value:
-    value: Any = document.value
-    for part in path:
-        value = value[part]
-    return value
-
-
 def _step_of(document: Document, path: tuple[str | int, ...]) -> Value:
-    found = _at(document, path[:2]) if path[:1] == ("workflow",) else None
+    found = value_at(document, path[:2]) if path[:1] == ("workflow",) else None
     return found.get("step") if isinstance(found, dict) else None

@@ -12,5 +12,9 @@ if TYPE_CHECKING:
 
 
 def performers(house: House) -> Iterable[Performs]:
-    calls = house.transports
-    return [Performs("call", calls, calls.never_waits, pure=calls.is_pure)]
+    from .calls import Calls
+
+    transports = house.transports
+    return [
+        Performs("call", Calls(transports).perform, transports.never_waits, pure=transports.is_pure),
+    ]

@@ -10,12 +10,15 @@ is opened file by file. For patterns such as `*.csv`, which need a whole folder,
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
 from typing import Any, Final
 
 import duckdb
+
+from treadle.kernel.limits import INT_MAX, INT_MIN
 
 from .hidden import OwnFiles, is_hidden
 
@@ -108,7 +111,9 @@ def _linked(root: str, view: str, own: OwnFiles) -> bool:
 
 
 def _is_closed(root: str, path: str, own: OwnFiles) -> bool:
-    if is_hidden(path, root, own):
+    """What is not for models; nor what is no file and no folder (a pipe would hold the query up, a link to nowhere is an
+    error), or has a name that is no text."""
+    if is_hidden(path, root, own) or not _can_be_read(path):
         return True
     if not os.path.islink(path):
         return False
@@ -116,7 +121,21 @@ def _is_closed(root: str, path: str, own: OwnFiles) -> bool:
     return not real.startswith(root + "/") or is_hidden(real, root, own)
 
 
+def _can_be_read(path: str) -> bool:
+    return _is_text(path) and (os.path.isfile(path) or os.path.isdir(path))
+
+
+def _is_text(given: str) -> bool:
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _check(sql: str) -> None:
+    if not _is_text(sql):
+        raise QueryRefused("the query holds half a character")
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
         raise QueryRefused("give one query; a WITH clause can hold what it builds on")
@@ -132,7 +151,11 @@ def _quoted(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Dates, decimals and the like as text; everything JSON has stays as it is."""
+    """Dates, decimals and the like as text, and numbers that no value holds; everything JSON has stays as it is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
