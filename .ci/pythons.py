@@ -42,7 +42,9 @@ CORE = (
 
 
 def promised() -> list[str]:
-    named = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line) for line in PROJECT["classifiers"])
+    named = (
+        re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line) for line in PROJECT["classifiers"]
+    )
     return [found[1] for found in named if found]
 
 
@@ -97,7 +99,9 @@ def every(arguments: list[str]) -> int:
         print(f"== Python {version}", flush=True)
         ended[version] = pytest(python, *arguments)
     for version in pythons:
-        print(f"Python {version}: {'NOT FOUND' if version not in ended else 'failed' if ended[version] else 'passed'}")
+        print(
+            f"Python {version}: {'NOT FOUND' if version not in ended else 'failed' if ended[version] else 'passed'}"
+        )
     if missing := [version for version in pythons if version not in ended]:
         loudly(f"not tested, because not installed: Python {', '.join(missing)}")
     return int(any(ended.values()) or not ended)
@@ -116,12 +120,16 @@ def second() -> int:
 
 def dependencies() -> int:
     """The golden stores, and one that is made now, replayed with the oldest and the newest allowed."""
-    bounds = dict(re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", line).groups() for line in PROJECT["dependencies"])  # type: ignore[union-attr]
+    bounds = dict(
+        re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", line).groups() for line in PROJECT["dependencies"]
+    )  # type: ignore[union-attr]
     python = Path(sys.executable)
     lowest = [f"{name}=={bounds[name]}" for name in DECIDING]
     places = {
         "lowest": environment("lowest", python, *lowest, "-e", "."),
-        "highest": environment("highest", python, "--upgrade", "--upgrade-strategy", "eager", *DECIDING, "-e", "."),
+        "highest": environment(
+            "highest", python, "--upgrade", "--upgrade-strategy", "eager", *DECIDING, "-e", "."
+        ),
     }
     script = ROOT / "tests" / "golden" / "everywhere.py"
     failed = 0
@@ -130,15 +138,22 @@ def dependencies() -> int:
         subprocess.run([places["highest"], script, "make", made], check=True)
         stores = [*sorted((ROOT / "tests" / "golden").glob("*.db")), made]
         for place, inside in places.items():
-            told = subprocess.run([inside, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+            told = subprocess.run(
+                [inside, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+            ).stdout
             versions = [line for line in told.splitlines() if line.lower().split("==")[0] in DECIDING]
             print(f"== {place}: {', '.join(versions)}", flush=True)
             for store in stores:
                 copy = Path(name) / f"{place}-{store.name}"
                 shutil.copyfile(store, copy)
-                answer = subprocess.run([inside, script, "replay", copy], capture_output=True, text=True, check=False)
+                answer = subprocess.run(
+                    [inside, script, "replay", copy], capture_output=True, text=True, check=False
+                )
                 good = answer.returncode == 0 and '"differs": {}' in answer.stdout
-                print(f"{store.name}: {(answer.stdout if good else answer.stdout + answer.stderr).strip()}", flush=True)
+                print(
+                    f"{store.name}: {(answer.stdout if good else answer.stdout + answer.stderr).strip()}",
+                    flush=True,
+                )
                 failed |= not good
     return int(failed)
 

@@ -7,34 +7,35 @@ from collections.abc import Iterable, Mapping
 
 
 class PoolCaps:
-    """Counts what is in hand of every pool; under the lock of its bus."""
+    """Counts what is in hand of the pools that are limited, and of no others; under the lock of its bus."""
 
     def __init__(self) -> None:
-        self._caps: dict[str, int] = {}
+        # How much of each may be in hand. Who takes from a pool that is not in here need not ask.
+        self.pools: dict[str, int] = {}
         self._busy: Counter[str] = Counter()
 
     def limit(self, caps: Mapping[str, int]) -> bool:
         """Whether these are others than those of before."""
-        changed = self._caps != caps
-        self._caps = dict(caps)
+        changed = self.pools != caps
+        self.pools = dict(caps)
         return changed
 
-    def move(self, pool: str, cap: int) -> bool:
-        """Whether more of this pool may be in hand than before."""
-        before, self._caps[pool] = self._caps.get(pool, cap), cap
+    def move(self, pool: str, cap: int, busy: int) -> bool:
+        """Whether more of this pool, of which so much is in hand, may be than before."""
+        before, self.pools[pool] = self.pools.get(pool, cap), cap
+        self._busy[pool] = busy
         return cap > before
 
     def recount(self, pools: Iterable[str]) -> None:
-        self._busy = Counter(pools)
-
-    def limits(self, pool: str) -> bool:
-        return pool in self._caps
+        self._busy = Counter(pool for pool in pools if pool in self.pools)
 
     def room(self, pool: str) -> bool:
-        return pool not in self._caps or self._busy[pool] < self._caps[pool]
+        return pool not in self.pools or self._busy[pool] < self.pools[pool]
 
     def took(self, pool: str) -> None:
-        self._busy[pool] += 1
+        if pool in self.pools:
+            self._busy[pool] += 1
 
     def back(self, pool: str) -> None:
-        self._busy[pool] -= 1
+        if pool in self.pools:
+            self._busy[pool] -= 1

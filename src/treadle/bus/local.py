@@ -105,8 +105,8 @@ class LocalBus(BusView):
     def limit_pool(self, pool: str, cap: int) -> tuple[int, int]:
         """So much of one pool, from now on; how much of it is in hand, and how much waits."""
         with self._lock:
-            grows = self._caps.move(pool, cap)
             found = self.counted(pool)
+            grows = self._caps.move(pool, cap, found[0])
         if grows and found[1]:
             self._announce(dict.fromkeys(self._lanes, 1))
         return found
@@ -127,7 +127,8 @@ class LocalBus(BusView):
         if lanes:
             if self._resident is not None:
                 self._resident.offered(lanes)
-            self.awaken()
+            if self._listeners:
+                self.awaken()
 
     def awaken(self) -> None:
         """Has whoever waits look again."""
@@ -208,11 +209,13 @@ class LocalBus(BusView):
         room: list[str] = []
         with self._lock:
             for queue in self._lanes.get(lane, ()):
-                while queue.waiting and len(taken) < limit and self._caps.room(queue.pool):
+                capped = queue.pool in self._caps.pools
+                while queue.waiting and len(taken) < limit and (not capped or self._caps.room(queue.pool)):
                     entry = queue.entries.popleft()
                     if not entry.waits:
                         continue
-                    self._caps.took(queue.pool)
+                    if capped:
+                        self._caps.took(queue.pool)
                     entry.waits, entry.worker = False, RESIDENT
                     entry.attempt += 1
                     queue.waiting -= 1
@@ -244,8 +247,7 @@ class LocalBus(BusView):
 
     def is_idle(self, lane: str) -> bool:
         """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
-        queues = self._lanes.get(lane, ())
-        return sum([queue.waiting + queue.held for queue in queues]) == 0
+        return sum([queue.waiting + queue.held for queue in self._lanes.get(lane, ())]) == 0
 
     def held(self) -> list[Work]:
         """What the resident has in hand."""
@@ -303,7 +305,7 @@ class LocalBus(BusView):
                     room = self._room(entry.queue)
         if room:
             self._again(room)
-        if entry is not None and self._caps.limits(pool := entry.queue.pool):
+        if entry is not None and (pool := entry.queue.pool) in self._caps.pools:
             # Others of the pool waited for this one, and nobody else tells of them.
             queues = list(self._queues.values())
             self._announce({queue.lane: 1 for queue in queues if queue.pool == pool and queue.waiting})
@@ -317,7 +319,8 @@ class LocalBus(BusView):
             if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
                 queue.entries = queue.entries.waiting()
             return
-        self._caps.back(queue.pool)
+        if queue.pool in self._caps.pools:
+            self._caps.back(queue.pool)
         if entry.worker == RESIDENT:
             queue.held -= 1
         else:

@@ -15,6 +15,8 @@ class Dialects(Mapping[str, Dialect]):
 
     def __init__(self, surroundings: Surroundings | None = None) -> None:
         self._loaded: dict[str, Dialect] = {}
+        # The machines of those that were needed before; asked at every step.
+        self.machines: dict[str, Machine] = {}
         self._surroundings = surroundings or Surroundings()
 
     def __getitem__(self, name: str) -> Dialect:
@@ -23,17 +25,15 @@ class Dialects(Mapping[str, Dialect]):
                 raise KeyError(name)
             found: Dialect = import_module(f"treadle.dialects.{name}").DIALECT
             # Two threads may meet here: all of them get the one that came first.
-            return self._loaded.setdefault(name, found.within(self._surroundings))
+            loaded = self._loaded.setdefault(name, found.within(self._surroundings))
+            self.machines[name] = loaded.machine
+            return loaded
         return self._loaded[name]
-
-    def machine_at_hand(self, name: str) -> Machine | None:
-        """The machine of a dialect that was needed before."""
-        found = self._loaded.get(name)
-        return None if found is None else found.machine
 
     def __setitem__(self, name: str, dialect: Dialect) -> None:
         """For tests and plug-ins: a dialect of one's own."""
         self._loaded[name] = dialect
+        self.machines[name] = dialect.machine
 
     def __contains__(self, name: object) -> bool:
         return name in INSTALLED or name in self._loaded

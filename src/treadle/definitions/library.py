@@ -192,6 +192,8 @@ class Library(Known):
         return Registry(self.machine_of, reads, self, instead=instead)
 
     def machine_of(self, dialect: str) -> Machine:
+        if (machine := self._dialects.machines.get(dialect)) is not None:
+            return machine
         if dialect not in self._dialects:
             raise Unsupported(f"no dialect {dialect!r} is installed")
         return self._dialects[dialect].machine
@@ -246,7 +248,7 @@ class Library(Known):
     def at_hand(self, digest: str) -> Loaded | None:
         """A definition that was made ready before."""
         found = self.cache.get(digest)
-        if found is None or found.machine is not self._dialects.machine_at_hand(found.row.dialect):
+        if found is None or found.machine is not self._dialects.machines.get(found.row.dialect):
             return None
         return found
 

@@ -326,7 +326,7 @@ class Bridge:
             self._hop(answer_all, awaited)
 
     def dispatch(self, works: list[Work]) -> None:
-        sharing = self.sharing
+        sharing = None if self._thread is None else self._thread.sharing
         self.bus.offer(works if sharing is None else sharing.withhold(works))
 
     def revoke(self, intents: list[str]) -> None:
@@ -355,7 +355,7 @@ class Bridge:
             self._check_process()
         if self.readonly:
             raise Unsupported("this engine only looks; open it without readonly to change something")
-        if self._thread is None or self._thread.is_stopping:
+        if self._thread is None:
             raise EngineStopped()
         self._thread.submit(command)
 
@@ -432,8 +432,8 @@ class Bridge:
     # --- for the worker ---
 
     def turn_with(self, item: Item) -> bool:
-        thread = self._thread
-        return thread is not None and thread.turn_with(item)
+        turning = None if self._thread is None else self._thread.turning
+        return turning is not None and turning.turn_with(item)
 
     def sign(self, receipt: Receipt) -> bytes:
         return b"" if self.signer is None else self.signer.sign(receipt)

@@ -139,7 +139,7 @@ class Watching:
             return True
         if (watches := self._watches.get(run)) is None:
             return False
-        return ended or not all(watch.end for watch in watches)
+        return ended or False in [watch.end for watch in watches]
 
     def watch(self, run: str, *, end: bool = False) -> Watch:
         return Watch(self, run, end=end)

@@ -18,11 +18,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
-from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
+from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
 from treadle.runtime.commands import Command, Elsewhere, FrameSent, Write
 from treadle.runtime.core import Core
-from treadle.runtime.ports import Item, Port
+from treadle.runtime.ports import Port
 from treadle.store.members import MEMBERS, Membership
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
@@ -85,12 +85,16 @@ class CoreThread(threading.Thread):
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
         self.sharing: Sharing | None = None
-        self._turning: Turning | None = None
+        # Who turns the core; workers may (`Turning.turn_with`).
+        self.turning: Turning | None = None
         self._begun = False
         self._port = port
         self._asked = Correspondence(port)
 
     def submit(self, command: Command) -> None:
+        if self._stopping.is_set():
+            # Nothing more is taken; or those who go on calling would keep it from its end.
+            raise EngineStopped()
         core = self.core
         if core is not None:
             core.submit(command)
@@ -107,13 +111,8 @@ class CoreThread(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._turning is not None:
-            self._turning.stop()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether nothing more is taken; or those who go on calling would keep it from its end."""
-        return self._stopping.is_set()
+        if self.turning is not None:
+            self.turning.stop()
 
     def run(self) -> None:
         failure: BaseException | None = None
@@ -141,8 +140,8 @@ class CoreThread(threading.Thread):
             self.opened.put(None)
             if self.core is None:
                 self._visit(store)
-            if self.core is not None and self._turning is not None:
-                self._turn(self.core, self._turning)
+            if self.core is not None and self.turning is not None:
+                self._turn(self.core, self.turning)
         finally:
             store.close()
 
@@ -154,7 +153,7 @@ class CoreThread(threading.Thread):
         self._go_on_with(core, Turning(core, poll_s=poll_s, renew=renew, beside=partial(self._beside, store)))
 
     def _go_on_with(self, core: Core, turning: Turning) -> None:
-        self._turning = turning
+        self.turning = turning
         self.core = core
         self._pass_on(core)
         if self._stopping.is_set():
@@ -234,7 +233,7 @@ class CoreThread(threading.Thread):
             self._turn(core, turning)
             self._asked.go_on(store)
         finally:
-            self.core = self._turning = None
+            self.core = self.turning = None
             if listener is not None:
                 listener.stop()
             with suppress(TreadleError):
@@ -269,11 +268,6 @@ class CoreThread(threading.Thread):
                 core.submit(self._commands.get_nowait())
             except Empty:
                 return
-
-    def turn_with(self, item: Item) -> bool:
-        """Turns the core with an event on the calling thread, if it is idle (`Turning.turn_with`)."""
-        turning = self._turning
-        return turning is not None and turning.turn_with(item)
 
     def _turn(self, core: Core, turning: Turning) -> None:
         steps = turning.steps()

@@ -105,12 +105,13 @@ class Turning:
                     polled = now
                 turned = core.turn()
                 self._beside()
-                wait_ns = None if turned else core.wait_ns()
+                wait_ns = core.wait_ns()
                 self._watched = core.held_open
             if turned:
                 idle = 0
-                yield AGAIN
-                continue
+                if wait_ns == 0:
+                    yield AGAIN
+                    continue
             wait_s = None if wait_ns is None else wait_ns / 1e9
             command = yield poll_s if wait_s is None else min(wait_s, poll_s or wait_s)
             with self._lock:

@@ -124,7 +124,8 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         del run.open[intent.id]
-    own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
+    held = run.held is not None or ((type(event) is Started or type(event) is Retry) and event.place != "")
+    own = holding.decided(run, event, intent, at_ns) if held else None
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
     ctx = Context(
@@ -288,9 +289,8 @@ def admit(
     if type(event) is Retry:
         _tell_move(event, decision)
     seq = run.seq + 1
-    if bytes_max is not None and (
-        len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
-    ):
+    much = len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
+    if much and bytes_max is not None:
         _check_limits(decision, events_max)
     opened: list[OpenIntent] = []
     for index, intent in enumerate(decision.intents):
@@ -305,7 +305,8 @@ def admit(
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
     run.tail_bytes += size
     run.tail_records += 1
-    wants_snapshot = run.wants_snapshot(limits)
+    is_long = run.tail_records >= limits.snapshot_tail_records or run.tail_bytes > limits.snapshot_tail_bytes
+    wants_snapshot = is_long and run.wants_snapshot(limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
     # with the record committed. The state is looked at when a snapshot is due, and at the start.
     if decision.result is not None and "result" not in record:

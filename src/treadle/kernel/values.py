@@ -50,6 +50,8 @@ _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 _RECURSION_SAFE = 3_000
 _HEADS = bytes(range(0x80, 0xC0))
 _PLAIN = frozenset((str, float, bool, type(None)))
+# What needs no copy. Not floats: -0.0 is one that becomes another when it is written.
+_FIXED = frozenset((str, int, bool, bytes, type(None)))
 
 
 def encode(value: Value) -> bytes:
@@ -156,7 +158,8 @@ def to_value(value: object) -> Value:
     """A plain copy of what has one obvious canonical form (tuples become lists, subclasses their
     base); everything else is refused with its path. For the edges of the system."""
     try:
-        return decode_trusted(encode(value))
+        body = encode(value)
+        return value if type(value) in _FIXED else decode_trusted(body)
     except ValueRefused:
         return _converted(value, "$", 0)
 
@@ -176,7 +179,20 @@ def copied(value: object) -> tuple[Value, bytes]:
         body = encode(value)
     except ValueRefused:
         body = encode(_converted(value, "$", 0))
-    return decode_trusted(body), body
+        return decode_trusted(body), body
+    return value if type(value) in _FIXED else decode_trusted(body), body
+
+
+def copy_of(value: Value) -> Value:
+    """A copy of what is a value already: of the state, or of the journal. Nothing is checked or written for it."""
+    if type(value) is dict:
+        return {
+            key: copy_of(item) if type(item) is dict or type(item) is list else item
+            for key, item in value.items()
+        }
+    if type(value) is list:
+        return [copy_of(item) if type(item) is dict or type(item) is list else item for item in value]
+    return value
 
 
 def _converted(value: object, path: str, depth: int) -> Value:

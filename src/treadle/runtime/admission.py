@@ -103,7 +103,8 @@ class Admission:
     def admit(self, item: Item) -> bool:
         """Admits one event; False if what is staged must be committed before it can be."""
         self._staging.staged.taken.append(item)
-        self._staging.belongs(item.run)
+        if self._staging.held.several:
+            self._staging.belongs(item.run)
         if self._seen:
             self._seen = {}
         try:

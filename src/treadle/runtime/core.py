@@ -32,7 +32,7 @@ from treadle.kernel.errors import (
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.store.protocol import Store, TimerRow
 
-from . import alerts, turns
+from . import alerts
 from .admission import Admission
 from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
@@ -175,7 +175,7 @@ class Core:
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication, self._handover = self._ends_of_commits(port, registry), self._handing_over()
-        entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, self.take)
+        entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits
         self.submit: Callable[[Command], None] = self._incoming.put
@@ -323,7 +323,7 @@ class Core:
         return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
 
     def take(self, command: Item | Operate) -> None:
-        """Takes in what came from outside: by a call, or in a message."""
+        """Takes in what came in a message."""
         if isinstance(command, Operate):
             self._changes.add(command)
         else:
@@ -355,7 +355,8 @@ class Core:
     # --- commit ---
 
     def _commit(self) -> None:
-        self._publication.post_leftovers()
+        if self._mail.made or self._mail.away:
+            self._publication.post_leftovers()
         began = perf_counter()
         try:
             self.store.commit(self.staging.batch)
@@ -367,7 +368,7 @@ class Core:
     def _may_go_on(self) -> bool:
         """Whether there is something to decide while the commit at hand is made durable."""
         return (
-            (bool(self._mail.ready) or self.called)
+            (bool(self._mail.ready) or not self._incoming.empty())
             and self.store.overlaps
             and self.staging.staged.may_be_built_on
             and not self._isolation.apart
@@ -417,7 +418,6 @@ class Core:
         if self._isolation.apart:
             self._isolation.committed()
         self._meter.committed(aside.staged, perf_counter() - began)
-        turns.tell(aside.staged.turns)
         self._publication.publish(aside)
 
     def _failed(self, error: Exception) -> None:

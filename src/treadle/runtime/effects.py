@@ -47,11 +47,11 @@ class Effects:
             else:
                 staged.firm = True
             self._close(hot, settled)
-            staged.closed.append(Closed(settled, settled_as(item.event), step.at_ns))
-            timed_out = type(item.event) is Receipt and item.event.status == "timeout"
+            status = item.event.status if type(item.event) is Receipt else settled_as(item.event)
+            staged.closed.append(Closed(settled, status, step.at_ns))
             if settled.kind == "task":
                 self._settle_task(settled, item)
-            elif timed_out and settled.kind not in ENGINE_KINDS:
+            elif status == "timeout" and settled.kind not in ENGINE_KINDS:
                 staged.revoked.append(settled.id)
         for intent in step.cancelled:
             self._cancel(hot, intent)

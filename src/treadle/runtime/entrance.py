@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from .changes import Changes
 from .commands import CheckpointSaved, Command, Elsewhere, FrameSent, Operate, Progress, Write
 from .isolation import known
+from .mail import Mail
 from .messages import unusable
 from .ports import Item, Port
 from .progress import ProgressQueue, stale
@@ -24,14 +24,14 @@ class Entrance:
         elsewhere: Elsewhere,
         changes: Changes,
         progress: ProgressQueue,
-        take: Callable[[Item | Operate], None],
+        mail: Mail,
     ) -> None:
         self._port = port
         self._held = held
         self._elsewhere = elsewhere
         self._changes = changes
         self._progress = progress
-        self._take = take
+        self._mail = mail
 
     def accept(self, command: Command | None) -> None:
         """Takes a command in."""
@@ -52,8 +52,10 @@ class Entrance:
                     self._port.answer([(command.ack, None, error)])
             elif self._held.several and not self.is_here(command):
                 self._elsewhere.forward([command])
+            elif isinstance(command, Operate):
+                self._changes.add(command)
             else:
-                self._take(command)
+                self._mail.post(command)
         elif type(command) is Write:
             self._changes.add(command)
         else:

@@ -12,6 +12,7 @@ from typing import Any
 from treadle.kernel.errors import PASSING, RunEnded, RunExists, TreadleError, VersionMismatch
 from treadle.kernel.model import (
     ENGINE_KINDS,
+    TERMINAL,
     Cancel,
     Event,
     Frame,
@@ -114,7 +115,7 @@ class Gate:
                 item, VersionMismatch(message, details={"expected": expected, "found": found})
             )
             return True
-        if hot.state.ended and hot.machine.traits.final:
+        if hot.state.status in TERMINAL and hot.machine.traits.final:
             if hot.state.state is None:
                 message = f"{item.run} was {hot.state.status} before it had begun; start it anew"
             elif not isinstance(event, Retry):

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
 from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
@@ -30,15 +32,12 @@ from .shards import Held
 log = logging.getLogger("treadle.core")
 
 
-class Expected:
+class Expected(msgspec.Struct):
     """Runs that are asked for soon: what they are loaded from was read together, for all that could be read so."""
 
-    __slots__ = ("asked", "cold")
-
-    def __init__(self) -> None:
-        self.asked: set[str] = set()
-        # None for one that is not there.
-        self.cold: dict[str, ColdRun | None] = {}
+    asked: set[str] = set()
+    # None for one that is not there.
+    cold: dict[str, ColdRun | None] = {}
 
 
 @dataclass(slots=True)

@@ -87,7 +87,8 @@ class Intake:
             self._inbox.committed(posted, batch.inbox_done)
         if batch.timers_done:
             self._timers.committed(batch.timers_done)
-        self._schedules.committed(staged)
+        if batch.documents or batch.runs_changed:
+            self._schedules.committed(staged)
         if self._recovery.cares:
             self._recovery.committed(staged.dispatched)
 

@@ -25,7 +25,7 @@ class Leftovers(NamedTuple):
         return [item.inbox for item in self.here if item.inbox is not None]
 
 
-_NOTHING: Final = Leftovers([], [])
+NOTHING: Final = Leftovers([], [])
 
 
 class Mail:
@@ -34,8 +34,9 @@ class Mail:
         self._boxes: dict[str, deque[Item]] = {}
         # The runs that have something to do, in the order of their turns.
         self.ready: deque[str] = deque()
-        # What the batch at hand made, by identity: looked at with every commit, however long the rest is.
-        self._made: dict[int, Item] = {}
+        # What the batch at hand made and did not get to, by identity: looked at with every commit, however long the
+        # rest is.
+        self.made: dict[int, Item] = {}
         # What the batch at hand made for runs that are not ours: rows of its commit.
         self.away: list[Item] = []
         # Runs that take no events for now, and when it is time to try again.
@@ -59,7 +60,7 @@ class Mail:
         else:
             box.append(item)
         if item.derived:
-            self._made[id(item)] = item
+            self.made[id(item)] = item
 
     def send(self, run: str, event: Event, key: str, **more: Any) -> None:
         """A message from the batch at hand to a run: decided with it, or an inbox row of it under this key."""
@@ -73,25 +74,21 @@ class Mail:
         if not box or box[0].event != owed:
             self.post(Item(run, owed, derived=True), front=True)
 
-    def made(self) -> Collection[Item]:
-        """What the batch at hand made and did not get to."""
-        return self._made.values()
-
     def keep_made(self) -> Leftovers:
         """The batch at hand is written: what it made is there like anything else, for as long as that holds."""
-        if not (self._made or self.away):
-            return _NOTHING
-        kept = Leftovers(list(self._made.values()), self.away)
+        if not (self.made or self.away):
+            return NOTHING
+        kept = Leftovers(list(self.made.values()), self.away)
         for item in kept.here:
             item.derived = False
-        self._made, self.away = {}, []
+        self.made, self.away = {}, []
         return kept
 
     def take_back(self, made: Leftovers) -> None:
         """The batch that made them was not made durable, and is the one at hand again."""
         for item in made.here:
             item.derived = True
-        self._made, self.away = {id(item): item for item in made.here}, list(made.away)
+        self.made, self.away = {id(item): item for item in made.here}, list(made.away)
 
     def take(self) -> Item:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""
@@ -99,7 +96,7 @@ class Mail:
         box = self._boxes[run]
         item = box.popleft()
         if item.derived:
-            self._made.pop(id(item), None)
+            self.made.pop(id(item), None)
         if box:
             self.ready.append(run)
         else:
@@ -144,7 +141,7 @@ class Mail:
 
     def discard(self, unwanted: Callable[[Item], bool]) -> None:
         self.away = [item for item in self.away if not unwanted(item)]
-        self._made = {key: item for key, item in self._made.items() if not unwanted(item)}
+        self.made = {key: item for key, item in self.made.items() if not unwanted(item)}
         for run, box in list(self._boxes.items()):
             kept = deque(item for item in box if not unwanted(item))
             if kept:

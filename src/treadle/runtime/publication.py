@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from treadle.kernel.errors import TreadleError
 from treadle.store.protocol import GUEST, Message
 
+from . import turns
 from .ahead import Ahead
 from .changes import Changes
 from .commands import Elsewhere, Write
 from .hot import HotRuns
 from .intake import Intake
-from .mail import Leftovers, Mail
+from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
 from .ports import Ack, Port
 from .progress import ProgressQueue
@@ -59,7 +60,7 @@ class Publication:
     def post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
         batch = self._staging.batch
-        for item in self._mail.made():
+        for item in self._mail.made.values():
             if item.message is not None and item.inbox is None:
                 item.inbox = item.message
                 batch.inbox.append(Message(item.inbox, message_to_bytes(item), item.run))
@@ -74,7 +75,8 @@ class Publication:
 
     def set_aside(self) -> Aside:
         """The commit at hand is written, and is being made durable: another one begins, which builds on it."""
-        return Aside(self._staging.begin(), self._mail.keep_made())
+        mail = self._mail
+        return Aside(self._staging.begin(), mail.keep_made() if mail.made or mail.away else NOTHING)
 
     def take_back(self, aside: Aside, error: TreadleError) -> None:
         """It was not made durable: what was built on it is undone, and it is the one at hand again."""
@@ -85,7 +87,9 @@ class Publication:
     def publish(self, aside: Aside) -> None:
         """It is durable."""
         staged = aside.staged
-        self._intake.committed(staged, aside.made.posted)
+        if staged.turns:
+            turns.tell(staged.turns)
+        self._intake.committed(staged, aside.made.posted if aside.made.here else ())
         if staged.batch.definitions or staged.batch.versions:
             self._registry.committed(staged.batch.definitions, staged.batch.versions)
         if staged.revoked:

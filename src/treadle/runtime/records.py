@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.kernel.model import PLACE, QUEUED, Receipt
 from treadle.kernel.run import Step
+from treadle.kernel.state import RunState
 from treadle.kernel.tracing import OPTION
 from treadle.lang.retention import kept_until
 
@@ -50,7 +51,7 @@ class Records:
         first_no = hot.event_no + 1
         hot.event_no += len(told)
         self._staging.touch(hot)
-        opens = join_ids([i.id for i in step.opened if i.id in state.open]) if step.opened else None
+        opens = _opens(step, state) if step.opened else None
         closes = _closes(step)
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
         batch.dialects[hot.no] = state.dialect
@@ -126,6 +127,14 @@ class Records:
 def _got_place(step: Step) -> bool:
     """Whether a run begins with this step that was in line."""
     return step.settled is not None and step.settled.kind == PLACE
+
+
+def _opens(step: Step, state: RunState) -> bytes | None:
+    """The ids that a step opened, and that are open after it."""
+    if len(step.opened) == 1:
+        id = step.opened[0].id
+        return bytes.fromhex(id) if id in state.open else None
+    return join_ids([intent.id for intent in step.opened if intent.id in state.open])
 
 
 def _closes(step: Step) -> bytes | None:

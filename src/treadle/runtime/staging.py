@@ -14,7 +14,7 @@ import msgspec
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import snapshot
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import OpenIntent
+from treadle.kernel.model import TERMINAL, OpenIntent
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Batch
 
@@ -154,7 +154,7 @@ class Staging:
         limits: Limits,
     ) -> None:
         self._blobs = blobs
-        self._held = held
+        self.held = held
         self._clock = clock
         self._wants_news = wants_news
         self._limits = limits
@@ -178,14 +178,14 @@ class Staging:
         """The commit changes this run: it holds only with the run's shard, and without it the run is loaded
         again."""
         hot.batch = self.staged.number
-        if self._held.several:
+        if self.held.several:
             self.batch.shards.add(hot.shard)
 
     def belongs(self, run: str) -> None:
         """The commit decides something for a run, or, with "", for the whole store: it holds only with that
         shard. Where there is one shard, every commit does."""
-        if self._held.several:
-            self.batch.shards.add(self._held.shard_of(run))
+        if self.held.several:
+            self.batch.shards.add(self.held.shard_of(run))
 
     def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
         self.batch.diagnostics.append((run, self._clock.now_ns(), code, encode(body)))
@@ -227,7 +227,7 @@ class Staging:
     def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
         """Events for those who watch the run."""
         state = hot.state
-        ended = state.ended
+        ended = state.status in TERMINAL
         # An end is always told: somebody may begin to wait for it before it is durable.
         if not (wanted := self._wants_news(state.id, ended)) and not ended:
             return

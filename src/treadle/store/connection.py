@@ -34,15 +34,21 @@ class SqlConnection:
     def _all(self, query: str, *parameters: Any) -> list[Any]:
         if self._under_way is not None:
             self._see(self._under_way)
-        with self._dialect.errors():
+        try:
             found: list[Any] = self._connection.execute(query, parameters).fetchall()
-            return found
+        except Exception:
+            with self._dialect.errors():  # which makes it ours
+                raise
+        return found
 
     def _one(self, query: str, *parameters: Any) -> Any:
         if self._under_way is not None:
             self._see(self._under_way)
-        with self._dialect.errors():
+        try:
             return self._connection.execute(query, parameters).fetchone()
+        except Exception:
+            with self._dialect.errors():  # which makes it ours
+                raise
 
     @staticmethod
     def _see(commit: UnderWay) -> None:

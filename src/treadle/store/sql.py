@@ -50,13 +50,10 @@ def _marks(columns: str) -> str:
 INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({_marks(RUN_COLUMNS)}, ?)"
 UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
                  retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
-INSERT_RECORD = (
-    "INSERT INTO journal (run, seq, event_no, opens, closes, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_RECORD_COLUMNS = "run, seq, event_no, opens, closes, digest, body"
+INSERT_RECORD = f"INSERT INTO journal ({_RECORD_COLUMNS}) VALUES ({_marks(_RECORD_COLUMNS)})"
 _INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({_marks(TASK_COLUMNS)})"
-_UPDATE_TASK = (
-    """UPDATE tasks SET roles = ?, status = ?, assignee = ?, due_ns = ?, history = ? WHERE no = ?"""
-)
+_UPDATE_TASK = "UPDATE tasks SET roles = ?, status = ?, assignee = ?, due_ns = ?, history = ? WHERE no = ?"
 _UPSERT_CHECKPOINT = """INSERT INTO checkpoints (intent, run, body) VALUES (?, ?, ?)
                         ON CONFLICT (intent) DO UPDATE SET body = excluded.body"""
 _UPSERT_DOCUMENT = """INSERT INTO documents (kind, id, at_ns, body) VALUES (?, ?, ?, ?)
@@ -190,11 +187,11 @@ class SqlStore(SqlReads):
         else:
             self._write(batch)
         # What went into a file that is gone is not acknowledged.
-        self.stay()
+        self._dialect.stay()
 
     def _write(self, batch: Batch) -> None:
         self._write_files(batch.blobs)
-        with self._transaction() as tx:
+        with self._dialect.errors(), self._dialect.transaction(self._connection) as tx:
             self._write_rows(tx, batch)
 
     def _write_rows(self, tx: Any, batch: Batch) -> None:
@@ -218,8 +215,11 @@ class SqlStore(SqlReads):
     def _append(self, statement: str, record: tuple[Any, ...]) -> None:
         """One record and nothing else: the steady state of a run that goes step by step. One
         statement is a transaction of its own, and spares three calls of the driver."""
-        with self._dialect.errors():
+        try:
             done = self._connection.execute(statement, (*record, self._held.get(0, -1)))
+        except Exception:
+            with self._dialect.errors():  # which makes it ours
+                raise
         if done.rowcount != 1:
             raise OwnershipLost("another process took this store over")
 

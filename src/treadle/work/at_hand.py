@@ -42,12 +42,8 @@ def current() -> JobAtHand | None:
     return _JOB.get()
 
 
-def begin(job: JobAtHand) -> None:
-    _JOB.set(job)
-
-
-def end() -> None:
-    _JOB.set(None)
+# What is at hand from now on; None: nothing is.
+begin: Final = _JOB.set
 
 
 def traceparent() -> str | None:

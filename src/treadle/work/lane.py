@@ -69,18 +69,15 @@ class Lane:
     def waiting(self) -> int:
         return self._bus.waiting_in(FUNCTIONS)
 
-    def wake(self, count: int) -> None:
-        """So much new work is there."""
+    def wake(self, count: int) -> bool:
+        """So much new work is there. Whether some waits that no free thread will take."""
+        waiting = self.waiting
         with self._lock:
-            while self._idle < self.waiting and len(self._members) < self._usual and self._add():
+            while self._idle < waiting and len(self._members) < self._usual and self._add():
                 continue
         for _ in range(count):
             self._tokens.put(True)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether work waits that no free thread will take."""
-        return self.waiting > self._idle
+        return waiting > self._idle
 
     def tend(self) -> float | None:
         """Lets a lane grow in which nothing moves. For how long it has not moved; None if it does."""

@@ -1,7 +1,8 @@
 """Who performs which intents: filled dialect by dialect, when the first work of one comes.
 
 Filling imports whole packages, so it is never done on the core's thread: until a dialect is ready the
-worker takes its work to the loop, and from there to a thread that fills the table. Reading needs no lock.
+worker takes its work to the loop, and from there to a thread that fills the table. Reading what was found before needs
+no lock.
 """
 
 from __future__ import annotations
@@ -35,18 +36,24 @@ def nobody(dialect: str) -> Iterable[Performs]:
     return ()
 
 
-class PerformerTable:
-    """`find` gives the rows of a dialect; it is asked once for each."""
+class PerformerTable(dict[tuple[str, str], "Performs | None"]):
+    """Who performs a dialect's intents of a kind: `table[dialect, kind]`, None if nobody does, or its dialect is not
+    ready. Each is found out once. `find` gives the rows of a dialect; it is asked once for each."""
 
     def __init__(self, find: Callable[[str], Iterable[Performs]] = nobody) -> None:
+        super().__init__()
         self._find = find
         self._rows: dict[tuple[str, str], Performs] = {}
         self._ready: set[str] = set()
         self._filling = threading.Lock()
+        # Held for a moment by whoever finds something out, or changes what is found.
+        self._lock = threading.Lock()
 
     def register(self, row: Performs, *, dialect: str = ANY) -> None:
         """A row for one dialect, or for any that has none of its own for this kind."""
-        self._rows[dialect, row.kind] = row
+        with self._lock:
+            self._rows[dialect, row.kind] = row
+            self.clear()
 
     def is_ready(self, dialect: str) -> bool:
         return dialect in self._ready
@@ -55,18 +62,24 @@ class PerformerTable:
         """Fills in a dialect's rows. Takes its time; raises what importing them raises."""
         with self._filling:
             if dialect not in self._ready:
-                for row in self._find(dialect):
-                    self._rows.setdefault((dialect, row.kind), row)
-                self._ready.add(dialect)
+                rows = list(self._find(dialect))
+                with self._lock:
+                    for row in rows:
+                        self._rows.setdefault((dialect, row.kind), row)
+                    self._ready.add(dialect)
+                    self.clear()
 
     async def close(self) -> None:
         for row in list(self._rows.values()):
             if row.close is not None:
                 await row.close()
 
-    def get(self, dialect: str, kind: str) -> Performs | None:
-        """Of a dialect that is ready; None for one that is not."""
+    def __missing__(self, asked: tuple[str, str]) -> Performs | None:
+        dialect, kind = asked
         if dialect not in self._ready:
             return None
-        rows = self._rows
-        return rows.get((dialect, kind)) or rows.get((ANY, kind)) or rows.get((dialect, ANY))
+        with self._lock:
+            rows = self._rows
+            found = rows.get(asked) or rows.get((ANY, kind)) or rows.get((dialect, ANY))
+            self[asked] = found
+        return found

@@ -113,7 +113,7 @@ class Worker:
         # What could not be done here, and why.
         self.unknown: dict[str, str] = {}
         self.concurrency = concurrency
-        self.performers = performers or PerformerTable()
+        self.performers = PerformerTable() if performers is None else performers
         self._threads = threads
         self._make_lane()
         self._here = _Here()
@@ -215,10 +215,8 @@ class Worker:
         if plain == 1 and here.turning and not here.has_next:
             # The thread that turned the core takes a single piece of work itself; but one, of all that its turn brings.
             here.has_next = True
-        elif plain:
-            self._lane.wake(plain)
-            if self._lane.is_short:
-                self._soon(self._watch)
+        elif plain and self._lane.wake(plain):
+            self._soon(self._watch)
         if COROUTINES in lanes:
             self._soon(self._pump)
 
@@ -242,7 +240,7 @@ class Worker:
 
     def _is_threaded(self, work: Work) -> bool:
         try:
-            row = self.performers.get(work.dialect, work.intent.kind)
+            row = self.performers[work.dialect, work.intent.kind]
             # Who performs a dialect's work is found out by its first job, on the loop.
             if row is None or row.threaded is None:
                 return False
@@ -253,7 +251,7 @@ class Worker:
 
     def is_pure(self, work: Work, definition: Any) -> bool:
         """Whether work touches nothing outside and would be done here. Asked on the core thread, before its commit."""
-        row = self.performers.get(work.dialect, work.intent.kind)
+        row = self.performers[work.dialect, work.intent.kind]
         if row is None or row.pure is None:
             return False
         try:
@@ -359,7 +357,7 @@ class Worker:
             item = _drive(self._perform(job))
         except BaseException as error:  # whatever a tool raises must not cost the thread
             item = failed(job, error)
-        at_hand.end()
+        at_hand.begin(None)
         if item is None:
             return False
         self.bus.done(work.intent.id)
@@ -443,7 +441,7 @@ class Worker:
         return item
 
     async def _performed(self, job: WorkerJob) -> Item | None:
-        row = self.performers.get(job.dialect, job.intent.kind)
+        row = self.performers[job.dialect, job.intent.kind]
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
         try:

@@ -19,7 +19,7 @@ from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRef
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.tracing import OPTION
-from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, copied, copy_of, decode_trusted, digest_bytes, encode, to_value
 from treadle.lang.handed import check_written
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.ports import Item, Work
@@ -74,7 +74,7 @@ class WorkerJob:
         self.dialect = work.dialect
         self.definition = work.definition
         # A copy: what performers and tools are given is theirs to change, the run's own state is not.
-        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
+        self.intent = msgspec.structs.replace(work.intent, params=copy_of(work.intent.params))
         self.options = work.options
         self.checkpoint = work.checkpoint
         self.span = None if worker.tracer is None else worker.tracer.begin(work)
@@ -192,8 +192,10 @@ class WorkerJob:
             (given, told), body = copied([done.value, done.events])
             if len(body) > PAYLOAD_INLINE_BYTES_MAX:
                 body = encode(given)
+        elif (given := done.value) is None or given is True or given is False:
+            body = b""  # nothing to copy, nothing to measure
         else:
-            given, body = copied(done.value)
+            given, body = copied(given)
         value = redact(given)
         if value is not given:
             body = encode(value)
@@ -210,7 +212,7 @@ class WorkerJob:
             by=done.by,
             events=redact(told) if told else told,
         )
-        row = self._worker.performers.get(self.dialect, self.intent.kind)
+        row = self._worker.performers[self.dialect, self.intent.kind]
         if row is not None and row.signed:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.core.sign(receipt))
         return Item(self.run, receipt, blobs=self._unsaved() if self._blobs else {})

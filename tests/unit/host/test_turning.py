@@ -82,6 +82,11 @@ class House:
         event = Started(definition=DRILL.digest, input={"lanes": list(lanes)}, seed=b"s")
         self.thread.submit(Item(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
 
+    def turn_with(self, item: Item) -> bool:
+        """Comes with an event on the calling thread, as a worker does."""
+        turning = self.thread.turning
+        return turning is not None and turning.turn_with(item)
+
     def work(self) -> Work:
         return self.works.get(timeout=PATIENCE_S)
 
@@ -118,7 +123,7 @@ def house() -> Iterator[House]:
 def test_an_idle_core_is_turned_on_the_thread_that_comes_with_an_event(house: House) -> None:
     house.start("run", [{"do": "work", "value": 1}])
     item = receipt(house.work())
-    until(lambda: house.thread.turn_with(item))
+    until(lambda: house.turn_with(item))
     assert house.end() == ("run", "completed")
     assert house.turned_by[-1] == threading.current_thread().name
 
@@ -126,10 +131,10 @@ def test_an_idle_core_is_turned_on_the_thread_that_comes_with_an_event(house: Ho
 def test_an_event_that_finds_the_core_busy_is_left_to_its_thread(house: House) -> None:
     house.start("run", [{"do": "work", "value": 1}])
     item = receipt(house.work())
-    turning = house.thread._turning
+    turning = house.thread.turning
     assert turning is not None
     with turning._lock:
-        assert not house.thread.turn_with(item), "somebody else turns it"
+        assert not house.turn_with(item), "somebody else turns it"
         house.thread.submit(item)
     assert house.end() == ("run", "completed")
     assert house.turned_by[-1] == "treadle-core"
@@ -140,7 +145,7 @@ def test_what_a_turn_elsewhere_leaves_to_do_is_done_by_the_cores_thread(house: H
     house.start("run", [{"do": "work", "value": 1}, {"do": "timer", "ms": 20}])
     item = receipt(house.work())
     house.idle()
-    until(lambda: house.thread.turn_with(item))
+    until(lambda: house.turn_with(item))
     assert house.end() == ("run", "completed")
     assert house.turned_by[-1] == "treadle-core"
 
@@ -159,7 +164,7 @@ def test_a_core_that_breaks_on_a_workers_thread_is_over_for_everybody(house: Hou
     core = house.thread.core
     assert core is not None
     core._publication.withdraw = _raise  # type: ignore[method-assign]
-    until(lambda: house.thread.turn_with(item))
+    until(lambda: house.turn_with(item))
     failure = house.stopped.get(timeout=PATIENCE_S)
     assert isinstance(failure, StoreCorrupt)
 
@@ -175,7 +180,7 @@ def test_what_was_handed_in_before_the_end_is_finished(house: House) -> None:
     house.thread.submit(Item("run", signal, ack=lambda value, error: told.put(error or value)))
     house.thread.stop()
     assert told.get(timeout=PATIENCE_S)["status"] == "completed"
-    assert not house.thread.turn_with(Item("run", signal)), "a core that ends is not turned by others"
+    assert not house.turn_with(Item("run", signal)), "a core that ends is not turned by others"
 
 
 def test_no_receipt_is_lost_or_settled_twice_however_threads_meet(house: House) -> None:
@@ -195,7 +200,7 @@ def test_no_receipt_is_lost_or_settled_twice_however_threads_meet(house: House) 
                 except Empty:
                     pause.wait(0.002)
                     continue
-                if chance.random() < 0.2 or not house.thread.turn_with(receipt(work)):
+                if chance.random() < 0.2 or not house.turn_with(receipt(work)):
                     house.thread.submit(receipt(work))
         except BaseException as error:
             errors.append(error)

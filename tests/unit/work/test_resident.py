@@ -178,3 +178,23 @@ async def test_a_run_with_much_to_do_does_not_hold_up_another(tmp_path: Path) ->
         assert len(done) == 405
         assert "small" not in done[20:], "its work was done in turn with the other's"
         await assert_replays(engine)
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_what_was_in_hand_before_its_pool_was_limited_counts(all_at_once: bool) -> None:
+    bus, _ = make()
+    bus.offer(works("a", "b", "c", "d"))
+    assert names(bus.take_here("lane", 2)) == ["a", "b"]
+    if all_at_once:
+        bus.limit_pools({DEFAULT_POOL: 2})
+    else:
+        assert bus.limit_pool(DEFAULT_POOL, 2) == (2, 2)
+    assert bus.take_here("lane", 9) == [], "as much is in hand as may be"
+    bus.done("a")
+    assert names(bus.take_here("lane", 9)) == ["c"]
+    bus.limit_pools({})
+    bus.done("b")
+    assert names(bus.take_here("lane", 9)) == ["d"], "and without a limit whatever comes"
+    bus.limit_pools({DEFAULT_POOL: 3})
+    bus.offer(works("e", "f"))
+    assert names(bus.take_here("lane", 9)) == ["e"], "what came while there was no limit counts too"

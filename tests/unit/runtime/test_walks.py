@@ -1,0 +1,45 @@
+"""How far data walks, counted as `benchmarks/walks.py` counts it: less far than at 0.1.0."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from treadle.testing.toy import TOY
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+PATIENCE_S = 60
+STEPS = 100
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_one_step_walks_less_far_than_it_did_at_0_1_0(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    walks = loaded("walks")
+
+    async def steps(engine: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            run = await engine.start(TOY, {"do": [["work", STEPS]], "keep": False})
+            await run.result()
+
+    try:
+        seen = await walks.counted(tmp_path, "walk", steps)
+    finally:
+        sys.setprofile(None)
+    each = {name: count / STEPS for name, count in seen.items()}
+    assert each["calls"] < 165, each
+    assert each["transitions"] < 95, each
+    # The id of the intent that opens, and the record: nothing else is written down.
+    assert each["encodes"] < 3, each
+    assert each["decodes"] < 1, each
