@@ -14,7 +14,14 @@ import msgspec.inspect
 from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import Event, Started, event_value, make_reference
+from treadle.kernel.model import (
+    Event,
+    Started,
+    disarmed,
+    event_value,
+    make_reference,
+    may_look_like_ours,
+)
 from treadle.kernel.roles import CellMachine
 from treadle.kernel.showing import shown
 from treadle.kernel.tracing import OPTION, parse_traceparent
@@ -328,10 +335,13 @@ def started(
 
 
 def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
-    """An input for the journal: itself, or a reference and the payload behind it if it is large and the
-    machine takes that."""
-    body = encode(value) if machine.traits.large_input else b""
-    if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
+    """An input for the journal, in which nothing is taken for a reference: itself, or a reference and the payload
+    behind it if it is large and the machine takes that."""
+    body = encode(value)
+    if may_look_like_ours(body):
+        value = disarmed(value)
+        body = encode(value)
+    if not machine.traits.large_input or len(body) <= PAYLOAD_INLINE_BYTES_MAX:
         return value, {}
     checksum = digest_bytes(body)
     # People see what is behind a reference that its dialect keeps for itself.

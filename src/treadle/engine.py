@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from treadle.kernel.errors import NotWaiting, RunExists, RunNotFound, Unsupported, VersionMismatch
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal, disarmed
+from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
@@ -317,13 +317,13 @@ class Engine(
         )
         while True:
             options, loaded, dialect = options_for(row), self.library.loaded(row), self.dialects[row.dialect]
-            given = disarmed(arguments.checked_input(dialect, loaded, input, options))
+            given = arguments.checked_input(dialect, loaded, input, options)
             self._check_model(dialect, loaded, options)
             if config:
                 self.configs[run] = dict(config)
-            machine = self.library.machine_of(row.dialect)
-            event, blobs = arguments.started(row, machine, given, options, reference, priority)
-            create = NewRun(row.dialect, row.name, row.version, row.digest, from_caller(key))
+            event, blobs = arguments.started(row, dialect.machine, given, options, reference, priority)
+            own_key = None if key is None else from_caller(key)
+            create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
             await self.teach(run, row)
             try:
                 answer = await self.submit(run, event, create=create, blobs=blobs)

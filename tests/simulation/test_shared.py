@@ -31,7 +31,7 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
 @pytest.mark.parametrize(
     ("canary", "seeds"),
     [
-        (commit_without_the_epoch_check, (3,)),
+        (commit_without_the_epoch_check, (18,)),
         (gained_and_not_recovered, (0,)),
         (unknown_commit_taken_for_failed, (15,)),
     ],

@@ -41,9 +41,9 @@ Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
 class Library(Known):
     def __init__(self, dialects: Dialects, house_alerts: Alerts = NO_ALERTS) -> None:
         super().__init__()
-        self._dialects = dialects
+        self._dialects, self.machines = dialects, dialects.machines
         # What the house starts for runs whose definitions say nothing of it; and what definitions say, by digest.
-        self._house_alerts = house_alerts
+        self._house_alerts = None if house_alerts == NO_ALERTS else house_alerts
         self._said: dict[str, standing.StandingOrders] = {}
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
@@ -258,7 +258,7 @@ class Library(Known):
     def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
         """What the definition says; of runs that nobody else's run waits for, also what the house says."""
         own = self._standing(loaded).alerts
-        return own.over(self._house_alerts) if is_root else own
+        return own.over(self._house_alerts) if is_root and self._house_alerts is not None else own
 
     def quota(self, loaded: Loaded) -> Quota | None:
         return self._standing(loaded).limits

@@ -42,18 +42,16 @@ class Correspondence:
         self._port = port
         self._monotonic = monotonic
         # By the keys of their messages.
-        self._waiting: dict[str, Ack] = {}
+        # Who waits for an answer, by the key of what was asked.
+        self.waiting: dict[str, Ack] = {}
         self._outgoing: deque[Item | Operate] = deque()
         self._announced = False
         self._looked = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
     # --- what the core needs of others (`ports.Elsewhere`) ---
 
     def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
-        self._waiting.update(asked)
+        self.waiting.update(asked)
 
     def forward(self, commands: list[Item | Operate]) -> None:
         self._outgoing.extend(commands)
@@ -71,7 +69,7 @@ class Correspondence:
             while self._outgoing:
                 commands.append(self._outgoing.popleft())
             self.hand_over(store, commands)
-        if self._waiting and (self._announced or self._monotonic() - self._looked >= _LOOK_S):
+        if self.waiting and (self._announced or self._monotonic() - self._looked >= _LOOK_S):
             self._announced = False
             self._looked = self._monotonic()
             self.read_replies(store)
@@ -99,7 +97,7 @@ class Correspondence:
             refused = known(error)
             answers += [(ack, None, refused) for ack in asked.values()]
         else:
-            self._waiting.update(asked)
+            self.waiting.update(asked)
         if answers:
             self._port.answer(answers)
 
@@ -117,12 +115,12 @@ class Correspondence:
     def read_replies(self, store: Store) -> None:
         """Passes on the answers that are there by now."""
         try:
-            found = store.replies(list(self._waiting))
+            found = store.replies(list(self.waiting))
         except PASSING:
             return  # the store does not answer now; it is asked again
         if not found:
             return
-        self._port.answer([(self._waiting.pop(key), *reply_from_bytes(body)) for key, body in found.items()])
+        self._port.answer([(self.waiting.pop(key), *reply_from_bytes(body)) for key, body in found.items()])
         with suppress(*PASSING):  # what stays goes by its age
             store.forget_replies(list(found))
 
@@ -131,6 +129,6 @@ class Correspondence:
         told = failure if isinstance(failure, TreadleError) else None
         error = told or EngineStopped(UNDECIDED)
         never = [command.ack for command in self._outgoing if command.ack is not None]
-        self._port.answer([(ack, None, error) for ack in (*self._waiting.values(), *never)])
-        self._waiting.clear()
+        self._port.answer([(ack, None, error) for ack in (*self.waiting.values(), *never)])
+        self.waiting.clear()
         self._outgoing.clear()

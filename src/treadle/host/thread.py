@@ -161,7 +161,7 @@ class CoreThread(threading.Thread):
 
     def _beside(self, store: Store) -> None:
         """What we asked for as a guest, and decided as the owner."""
-        if self._asked:
+        if self._asked.waiting:
             self._asked.read_replies(store)
 
     def _visit(self, store: Store) -> None:
@@ -171,7 +171,7 @@ class CoreThread(threading.Thread):
         while not self._stopping.is_set():
             if commands := self._next_commands():
                 self._asked.hand_over(store, commands)
-            if self._asked:
+            if self._asked.waiting:
                 self._asked.read_replies(store)
             if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:
                 tried = now
@@ -183,7 +183,9 @@ class CoreThread(threading.Thread):
         """What there is to hand over, after a short wait if there is nothing."""
         found: list[Command] = []
         with suppress(Empty):
-            found.append(self._commands.get(timeout=_REPLY_POLL_S if self._asked else OWNER_POLL_MS / 1000))
+            found.append(
+                self._commands.get(timeout=_REPLY_POLL_S if self._asked.waiting else OWNER_POLL_MS / 1000)
+            )
             while len(found) < _POSTS_MAX:
                 found.append(self._commands.get_nowait())
         return found

@@ -183,18 +183,6 @@ def copied(value: object) -> tuple[Value, bytes]:
     return value if type(value) in _FIXED else decode_trusted(body), body
 
 
-def copy_of(value: Value) -> Value:
-    """A copy of what is a value already: of the state, or of the journal. Nothing is checked or written for it."""
-    if type(value) is dict:
-        return {
-            key: copy_of(item) if type(item) is dict or type(item) is list else item
-            for key, item in value.items()
-        }
-    if type(value) is list:
-        return [copy_of(item) if type(item) is dict or type(item) is list else item for item in value]
-    return value
-
-
 def _converted(value: object, path: str, depth: int) -> Value:
     if depth > VALUE_DEPTH_MAX:
         raise ValueRefused(f"nested deeper than {VALUE_DEPTH_MAX} levels", details={"path": path[:200]})

@@ -48,7 +48,7 @@ from .numbers import Numbers
 from .payloads import disarming, handed_over, lightened
 from .ports import Clock, Item, NewRun, Own
 from .records import Records
-from .registry import Registry
+from .registry import Loaded, Registry
 from .staging import Staging
 from .undecided import Undecided, is_lasting
 
@@ -289,14 +289,15 @@ class Admission:
         event = disarming(event, settled)
         if hot.machine.traits.large_data:
             event, blobs = lightened(event, settled, hot.machine.dialect)
-            self._staging.hold(hot, blobs)
+            if blobs:
+                self._staging.hold(hot, blobs)
         return event
 
     def _create(self, item: Item) -> Hot:
         assert item.create is not None
         new = item.create
-        definition = self._current(new)
-        loaded = self._registry.load(definition)
+        loaded = self._current(new)
+        definition = loaded.row.digest
         now = self._clock.now_ns()
         about: dict[str, Any] = {
             "id": item.run,
@@ -333,16 +334,17 @@ class Admission:
                 seed=self._entropy(16),
                 machine=hot.machine.version,
             )
-        self._move(hot, self._current(item.create) if item.create is not None else None)
+        self._move(hot, self._current(item.create).row.digest if item.create is not None else None)
         return event
 
-    def _current(self, new: NewRun) -> str:
+    def _current(self, new: NewRun) -> Loaded:
         """The definition of a run that events bring to life: what is active when the event is admitted. Its sender
         may have known an earlier version."""
         loaded = self._registry.load(new.definition)
-        if not isinstance(loaded.machine, CellMachine):
-            return new.definition
-        return loaded.machine.successor(loaded.definition, self._state_of) or new.definition
+        if not has_role(type(loaded.machine), CellMachine) or not isinstance(loaded.machine, CellMachine):
+            return loaded
+        other = loaded.machine.successor(loaded.definition, self._state_of)
+        return loaded if other in (None, new.definition) else self._registry.load(other)
 
     def _move(self, hot: Hot, definition: str | None) -> None:
         """Moves a run to another definition, in a record of its own."""

@@ -239,9 +239,9 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
-        if self._mail.ready or self._changes.waiting or self._progress.waiting or self._intake.busy:
+        if self._mail.ready or self._changes.waiting or self._progress.waiting:
             return self._held_back_ns(now)
-        due = self._intake.next_due_ns()
+        due = self._intake.wakes_ns()
         wait = None if due is None else max(due - now, self._held_back_ns(now))
         if self.staging.staged.held:
             left = self._ahead.left_ns(now)
@@ -330,12 +330,12 @@ class Core:
             self._mail.post(command)
 
     def _fill(self) -> None:
-        staging, isolation, limits = self.staging, self._isolation, self.limits
-        while self._changes.ready and not (staging.staged.full(limits) or isolation.closes):
+        staging, isolation, limits, changes = self.staging, self._isolation, self.limits, self._changes
+        while changes.waiting and changes.ready and not (staging.staged.full(limits) or isolation.closes):
             if not staging.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return
-            self._changes.perform_next()
+            changes.perform_next()
         while self._progress.waiting and not (staging.staged.full(limits) or isolation.closes):
             self._progress.stage_next()
         while self._mail.ready and not (

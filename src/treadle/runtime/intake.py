@@ -48,6 +48,10 @@ class Intake:
         due = self.next_due_ns()
         return due is not None and now_ns >= due
 
+    def wakes_ns(self) -> int | None:
+        """When `gather` finds something by itself; 0 if at once, None if never."""
+        return 0 if self._inbox.dirty or self._recovery.left else self.next_due_ns()
+
     def next_due_ns(self) -> int | None:
         timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
         for other in (self._lines.next_due_ns, self._mail.look_again_ns):

@@ -119,7 +119,8 @@ class Records:
             row.parent, row.parent_intent = state.parent, state.parent_intent
             row.continued_from, row.started_ns = state.continued_from, state.started_ns
             batch.runs_new[row.no] = row
-            self._registry.unwritten(state.definition).write(batch, step.at_ns)
+            if (family := self._registry.unwritten(state.definition)) is not None:
+                family.write(batch, step.at_ns)
         elif row.no not in batch.runs_new:
             batch.runs_changed[row.no] = row
 

@@ -101,6 +101,8 @@ class Known:
         self.stored: set[str] = set()
         # Made ready by their machines: for all threads, by digest.
         self.cache = LoadedCache()
+        # The machines that are at hand, by dialect; another may be found when it is asked for.
+        self.machines: Mapping[str, Machine] = {}
 
     def family(self, digest: str) -> DefinitionFamily:
         """A definition that was compiled here, with all that it names by file."""
@@ -158,7 +160,10 @@ class Registry:
         digest = self._instead or digest
         found = self._loaded.get(digest)
         # One that another machine made is of no use: a dialect may be replaced.
-        if found is not None and found.machine is self._machine_of(found.row.dialect):
+        if found is not None and (
+            found.machine is self._known.machines.get(found.row.dialect)
+            or found.machine is self._machine_of(found.row.dialect)
+        ):
             return found
         row = self._known.known.get(digest) or self._reads.definition(digest)
         if row is None:
@@ -174,10 +179,10 @@ class Registry:
             return self.load(digest).row
         return self.resolve(workflow)
 
-    def unwritten(self, digest: str) -> DefinitionFamily:
-        """What has to be written with the first run of a definition that was compiled here."""
+    def unwritten(self, digest: str) -> DefinitionFamily | None:
+        """What has to be written with the first run of a definition that was compiled here, if anything has."""
         if digest not in self._known.known or digest in self._known.stored:
-            return DefinitionFamily([], {})
+            return None
         return self._known.family(digest)
 
     def learn(self, pins: Mapping[str, dict[str, str]]) -> None:

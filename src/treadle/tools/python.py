@@ -114,18 +114,18 @@ class PythonTool(ToolBase):
         return await function.run(config, call)
 
     async def _code(self, config: dict[str, Any], call: ToolCall) -> str:
-        if (code := pick(config, "code")) is not None:
+        if (code := config.get("code")) is not None:
             return str(code)
-        if (encoded := pick(config, "code_b64")) is not None:
+        if (encoded := config.get("code_b64")) is not None:
             return unbase64(encoded, "code_b64")
-        if (script := pick(config, "script")) is not None:
+        if (script := config.get("script")) is not None:
             return await _read_script(script, call)
         raise BadConfig("one of the fields 'code', 'code_b64', 'script', 'callable' is needed")
 
 
 def _named(config: dict[str, Any]) -> str:
     """What tracebacks call the code: its file, or its task."""
-    script = pick(config, "script")
+    script = config.get("script")
     if script is not None and pick(config, "code", "code_b64") is None:
         return str(pick(script, "uri", "path", "url") if isinstance(script, dict) else script)
     return f"<{config.get('name') or 'python task'}>"
@@ -169,8 +169,9 @@ def _context(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
     """What the code may know of its run: the part of it that the task brings in `context`, results of
     steps by their names too, and the call itself."""
     brought = mapping(config, "context")
-    steps = {name: value for name, value in mapping(brought, "steps").items() if value is not None}
+    steps: dict[str, Any] = {}
     if "steps" in brought:
+        steps = {name: value for name, value in mapping(brought, "steps").items() if value is not None}
         brought["steps"] = steps
     own = {"execution_id": call.run, "attempt": call.attempt, "idempotency_key": call.idempotency_key}
     return {**steps, **brought, **own}
@@ -178,7 +179,8 @@ def _context(config: dict[str, Any], call: ToolCall) -> dict[str, Any]:
 
 def _libraries(config: dict[str, Any]) -> dict[str, Any]:
     """`libs: {pd: pandas}`, or a list of modules under their own names."""
-    libs = config.get("libs")
+    if (libs := config.get("libs")) is None:
+        return {}
     if isinstance(libs, str):
         libs = [libs]
     return {str(name): str(name) for name in libs} if isinstance(libs, list) else mapping(config, "libs")
@@ -189,7 +191,8 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _memory_mb(config: dict[str, Any]) -> int:
-    value = pick({**spec(config), **config}, "memory_mb")
+    if (value := config.get("memory_mb")) is None and config.get("spec") is not None:
+        value = spec(config).get("memory_mb")
     try:
         size = MEMORY_MB_DEFAULT if value is None else int(value)
     except (TypeError, ValueError):

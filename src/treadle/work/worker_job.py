@@ -19,7 +19,7 @@ from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRef
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.tracing import OPTION
-from treadle.kernel.values import Value, copied, copy_of, decode_trusted, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
 from treadle.lang.handed import check_written
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.ports import Item, Work
@@ -73,8 +73,9 @@ class WorkerJob:
         self.workflow = work.workflow
         self.dialect = work.dialect
         self.definition = work.definition
-        # A copy: what performers and tools are given is theirs to change, the run's own state is not.
-        self.intent = msgspec.structs.replace(work.intent, params=copy_of(work.intent.params))
+        # A copy: what performers and tools are given is theirs to change, the run's own state is not. Its keys stand as
+        # the journal brings them back, whether or not this is the first attempt.
+        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
         self.options = work.options
         self.checkpoint = work.checkpoint
         self.span = None if worker.tracer is None else worker.tracer.begin(work)
@@ -103,7 +104,8 @@ class WorkerJob:
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
     ) -> None:
         redact = self._worker.vault.redact
-        body, shown, blobs = redact(to_value(checkpoint)), redact(to_value(events or [])), self._unsaved()
+        body, shown = redact(to_value(checkpoint)), redact(to_value(events)) if events else []
+        blobs = self._unsaved() if self._blobs else {}
         self._worker.bus.saved(self.intent.id, body)
         if not durable:
             ack = self._noting(blobs) if blobs else None

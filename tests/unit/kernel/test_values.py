@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from treadle.kernel import decode, digest, encode
 from treadle.kernel.errors import NotCanonical, ValueRefused
-from treadle.kernel.values import copied, copy_of, decode_trusted, to_value
+from treadle.kernel.values import copied, decode_trusted, to_value
 
 CID = bytes.fromhex("01551220") + hashlib.sha256(b"a block").digest()
 
@@ -325,22 +325,6 @@ def test_large_values_with_bytes_in_them_go_through_the_codec():
 def test_doubt_about_an_integer_does_not_hide_one_below_64_bits_beside_bytes():
     with pytest.raises(ValueRefused):
         encode({"digest": bytes(32), "n": -(2**63) - 1})
-
-
-@given(values(scalars | floats))
-@examples
-def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(value: Any) -> None:
-    copy = copy_of(value)
-    assert encode(copy) == encode(value)
-    assert not _nests(copy) & _nests(value)
-
-
-def _nests(value: Any) -> set[int]:
-    """The lists and mappings of a value, by identity."""
-    if not isinstance(value, list | dict):
-        return set()
-    parts = value if isinstance(value, list) else value.values()
-    return {id(value)}.union(*(_nests(part) for part in parts))
 
 
 @pytest.mark.parametrize("value", ["text", 7, True, None, b"\x00", -0.0, 1.5, [1], {"a": [b""]}])

@@ -18,7 +18,8 @@ STEPS = 100
 
 def loaded(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -40,6 +41,6 @@ async def test_one_step_walks_less_far_than_it_did_at_0_1_0(tmp_path: Path, monk
     each = {name: count / STEPS for name, count in seen.items()}
     assert each["calls"] < 165, each
     assert each["transitions"] < 95, each
-    # The id of the intent that opens, and the record: nothing else is written down.
-    assert each["encodes"] < 3, each
-    assert each["decodes"] < 1, each
+    # The id of the intent that opens, the record, and the copy of the parameters that a performer is given.
+    assert each["encodes"] < 4, each
+    assert each["decodes"] < 2, each

@@ -7,7 +7,7 @@ machine could store nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypedDict
 
 import msgspec
@@ -68,8 +68,8 @@ Errand = StepRun | Lease | Prove | Render | Keep
 _TELLING: Final = frozenset({"keep", "prove", "render", "lease"})
 
 
-def is_step_run(params: Mapping[str, Value]) -> bool:
-    return _TELLING.isdisjoint(params)
+# Whether parameters are a step-run's: they name nothing that tells of another errand.
+is_step_run: Final[Callable[[Mapping[str, Value]], bool]] = _TELLING.isdisjoint
 
 
 def errand_of(params: Mapping[str, Value]) -> Errand:

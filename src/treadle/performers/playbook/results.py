@@ -20,8 +20,8 @@ from treadle.kernel.values import Value, encode
 from treadle.tools.functions import off_the_loop
 from treadle.work.job import Job
 
-# Numbers and truths take so few bytes, written out.
-_TINY: Final = frozenset({int, float, bool})
+# Numbers and truths take so few bytes, written out, and so does nothing at all.
+_TINY: Final = frozenset({int, float, bool, type(None)})
 _TINY_BYTES: Final = 9
 
 
