@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Set
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -278,8 +278,14 @@ def run_options(
             )
         options[OPTION] = str(trace)
     if row.file is not None:
-        options["base"] = os.path.dirname(os.path.realpath(row.file))
+        options["base"] = _folder_of(os.path.abspath(row.file))
     return options
+
+
+@lru_cache(maxsize=1024)
+def _folder_of(file: str) -> str:
+    """The folder of a definition's file, found once: a definition stays what it was read from."""
+    return os.path.dirname(os.path.realpath(file))
 
 
 def _absolute(target: str) -> str:

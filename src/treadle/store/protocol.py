@@ -188,27 +188,16 @@ class Batch(msgspec.Struct):
     bytes: int = 0
 
     @property
-    def lone(self) -> bool:
-        """Whether this is one record and nothing else."""
-        return len(self.records) == 1 and not any(_beside_records(self))
-
-    @property
     def empty(self) -> bool:
-        return not self.records and not any(_beside_records(self))
-
-    @property
-    def more(self) -> bool:
-        """Whether it has rows that are neither runs, records nor snapshots; most commits have none."""
-        return any(_beside_runs(self))
+        return not self.records and not any(beside_records(self))
 
 
 _NO_ROWS: Final = frozenset({"shards", "dialects", "bytes"})
 # All rows but records, in one call: asked several times a commit.
-_beside_records = attrgetter(
-    *(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS})
-)
+beside_records = attrgetter(*(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS}))
 _OF_RUNS: Final = frozenset({"runs_new", "runs_changed", "runs_removed", "snapshots", "snapshots_done"})
-_beside_runs = attrgetter(
+# And those that are neither runs, records nor snapshots; most commits have none.
+beside_runs = attrgetter(
     *(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS, *_OF_RUNS})
 )
 

@@ -27,7 +27,7 @@ from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
 from .orphans import BY_NUMBER, orphans, remove_orphans
 from .places import write_places
-from .protocol import Batch, Message, Numbered, TaskRow
+from .protocol import Batch, Message, Numbered, TaskRow, beside_records, beside_runs
 from .reads import AUDIT_COLUMNS, TASK_COLUMNS, SqlReads
 from .row_reading import RUN_COLUMNS
 from .row_values import optional, record_values, run_values, task_values
@@ -182,8 +182,9 @@ class SqlStore(SqlReads):
         self.stay()
 
     def commit(self, batch: Batch) -> None:
-        if self._dialect.append is not None and self._shards == 1 and batch.lone:
-            self._append(self._dialect.append, record_values(batch)[0])
+        append = self._dialect.append if self._shards == 1 and len(batch.records) == 1 else None
+        if append is not None and not any(beside_records(batch)):
+            self._append(append, record_values(batch)[0])
         else:
             self._write(batch)
         # What went into a file that is gone is not acknowledged.
@@ -204,7 +205,7 @@ class SqlStore(SqlReads):
             tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
             if batch.snapshots_done:
                 tx.executemany("DELETE FROM snapshots WHERE run = ? AND seq = ?", batch.snapshots_done)
-        if batch.more:
+        if any(beside_runs(batch)):
             self._write_waits(tx, batch)
             self._write_progress(tx, batch)
             self._write_content(tx, batch)
@@ -420,9 +421,8 @@ class SqlStore(SqlReads):
         self._dialect.stay(log=True)
         with self._dialect.errors():
             version = self._dialect.data_version(self._connection)
-        changed = version != self._data_version
-        self._data_version = version
-        return changed
+        before, self._data_version = self._data_version, version
+        return version != before
 
     def notice(self) -> None:
         """A file says by itself that it has changed."""

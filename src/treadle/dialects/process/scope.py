@@ -34,6 +34,10 @@ class Meter:
         self.stored = 0
 
 
+# What fits into the journal, however large it is of its kind.
+_SMALL: Final = frozenset({bool, int, float})
+
+
 class RunScope:
     """The scope of one thread of a run. `reference` follows the run's within a slice."""
 
@@ -62,7 +66,9 @@ class RunScope:
 
     def at_hand(self, value: Value) -> Value:
         """Whatever looks into values asks here for each of them, so here is where work is counted."""
-        found = addressed(value, self.ctx.blob(value)) if is_reference(value) else value
+        found = value
+        if type(value) is dict and "checksum" in value and is_reference(value):
+            found = addressed(value, self.ctx.blob(value))
         if self.ctx.machine >= STORES:
             turns = 1 + (len(found) // CHARS_PER_TURN if isinstance(found, str) else 0)
             self.meter.turns += turns
@@ -76,6 +82,8 @@ class RunScope:
     def made(self, value: Value) -> Value:
         """What an expression has built, bounded at once: `[x, x]` of `[x, x]` doubles with each level, until
         it is stored; from then on it holds two references."""
+        if value is None or type(value) in _SMALL:
+            return value
         if self.ctx.machine < STORES:
             if isinstance(value, list | dict):
                 measure(value)
