@@ -237,3 +237,31 @@ async def test_a_barrier_whose_driver_died_gives_way(pg_store: str, monkeypatch:
         with pytest.raises(TreadleError) as caught:
             await one.operate("apply", {**closing, "token": "t"}, home="sums")
         assert caught.value.code in ("APPLY_BLOCKED", "CODE_MISSING")
+
+
+async def test_cells_that_were_closed_for_what_is_active_already_are_open_again(pg_store: str) -> None:
+    """Two apply the same; the second one finds out when it has closed the cells."""
+    async with Engine(pg_store) as one, Engine(pg_store) as two:
+        await shared(one, two)
+        await one.publish(Add(key(0), 0))
+        about = {"app": "sums", "manifest": OLD.digest, "token": "t", "deploys": []}
+        await two.operate("barrier", {**about, "do": "close"}, home="sums")
+        await two.operate("apply", about, home="sums")
+        moves = [
+            r["event"]["data"]["op"] for r in await (await one.run("sums")).journal() if r["kind"] == "patch"
+        ]
+        assert moves == ["close", "open"]
+        for number in range(CELLS):
+            await two.publish(Add(key(number), number))
+
+
+async def test_an_application_that_somebody_began_under_another_manifest_is_no_error() -> None:
+    """Who publishes first begins the application, and so does who applies first; neither knows of the other."""
+    async with Engine(":memory:") as engine:
+        engine.load(OLD)
+        await engine.apply(NEW)
+        await engine.applications.begin("sums")
+        await engine.publish(Add(key(0), 0))
+        cell = await engine.cell("sums/sum@1", key(0))
+        assert cell is not None
+        assert list((await cell.state())["by"]) == ["2"]

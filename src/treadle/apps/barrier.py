@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.governance import ApplyBlocked, closed_until, is_closed_by
-from treadle.kernel.errors import InputInvalid, TreadleError
+from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
 from treadle.kernel.values import Value
 from treadle.runtime.commands import Handing, Operate
 from treadle.runtime.desk import Desk
@@ -51,26 +50,25 @@ class BarrierHome(Protocol):
 # --- whoever drives it ----------------------------------------------------------------------------------
 
 
-async def apply(engine: BarrierHome, asked: dict[str, Any]) -> None:
-    """Applies a manifest: in one commit where one member decides all cells, else over all of them."""
+async def apply(engine: BarrierHome, asked: dict[str, Any], *, token: str) -> None:
+    """Applies a manifest: in one commit where one member decides all cells, else over all of them, who know this apply
+    by its token."""
     try:
         await engine.operate("apply", asked, home=asked["app"])
     except TreadleError as error:
         if not (error.code == ApplyBlocked.code and error.details.get(SEVERAL)):
             raise
-        await _over_members(engine, asked)
+        await _over_members(engine, {**asked, "token": token})
 
 
-async def _over_members(engine: BarrierHome, asked: dict[str, Any]) -> None:
-    about = {**asked, "token": secrets.token_hex(8)}
-    home = str(asked["app"])
+async def _over_members(engine: BarrierHome, about: dict[str, Any]) -> None:
+    home = str(about["app"])
     await engine.operate(BARRIER, {**about, "do": "close"}, home=home)
     try:
         await _everywhere(engine, {**about, "do": "settle"})
         await engine.operate("apply", about, home=home)
     except BaseException:
-        opening = engine.operate(BARRIER, {**about, "do": "open"}, home=home)
-        await asyncio.shield(_anyway(opening))
+        await asyncio.shield(_open(engine, {**about, "do": "open"}, home))
         raise
 
 
@@ -88,11 +86,17 @@ async def _everywhere(engine: BarrierHome, body: dict[str, Any]) -> None:
     raise ApplyBlocked("shards keep moving between members; try again", details={"blockers": []})
 
 
-async def _anyway(opening: Awaitable[Any]) -> None:
-    try:
-        await opening
-    except TreadleError:
-        return  # they open by themselves
+async def _open(engine: BarrierHome, body: dict[str, Any], home: str) -> None:
+    """Opens the cells again, if the store lets us; else they open by themselves, and events wait until then."""
+    for _ in range(ROUNDS_MAX):
+        try:
+            await engine.operate(BARRIER, body, home=home)
+        except PASSING:
+            await asyncio.sleep(_ROUND_S)
+        except TreadleError:
+            return
+        else:
+            return
 
 
 # --- on the core thread of each -------------------------------------------------------------------------

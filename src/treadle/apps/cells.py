@@ -322,7 +322,10 @@ def apply(desk: Handing, current: App | None, app: App, operate: Operate) -> Any
     needs the code it leaves in order to load."""
     asked = operate.body
     if current is not None and current.digest == app.digest and asked.get("proposal") is None:
-        return {"manifest": app.digest}  # it is active already
+        if (token := asked.get("token")) is None:
+            return {"manifest": app.digest}  # it is active already
+        # Somebody else applied it while everybody was asked: the cells are closed for nothing.
+        return govern(desk, app, {"op": "open", "token": token}, operate)
     settle(desk, current, app)
     for asked_deploy in asked.get("deploys", ()):
         deploys.perform(desk, deploys.Deploy.from_value(asked_deploy))

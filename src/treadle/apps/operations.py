@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 from treadle.arguments import named, whole
@@ -23,7 +24,7 @@ from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
 from treadle.host.acting import stamped
-from treadle.kernel.errors import InputInvalid, TreadleError, UnknownWorkflow
+from treadle.kernel.errors import InputInvalid, RunExists, TreadleError, UnknownWorkflow
 from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
@@ -66,8 +67,9 @@ class Wakes(Protocol):
 
 
 class Applications:
-    def __init__(self, engine: AppHome) -> None:
+    def __init__(self, engine: AppHome, *, token: Callable[[int], str] = token_hex) -> None:
         self._engine = engine
+        self._token = token
         # The active application by name, as last seen; forgotten when something is applied.
         self._active: dict[str, App] = {}
 
@@ -88,15 +90,25 @@ class Applications:
 
     async def active(self, name: str) -> App:
         """The application that runs under a name. One that is new in this store becomes active now."""
-        if (known := self._active.get(name)) is not None:
+        if (known := self._active.get(name)) is not None and self._engine.decides(name):
             return known
+        # It is decided elsewhere, where another one may have been applied since.
+        self._active.pop(name, None)
         library = self._engine.library
         manifest = await self._engine.read(
             lambda reads: cells.active_manifest(reads, library.registry(reads), name)
         )
         if manifest is None:
-            await self._govern(name, None)
+            await self.begin(name)
         return await self._engine.read(lambda reads: self._app_on(reads, name))
+
+    async def begin(self, name: str) -> None:
+        """Begins an application's run; somebody else may have, under another manifest."""
+        try:
+            await self._govern(name, None)
+        except TreadleError as error:
+            if error.code != RunExists.code:
+                raise
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -204,7 +216,7 @@ class Applications:
         asked = {"app": new.name, "manifest": new.digest, "proposal": proposal, "deploys": asked_deploys}
         while True:
             try:
-                await barrier.apply(self._engine, asked)
+                await barrier.apply(self._engine, asked, token=self._token(8))
             except TreadleError as error:
                 if (
                     error.code != ApplyBlocked.code
@@ -311,7 +323,7 @@ class Applications:
 
     def pinned(self, desk: Desk) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
-        return snapshots.pinned(desk)
+        return snapshots.pinned(desk.store)
 
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""
@@ -344,6 +356,8 @@ class Applications:
                     self.check_owner(desk.store, row)
                     self.learn(row)
                 new = self._code(body["manifest"])
+                # What is remembered may be from before somebody else applied something.
+                self._active.pop(new.name, None)
                 current = self._current(desk.store, new.name)
                 self._active.pop(new.name, None)
                 if current is None or current.digest != new.digest:

@@ -142,11 +142,11 @@ def differences(reads: Reads, before: str, after: str) -> list[dict[str, Any]]:
     return found
 
 
-def pinned(desk: Desk) -> Iterator[str]:
+def pinned(reads: Reads) -> Iterator[str]:
     """Every blob that the snapshots of applications hold on to."""
-    index = CellIndex(StoreBlobs(desk))
+    index = CellIndex(_ReadBlobs(reads))
     for kind in (SNAPSHOTS, _DRAFTS):
-        for _, taken in desk.store.documents(kind):
+        for _, taken in reads.documents(kind):
             for root in taken["roots"].values():
                 if root != EMPTY:
                     yield from index.reachable(root)

@@ -34,10 +34,14 @@ class Answers:
     def settle(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
         """Answers a command with the commit at hand, which also says who did it."""
         self.write_down(asked, value, error)
+        message = None if isinstance(asked, Write) else asked.inbox
         if asked.ack is not None:
             self.tell(asked.ack, value, error)
-        if not isinstance(asked, Write) and asked.inbox is not None:
-            self.dispose(asked.inbox, value, error)
+            if message is not None:
+                # Who waits for its answer is here, and needs no row.
+                self._staging.batch.inbox_done.append(message)
+        elif message is not None:
+            self.dispose(message, value, error)
 
     def write_down(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
         if asked.entry is not None:

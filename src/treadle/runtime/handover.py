@@ -56,6 +56,9 @@ class Handover:
         desk.port.answer(self._progress.drop_foreign(held))
         if waiting:
             self._elsewhere.forward(waiting)
+        if asked_here := [(i.inbox, i.ack) for i in items if i.inbox is not None and i.ack is not None]:
+            # Who asked for them here is answered by whoever has them next.
+            self._elsewhere.await_replies(asked_here)
 
     def _is_found_again(self, item: Item) -> bool:
         """Whether something that waits for a run is found by whoever has it next: messages, timers that are due, what

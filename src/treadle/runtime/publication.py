@@ -19,7 +19,7 @@ from .hot import HotRuns
 from .intake import Intake
 from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
-from .ports import Ack, Port
+from .ports import Ack, Item, Port
 from .progress import ProgressQueue
 from .registry import Registry
 from .staging import Staged, Staging
@@ -62,16 +62,20 @@ class Publication:
         batch = self._staging.batch
         for item in self._mail.made.values():
             if item.message is not None and item.inbox is None:
-                item.inbox = item.message
+                item.inbox = self._key_of(item, item.message)
                 batch.inbox.append(Message(item.inbox, message_to_bytes(item), item.run))
         for item in self._mail.away:
             assert item.message is not None, "only messages leave"
-            key = item.message
+            key = self._key_of(item, item.message)
             if item.ack is not None:
-                # Whoever decides it answers, as it answers a guest.
-                key = f"{GUEST}{self._elsewhere.asker}:{key}"
                 self._staging.staged.asked.append((key, item.ack))
             batch.inbox.append(Message(key, message_to_bytes(item), item.run))
+
+    def _key_of(self, item: Item, message: str) -> str:
+        """Where somebody waits for the answer, whoever decides it answers as it answers a guest; that may be another
+        core than this one also for what is ours now."""
+        asker = self._elsewhere.asker
+        return message if item.ack is None or not asker else f"{GUEST}{asker}:{message}"
 
     def set_aside(self) -> Aside:
         """The commit at hand is written, and is being made durable: another one begins, which builds on it."""

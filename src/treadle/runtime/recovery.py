@@ -43,7 +43,8 @@ class Recovery:
         chosen = held.chosen
         self.left: dict[int | None, int] = {None: 0} if chosen is None else dict.fromkeys(sorted(chosen), 0)
         self._before = dict(self.left)
-        self._handed: set[str] = set()
+        # What was handed out in this life while it was looked through, with whose it is.
+        self._handed: dict[str, str] = {}
         # Whether it has to be told of commits.
         self.cares = True
 
@@ -57,6 +58,8 @@ class Recovery:
         for shard in shards:
             self.left.pop(shard, None)
         self._before = dict(self.left)
+        # Whoever has them next hands it out again; be it us.
+        self._handed = {intent: run for intent, run in self._handed.items() if self._held.holds(run)}
 
     def go_on(self) -> None:
         if not self.left:
@@ -96,7 +99,7 @@ class Recovery:
     def committed(self, works: list[Work]) -> None:
         self._before = dict(self.left)
         if self.left:
-            self._handed.update(work.intent.id for work in works)
+            self._handed.update((work.intent.id, work.run) for work in works)
         else:
             self._handed.clear()
             self.cares = False

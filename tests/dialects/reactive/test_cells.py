@@ -267,7 +267,7 @@ def test_a_snapshot_that_is_read_in_pages_is_of_one_moment():
         rounds += 1
         if between:
             world.send(between.pop(0))
-        host.change(lambda desk, ack: desk.store.sweep(keep=snapshots.pinned(desk)))
+        host.change(lambda desk, ack: desk.store.sweep(keep=snapshots.pinned(desk.store)))
     assert rounds == 5, "nine cells, two at a time"
     assert taken["roots"] == world.snapshot().roots
     found = CellIndex(snapshots.StoreBlobs(host.core.desk)).entries(taken["roots"]["t/held@1"])

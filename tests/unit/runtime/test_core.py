@@ -28,6 +28,7 @@ from treadle.runtime.ahead import Eager
 from treadle.runtime.commands import (
     LATE,
     CheckpointSaved,
+    Elsewhere,
     FrameSent,
     Handing,
     NoOperations,
@@ -83,6 +84,7 @@ class Bench:
         limits: Limits = LIMITS,
         machine: DrillMachine | None = None,
         eager: Eager | None = None,
+        elsewhere: Elsewhere | None = None,
         wrap: Callable[[SqlStore], FailingStore] = FailingStore,
     ) -> None:
         fresh = store is None
@@ -108,6 +110,7 @@ class Bench:
             operations=TaskOperations(),
             limits=limits,
             eager=eager,
+            elsewhere=elsewhere,
             meter=self.meter,
         )
 

@@ -6,20 +6,24 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.ids import shard_of
+from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Signal
+from treadle.runtime.commands import HANDED_ON, Elsewhere, Operate, Write
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
+from treadle.runtime.desk import Desk
 from treadle.runtime.messages import message_from_bytes
 from treadle.runtime.numbers import BLOCK
-from treadle.runtime.ports import Item
+from treadle.runtime.ports import Ack, Item
 from treadle.store.open import open_sqlite
-from treadle.store.protocol import Batch, VersionRow
+from treadle.store.protocol import GUEST, Batch, VersionRow
 
 from .test_core import DRILL, Bench, awaits, work
 
@@ -36,13 +40,13 @@ def quiet() -> Iterator[None]:
 class Sharded:
     """A bench on a store with four shards, and a rival who takes one of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, limits: Limits = LIMITS, elsewhere: Elsewhere | None = None) -> None:
         self.path = folder / "sharded.db"
         store = open_sqlite(self.path)
         store.own()
         store.close()
         self._sql("INSERT INTO shards (shard, epoch) VALUES (1, 0), (2, 0), (3, 0)")
-        self.bench = Bench(open_sqlite(self.path))
+        self.bench = Bench(open_sqlite(self.path), limits=limits, elsewhere=elsewhere)
         version = VersionRow(name="drill", version="1.0.0", digest=DRILL.digest)
         self.bench.real.commit(Batch(definitions=[row_of(DRILL)], versions=[version]))
 
@@ -145,6 +149,88 @@ def test_a_message_to_a_run_elsewhere_is_a_row_of_the_senders_commit(sharded: Sh
     bench.core._intake.look()
     bench.settle()
     assert [key for key, _ in bench.real.inbox(10)] == [key], "whoever holds the shard reads it"
+
+
+class Others:
+    """Those who hold the other shards, for a core that only notes what it would ask of them."""
+
+    asker = "me"
+
+    def __init__(self) -> None:
+        self.awaited: list[tuple[str, Ack]] = []
+        self.forwarded: list[Item | Operate] = []
+
+    def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
+        self.awaited += asked
+
+    def forward(self, commands: list[Item | Operate]) -> None:
+        self.forwarded += commands
+
+
+def test_open_work_of_a_shard_that_comes_back_is_handed_out_again(tmp_path: Path) -> None:
+    """Also when it was handed out, and lost again, while other shards were still looked through."""
+    sharded = Sharded(tmp_path, limits=Limits(recover_per_turn=1))
+    with closing(sharded.bench.real):
+        bench = sharded.bench
+        for shard in (1, 2, 3):
+            bench.start(on(shard), [work()])
+        bench.settle()
+        epochs = dict(bench.real.held)
+        bench.core.lose([1, 2, 3])
+        bench.works.clear()
+        bench.core.gain({shard: epochs[shard] for shard in (1, 2, 3)})
+        bench.core.turn()
+        assert [w.run for w in bench.works] == [on(1)], "the others are still to be looked through"
+        bench.core.lose([1])
+        bench.works.clear()
+        bench.core.gain({1: epochs[1]})
+        while bench.core.desk.recovery.left:
+            bench.core.turn()
+        assert sorted(w.run for w in bench.works) == sorted(on(shard) for shard in (1, 2, 3))
+
+
+def tell_both(bench: Bench, desk: Desk) -> object:
+    """One event for two runs, as an application publishes it."""
+    for shard in (2, 1):
+        told = bench.item(on(shard), Signal(name="go"), ack=f"told {shard}")
+        told.derived, told.message = True, f"both:{shard}"
+        desk.post(told)
+    return HANDED_ON
+
+
+def test_who_waits_for_a_message_whose_shard_is_lost_is_answered_by_its_next_owner(tmp_path: Path) -> None:
+    others = Others()
+    sharded = Sharded(tmp_path, limits=Limits(batch_records=1), elsewhere=others)
+    with closing(sharded.bench.real):
+        bench = sharded.bench
+        for shard in (1, 2):
+            bench.start(on(shard), [awaits()])
+        bench.settle()
+        sharded.take(1)
+        bench.core.submit(Write(partial(tell_both, bench), None))
+        bench.settle()
+        assert bench.answers["told 2"]["status"] == "completed", "there was room for one of them"
+        assert "told 1" not in bench.answers
+        ((key, _),) = bench.real.inbox(10)
+        assert [waits for waits, _ in others.awaited] == [key]
+        assert key.startswith(f"{GUEST}{others.asker}:"), (
+            "so that it is answered with a row, by whoever decides it"
+        )
+        assert others.forwarded == [], "it is in the inbox already"
+
+
+def test_who_waits_here_for_a_message_is_told_once_and_leaves_no_row(tmp_path: Path) -> None:
+    sharded = Sharded(tmp_path, limits=Limits(batch_records=1), elsewhere=Others())
+    with closing(sharded.bench.real):
+        bench = sharded.bench
+        for shard in (1, 2):
+            bench.start(on(shard), [awaits()])
+        bench.settle()
+        bench.core.submit(Write(partial(tell_both, bench), None))
+        bench.settle()
+        assert [bench.answers[f"told {shard}"]["status"] for shard in (1, 2)] == ["completed"] * 2
+        assert bench.real.inbox(10) == []
+        assert bench.real.replies([f"{GUEST}me:both:1"]) == {}
 
 
 # --- the loser reloads ----------------------------------------------------------------------------------

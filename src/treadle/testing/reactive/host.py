@@ -234,7 +234,7 @@ class Host:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
     def pinned(self, desk: Desk) -> Iterator[str]:
-        return snapshots.pinned(desk)
+        return snapshots.pinned(desk.store)
 
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
