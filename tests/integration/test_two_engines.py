@@ -27,6 +27,7 @@ from treadle.testing import toy
 from treadle.work.job import Done, Job
 
 DEADLINE_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_engine(path: Path, *, deploys: bool = True) -> Engine:
@@ -246,8 +247,10 @@ async def test_an_unread_message_is_answered_when_its_sender_stops(tmp_path: Pat
 
 
 def begin(*words: object) -> nursery.Process:
-    """This file as a process of its own."""
-    return nursery.Process([__file__, *map(str, words)], stdout=nursery.PIPE, stderr=nursery.PIPE)
+    """This module as a process of its own."""
+    return nursery.Process(
+        ["-m", __name__, *map(str, words)], cwd=ROOT, stdout=nursery.PIPE, stderr=nursery.PIPE
+    )
 
 
 async def _own(path: Path) -> None:

@@ -73,7 +73,9 @@ async def test_a_machine_that_changed_its_mind_does_not_replay() -> None:
                 decision.events = [{"type": "something.else"}]
                 return decision
 
-        engine.dialects["toy"].machine = Changed()
+        dialect = engine.dialects["toy"]
+        dialect.machine = Changed()
+        engine.dialects["toy"] = dialect
         with pytest.raises(AssertionError, match="does not replay: record 2"):
             await assert_replays(run)
 
