@@ -12,13 +12,14 @@ from treadle.testing.sim.canaries import (
     Canary,
     commit_without_the_epoch_check,
     gained_and_not_recovered,
+    hand_over_without_draining,
     unknown_commit_taken_for_failed,
 )
 
 CORES = 3
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5, 6, 7])
+@pytest.mark.parametrize("seed", [1, 3, 5, 33])
 def test_three_cores_on_one_store_keep_every_promise(seed: int) -> None:
     outcome = simulate(seed, cores=CORES)
     assert outcome.records > 0
@@ -31,22 +32,27 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
 @pytest.mark.parametrize(
     ("canary", "seeds"),
     [
-        (commit_without_the_epoch_check, (18,)),
-        (gained_and_not_recovered, (0,)),
-        (unknown_commit_taken_for_failed, (15,)),
+        (commit_without_the_epoch_check, (3, 2, 5)),
+        (gained_and_not_recovered, (3, 0, 5)),
+        (hand_over_without_draining, (2, 20)),
+        (unknown_commit_taken_for_failed, (39,)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bug_of_sharing_is_found(canary: Canary, seeds: tuple[int, ...]) -> None:
-    for seed in seeds:
-        simulate(seed, cores=CORES, patience=8_000)
-    found: SimulationFailed | None = None
+    """Within a few seeds: which of them finds it may change with what the engine does."""
+    found = found_by(canary, seeds)
+    assert found is not None, f"{canary.__name__} is not found with {seeds}"
+    seed, said = found
+    assert f"--cores {CORES}" in said
+    simulate(seed, cores=CORES, patience=8_000)
+
+
+def found_by(canary: Canary, seeds: tuple[int, ...]) -> tuple[int, str] | None:
     with canary():
         for seed in seeds:
             try:
                 simulate(seed, cores=CORES, patience=8_000)
             except SimulationFailed as failure:
-                found = failure
-                break
-    assert found is not None
-    assert f"--cores {CORES}" in str(found)
+                return seed, str(failure)
+    return None

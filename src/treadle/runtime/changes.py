@@ -70,7 +70,7 @@ class CoreDesk:
         self.mail.post(item)
 
     def hand_on(self, asked: Operate, item: Item) -> object:
-        item.ack, item.inbox, item.entry = asked.ack, asked.inbox, asked.entry
+        item.ack, item.inbox, item.entry, item.asked = asked.ack, asked.inbox, asked.entry, asked
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON

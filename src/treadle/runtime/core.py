@@ -290,13 +290,13 @@ class Core:
             return True
         if self._is_empty():
             return False
-        for _ in range(OVERLAPS_MAX):
+        for overlaps in range(OVERLAPS_MAX + 1):
             staged = self.staging.staged
             if staged.eager:
                 self._ahead.begin()
             if staged.ahead and intake and self._may_wait(now):
                 return False
-            if not self._may_go_on():
+            if overlaps == OVERLAPS_MAX or not self._may_go_on():
                 break
             if not self._commit_and_go_on() or self._is_empty():
                 return True

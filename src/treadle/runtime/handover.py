@@ -47,7 +47,7 @@ class Handover:
         self._store.let_go(shards)
         held.lose(shards)
         items = desk.mail.drop_foreign()
-        waiting: list[Item | Operate] = [item for item in items if not self._is_found_again(item)]
+        waiting = [_whole(item) for item in items if not self._is_found_again(item)]
         asked = self._changes.drop_foreign(held)
         waiting += [operate for operate in asked if operate.inbox is None]
         self._intake.drop_foreign(shards, [*items, *asked])
@@ -69,3 +69,8 @@ class Handover:
         hot = self._desk.hot.peek(item.run)
         is_owed = hot is not None and hot.state.pending() == event
         return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)
+
+
+def _whole(item: Item) -> Item | Operate:
+    """An event that an operation left its answer to is the engine's own, and no message: the operation is."""
+    return item.asked if isinstance(item.asked, Operate) else item

@@ -98,6 +98,8 @@ class Item(msgspec.Struct):
     entry: AuditEntry | None = None
     # Looks whether it may still be when its turn has come, and raises what it is refused with if not.
     provided: Callable[[], None] | None = None
+    # The operation (`commands.Operate`) that left its answer to this event: where the event would go elsewhere, it does.
+    asked: object = None
 
 
 class Own(Item):

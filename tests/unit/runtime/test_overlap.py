@@ -8,10 +8,11 @@ from typing import Any
 from treadle.kernel.errors import StoreFull, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Signal
-from treadle.runtime.core import RETRY_AFTER_NS
+from treadle.runtime.core import OVERLAPS_MAX, RETRY_AFTER_NS
 from treadle.store.protocol import Batch
 from treadle.store.sql import SqlStore
 
+from .test_ahead import Hasty
 from .test_core import Bench, FailingStore, awaits, work
 
 
@@ -79,6 +80,17 @@ def test_the_next_events_are_decided_while_a_commit_is_made_durable_and_nothing_
     assert [len(batch.records) for batch in store.batches] == [1, 1, 1]
     assert sorted(bench.answers) == ["go 0", "go 1", "go 2"]
     assert len(bench.works) == 3
+
+
+def test_pure_work_is_begun_however_many_commits_a_turn_overlaps() -> None:
+    hasty, runs = Hasty(), OVERLAPS_MAX + 3
+    bench = Bench(limits=Limits(batch_records=1), wrap=SlowStore, eager=hasty)
+    for number in range(runs):
+        bench.start(f"r{number}", [awaits(), work(0)])
+    bench.settle()
+    signal_all(bench, runs)
+    bench.settle()
+    assert sorted(begun.run for begun in hasty.begun) == sorted(f"r{number}" for number in range(runs))
 
 
 def test_a_commit_that_fails_undoes_what_was_decided_on_top_of_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.ids import shard_of
 from treadle.kernel.limits import LIMITS, Limits
-from treadle.kernel.model import Signal
+from treadle.kernel.model import Patch, Signal
 from treadle.runtime.commands import HANDED_ON, Elsewhere, Operate, Write
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
@@ -217,6 +217,29 @@ def test_who_waits_for_a_message_whose_shard_is_lost_is_answered_by_its_next_own
             "so that it is answered with a row, by whoever decides it"
         )
         assert others.forwarded == [], "it is in the inbox already"
+
+
+def test_an_operation_whose_event_goes_elsewhere_is_performed_there(tmp_path: Path) -> None:
+    """Its event is the engine's own, and nobody takes that from a message."""
+    others = Others()
+    sharded = Sharded(tmp_path, limits=Limits(batch_records=1), elsewhere=others)
+    with closing(sharded.bench.real):
+        bench = sharded.bench
+        for shard in (1, 2):
+            bench.start(on(shard), [awaits()])
+        bench.settle()
+        asked = Operate(on(1), "steer", {}, bench.ack("asked"))
+
+        def perform(desk: Desk) -> object:
+            return bench.core.desk.hand_on(asked, Item(on(1), Patch(data={}, by="treadle:own")))
+
+        bench.core.submit(bench.item(on(2), Signal(name="go"), ack="first"))
+        bench.core.submit(Write(perform, None))
+        bench.core.turn()
+        assert bench.answers.keys() >= {"first"}, "there was room for one of them"
+        assert "asked" not in bench.answers
+        bench.core.lose([1])
+        assert others.forwarded == [asked]
 
 
 def test_who_waits_here_for_a_message_is_told_once_and_leaves_no_row(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The simulator: the real kernel, core and SQL store on a simulated clock, disk and bus.
 
 One thread, one seed, no real time. A `World` runs engine processes that die at any point of a turn,
-lose power, are paused and usurped by a second owner, meet failed and torn commits and a full disk;
+lose power, are paused (also in the middle of a turn, while others go on) and usurped by a second owner, lose shards and
+get them back, meet failed and torn commits and a full disk;
 workers that stall, repeat and lose receipts; clients and people who ask again when they get no
 answer; a clock that jumps. Each seed draws a swarm of fault rates and of limits, so that a frequent
-fault cannot hide a rare one. First comes the safety phase, in which anything may fail; then the
+fault cannot hide a rare one; in every third seed one kind of fault is met alone, because who begins anew mends what
+another fault broke. How long the bad weather lasts is drawn, too. First comes the safety phase, in which anything may fail; then the
 weather clears, and everything must come to its right end (liveness).
 
     python -m treadle.testing.sim 17            one seed, with what happened in it
@@ -17,6 +19,10 @@ Checked after every commit (`checks.py`): journals are chained and gapless, an i
 settled once, timers do not fire early, nothing acknowledged is lost, no message is answered and still
 there. At each dispatch and answer: it is durable already. At the end: every journal replays equal, from its start and from every
 snapshot; children report once; messages arrive once; every run ends as its workload says.
+
+Applications (`sums.py`, `--applications`): the real apply over members, snapshots and publishing, driven on a simulated
+loop (`loop.py`) in processes that die, stand still and lose shards. Each record is decided by the version that is active
+there and then, each event is taken once, a snapshot is of one moment, and whoever asked a process that lives is answered.
 
 Any dialect can be simulated. Write a `Workload` (`workload.py`): its machines, its definitions, an
 `async def perform(job)` for each kind of intent it opens (as for a worker), the actions of its clients

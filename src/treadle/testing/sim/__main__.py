@@ -7,8 +7,10 @@ import logging
 import sys
 import time
 
-from .canaries import CANARIES, SHARED_CANARIES, seeds_to_find
+from .canaries import hunted, seeds_to_find
+from .drill import Drill
 from .narrow import NarrowDrill
+from .sums import Sums
 from .world import SimulationFailed, simulate
 
 
@@ -18,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=0, help="run this many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--limited", action="store_true", help="with a line in front of the runs")
+    parser.add_argument("--applications", action="store_true", help="applies and snapshots, not the drill")
     parser.add_argument("--cores", type=int, default=1, help="how many processes share the store")
     parser.add_argument("--canaries", action="store_true", help="find each planted bug within --seeds N")
     options = parser.parse_args(arguments)
@@ -27,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
     if options.canaries:
         return _hunt(options.seeds, options.cores)
-    make = NarrowDrill if options.limited else None
+    make = NarrowDrill if options.limited else Sums if options.applications else Drill
     if options.seed is not None:
         print(simulate(options.seed, make, cores=options.cores))
         return 0
@@ -47,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _hunt(seeds: int, cores: int) -> int:
     """Plants one bug after another; 1 if one of them is not found."""
     missed = 0
-    for canary in CANARIES if cores == 1 else SHARED_CANARIES:
-        found = seeds_to_find(canary, seeds_max=seeds, cores=cores)
+    for canary, make in hunted(cores):
+        found = seeds_to_find(canary, make, seeds_max=seeds, cores=cores)
         if found is None:
             missed += 1
             print(f"NOT FOUND in {seeds} seeds: {canary.__name__}", file=sys.stderr, flush=True)

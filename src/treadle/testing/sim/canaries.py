@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from treadle.apps import barrier
 from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import OpenIntent, Receipt
@@ -35,8 +37,11 @@ from treadle.store.place_rows import Line
 from treadle.store.protocol import GUEST
 
 from .disk import Disk
+from .drill import Drill
 from .process import SimProcess
-from .world import SimulationFailed, simulate
+from .sums import Sums
+from .workload import Workload
+from .world import LIVENESS_EVENTS_MAX, SimulationFailed, simulate
 
 Canary = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -307,12 +312,54 @@ SHARED_CANARIES: tuple[Canary, ...] = (
 )
 
 
-def seeds_to_find(canary: Canary, *, seeds_max: int, cores: int = 1) -> tuple[int, SimulationFailed] | None:
+@contextlib.contextmanager
+def apply_before_everybody_has_agreed() -> Iterator[None]:
+    """One member is asked whether another manifest may be applied; what the others are deciding is not waited for."""
+
+    async def ask_one(engine: barrier.BarrierHome, body: dict[str, Any]) -> None:
+        await engine.operate(barrier.BARRIER, body, home=engine.homes()[0])
+
+    with patch.object(barrier, "_everywhere", ask_one):
+        yield
+
+
+@contextlib.contextmanager
+def cells_open_while_members_agree() -> Iterator[None]:
+    """Events of cells are decided although their application is about to move."""
+    with patch.object(admission.Admission, "_is_barred", lambda admission, hot, item, at_ns: False):
+        yield
+
+
+# What breaks only where several members decide the cells of an application.
+APPLICATION_CANARIES: tuple[Canary, ...] = (
+    apply_before_everybody_has_agreed,
+    cells_open_while_members_agree,
+)
+
+
+def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
+    """Every planted bug that must be found with so many cores, and where it is looked for."""
+    if cores == 1:
+        return [(canary, Drill) for canary in CANARIES]
+    return [
+        *((canary, Drill) for canary in SHARED_CANARIES),
+        *((canary, Sums) for canary in APPLICATION_CANARIES),
+    ]
+
+
+def seeds_to_find(
+    canary: Canary,
+    make: Callable[[Random], Workload] = Drill,
+    *,
+    seeds_max: int,
+    cores: int = 1,
+    patience: int = LIVENESS_EVENTS_MAX,
+) -> tuple[int, SimulationFailed] | None:
     """How many seeds it takes to find a planted bug, and how it shows; None if it is not found."""
     with canary():
         for seed in range(seeds_max):
             try:
-                simulate(seed, cores=cores)
+                simulate(seed, make, cores=cores, patience=patience)
             except SimulationFailed as failure:
                 return seed + 1, failure
     return None

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from treadle.apps import snapshots
 from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, event_value
 from treadle.kernel.state import GENESIS
 from treadle.kernel.values import decode_trusted
@@ -50,6 +52,11 @@ class Journals:
         self.clock_max_ns = 0
         # Whether the journals were checked to their end, and are being collected.
         self.closed = False
+        self.on_record: Callable[[str, dict[str, Any]], None] = lambda run, record: None
+
+    @property
+    def settled_all(self) -> bool:
+        return not any(life.open for life in self.lives.values())
 
     # --- after every commit ---
 
@@ -97,6 +104,7 @@ class Journals:
         life.status = record["status"]
         assert life.status not in TERMINAL or not life.open, f"{where}: ended with open work"
         life.records.append(record)
+        self.on_record(life.id, record)
 
     def _settle(self, life: RunLife, intent: str, record: dict[str, Any], where: str) -> None:
         assert intent not in self.settled, f"{where}: {intent} is settled twice"
@@ -177,8 +185,9 @@ class Journals:
         for table in ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs"):
             query = f"SELECT count(*) FROM {table} WHERE run > 0 AND run NOT IN (SELECT no FROM runs)"
             assert self._count(query) == 0, f"{table} has rows of runs that are gone"
-        loose = "SELECT count(*) FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)"
-        assert self._count(loose) == 0, "payloads that nobody refers to are still there"
+        loose = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)"
+        left = {row[0] for row in self._disk.live.execute(loose)} - set(snapshots.pinned(world.store))
+        assert not left, f"payloads that nobody refers to are still there: {sorted(left)}"
         for no, life in self.lives.items():
             assert rows[no] is not None or life.status in TERMINAL, f"{life.id} is gone, and has not ended"
             if rows[no] is not None:

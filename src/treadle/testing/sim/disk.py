@@ -8,7 +8,7 @@ a journaled database can be: the image before it, or the image after it, with no
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -20,6 +20,10 @@ from .faults import Faults
 
 class Died(BaseException):
     """A simulated process ends here; nothing may catch it but the world."""
+
+
+class Broken(BaseException):
+    """A promise is broken, in the middle of what an engine does; nothing of it may take that for a failed commit."""
 
 
 def _failure(name: str, text: str) -> sqlite3.OperationalError:
@@ -38,9 +42,11 @@ class Disk:
         self.live = self._open(b"")
         self.image = b""
         self.commits = 0
+        # Whether its power may be lost at all; where it is not, nobody asks for the image.
+        self.loses_power = True
         # A lying disk acknowledges without syncing: the canary for skipped fsync.
         self.lies = False
-        self.on_commit: Callable[[], None] = lambda: None
+        self.on_commit: Callable[[Mapping[int, int]], None] = lambda claims: None
 
     def _open(self, image: bytes) -> sqlite3.Connection:
         live = sqlite3.connect(":memory:", isolation_level=None)
@@ -60,12 +66,13 @@ class Disk:
         if self.live.in_transaction:
             self.live.execute("ROLLBACK")
 
-    def commit(self) -> None:
+    def commit(self, claims: Mapping[int, int]) -> None:
+        """`claims` are the shards for which it is made, at the epochs at which they are held."""
         self.live.execute("COMMIT")
         self.commits += 1
-        if not (self.lies and self._rng.random() < 0.5):
+        if self.loses_power and not (self.lies and self._rng.random() < 0.5):
             self.image = self.live.serialize()
-        self.on_commit()
+        self.on_commit(claims)
 
     def slowness(self) -> int:
         """For how many events of the next commit a commit may take."""
@@ -101,6 +108,8 @@ class SimConnection:
         self._point = point or _steady
         self._faulty = point is not None
         self.own_commits = 0
+        # For which shards its next commit is made, as whoever makes it believes to hold them.
+        self.claims: Mapping[int, int] = {}
 
     @property
     def in_transaction(self) -> bool:
@@ -142,7 +151,7 @@ class SimConnection:
         return done
 
     def _commit(self) -> None:
-        self._disk.commit()
+        self._disk.commit(self.claims)
         self.own_commits += 1
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> Any:

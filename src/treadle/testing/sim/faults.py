@@ -1,7 +1,9 @@
 """The weather of one seed: how often each thing goes wrong, and how small each limit is.
 
 Only what the contract promises to survive is injected. A swarm switches some faults off and makes
-others wild, so that a frequent fault cannot mask a rare one (TigerBeetle's habit).
+others wild, so that a frequent fault cannot mask a rare one (TigerBeetle's habit). And every third seed has
+faults of one kind only: who begins anew finds everything, so that a death mends what another fault broke, and a
+world in which processes die, too, would never show it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ class Faults:
     # per turn of a process
     crash: float = 0.0  # it dies at a random point of the turn
     power_loss: float = 0.0  # every process dies, the disk keeps what was synced
-    usurp: float = 0.0  # a second owner appears while the first one lives; with several, shards are lost
+    usurp: float = 0.0  # a second owner appears while the first one lives; with several, all leases run out
+    regain: float = 0.0  # shards are lost and come back; only where several share them
     pause: float = 0.0  # the process stands still for a while
+    halt: float = 0.0  # it stands still in the middle of a turn, and others go on
     clock_jump: float = 0.0  # the wall clock moves, either way
     disk_full: float = 0.0  # no room for a while
     # per statement
@@ -37,15 +41,29 @@ class Faults:
     guest: float = 0.0  # a client's message comes through another process
 
     @classmethod
-    def swarm(cls, rng: Random) -> Faults:
+    def of(cls, seed: int, rng: Random) -> Faults:
+        """The weather of a seed: all kinds, or one of them alone."""
+        number, apart = divmod(seed, APART_EVERY)
+        if apart != APART_EVERY - 1:
+            return cls.swarm(rng)
+        kind = KINDS[number % len(KINDS)]
+        wild = cls.swarm(rng, still=0)
+        return cls(**{name: getattr(wild, name) for name in kind})
+
+    @classmethod
+    def swarm(cls, rng: Random, *, still: int = 2) -> Faults:
+        """For each fault that is mild, and that is wild, `still` that are off."""
+
         def rate(mild: float, wild: float) -> float:
-            return rng.choice((0.0, 0.0, mild, wild))
+            return rng.choice((*[0.0] * still, mild, wild))
 
         return cls(
             crash=rate(0.01, 0.15),
             power_loss=rate(0.003, 0.05),
             usurp=rate(0.01, 0.1),
+            regain=rate(0.01, 0.1),
             pause=rate(0.005, 0.05),
+            halt=rate(0.02, 0.2),
             clock_jump=rate(0.005, 0.05),
             disk_full=rate(0.003, 0.02),
             commit_fails=rate(0.02, 0.25),
@@ -66,6 +84,23 @@ class Faults:
 
 
 CALM = Faults()
+
+# Every so many seeds one kind of fault is met alone.
+APART_EVERY = 3
+KINDS: tuple[tuple[str, ...], ...] = (
+    # shards that are lost and come back to who had them
+    ("regain", "halt", "guest", "commit_fails"),
+    # shards that move among those who live
+    ("usurp", "pause", "halt", "guest"),
+    # deaths
+    ("crash", "power_loss", "guest"),
+    # a network and workers without manners
+    ("lost", "duplicated", "delayed", "stalled", "guest"),
+    # a store that does not take it
+    ("disk_full", "commit_fails", "read_fails", "busy", "conflict", "clock_jump"),
+    # a store that does not say whether it took it
+    ("unknown",),
+)
 
 
 def small_limits(rng: Random) -> Limits:

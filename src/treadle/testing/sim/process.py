@@ -7,7 +7,7 @@ performers; whatever they send travels through the world's unreliable network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +23,18 @@ from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.runtime import collecting, deploys, keeping, tasks
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate
 from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
-from treadle.store.commits import Transaction
+from treadle.store.commits import Transaction, UnderWay
 from treadle.store.members import Membership
 from treadle.store.protocol import Batch, Numbered
 from treadle.store.sql import SqlStore
 from treadle.work.job import Done, StaysOpen
 
 from .disk import Died, SimDialect, SimTransaction
+from .house import SimHouse
+from .workload import Housed
 
 if TYPE_CHECKING:
     from .world import World
@@ -145,11 +148,30 @@ class SharedStore(SqlStore):
         return range(first, first + count)
 
     def commit(self, batch: Batch) -> None:
-        self._answered(partial(super().commit, batch), lambda: None)
+        self._claim(batch)
+        try:
+            self._answered(partial(super().commit, batch), lambda: None)
+        finally:
+            self._connection.claims = {}
+
+    def begin(self, batch: Batch) -> UnderWay:
+        self._claim(batch)
+        try:
+            return super().begin(batch)
+        except BaseException:
+            self._connection.claims = {}
+            raise
+
+    def _claim(self, batch: Batch) -> None:
+        """What a commit says of itself: looked at when it is made."""
+        self._connection.claims = {shard: self.held.get(shard, -1) for shard in batch.shards}
 
     def _finish(self, transaction: Transaction) -> None:
         over = isinstance(transaction, SimTransaction) and transaction.over
-        self._answered(partial(super()._finish, transaction), None if over else transaction.undo)
+        try:
+            self._answered(partial(super()._finish, transaction), None if over else transaction.undo)
+        finally:
+            self._connection.claims = {}
 
     def _answered(self, do: Callable[[], None], undo: Callable[[], None] | None) -> None:
         """What `PostgresStore` does: it asks what became of a commit whose answer was lost, and where nobody tells, it
@@ -177,6 +199,10 @@ class SimProcess:
         self.name = name
         self.dead = False
         self.fuse: int | None = None
+        # What happens around it in the middle of things, and after how many points; and whether one of its threads is in
+        # the middle of a step.
+        self._amid: tuple[int, Callable[[], None]] | None = None
+        self.busy = False
         self._door: list[Item] = []
         self.bus = LocalBus(world, lease_ms=LEASE_MS)
         self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
@@ -186,14 +212,20 @@ class SimProcess:
         elsewhere = Correspondence(
             self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()
         )
-        registry = Registry(machines_of(world.workload.machines), store)
+        workload = world.workload
+        self.house = SimHouse(self, workload.code) if isinstance(workload, Housed) else None
+        registry = (
+            Registry(machines_of(workload.machines), store)
+            if self.house is None
+            else self.house.library.registry(store)
+        )
         self.core = Core(
             store,
             registry,
             self,
             clock=self,
             entropy=world.entropy,
-            operations=SimOperations(),
+            operations=SimOperations(self.house),
             limits=world.limits,
             elsewhere=elsewhere if world.cores > 1 else None,
             eager=self if world.cores == 1 and world.pure_share else None,
@@ -230,12 +262,33 @@ class SimProcess:
             if self.fuse < 0:
                 self.dead = True
                 raise Died(self.name)
+        if self._amid is not None:
+            self._meet(*self._amid)
+
+    def amid(self, points: int, do: Callable[[], None]) -> None:
+        """Something happens after so many points: between what it has read and what it writes, if it comes to that."""
+        self._amid = (points, do)
+
+    def forget_amid(self) -> None:
+        self._amid = None
+
+    def _meet(self, points: int, do: Callable[[], None]) -> None:
+        if points > 0 or self.world.disk.live.in_transaction:
+            # In a transaction it holds up all others: it happens after that.
+            self._amid = (points - 1, do)
+            return
+        self._amid = None
+        do()
+        if self.dead:
+            raise Died(self.name)
 
     def kill(self) -> None:
         self.dead = True
         for job in self._jobs.values():
             job.close()
         self._jobs.clear()
+        if self.house is not None:
+            self.house.loop.close()
 
     def turn(self) -> int | None:
         """One step of the core's thread; in how many nanoseconds it wants the next one, None: when it is
@@ -387,13 +440,24 @@ class SimProcess:
 
 
 class SimOperations(NoOperations):
-    """Tasks and deploys; applications are driven through a `World` of their own."""
+    """Tasks, forks, collecting and deploys; and what applications need, where there are some."""
+
+    def __init__(self, house: SimHouse | None) -> None:
+        self._house = house
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
-        if asked.name == "task":
-            return tasks.perform(desk, asked)
-        if asked.name == collecting.COLLECT:
-            return collecting.perform(desk, asked.body)
-        if asked.name == keeping.FORK:
-            return keeping.perform_fork(desk, asked.body)
-        return deploys.perform(desk, deploys.Deploy.from_value(asked.body))
+        match asked.name:
+            case "task":
+                return tasks.perform(desk, asked)
+            case collecting.COLLECT:
+                return collecting.perform(desk, asked.body)
+            case keeping.FORK:
+                return keeping.perform_fork(desk, asked.body)
+            case "deploy":
+                return deploys.perform(desk, deploys.Deploy.from_value(asked.body))
+        if self._house is None:
+            return super().perform(desk, asked)
+        return self._house.applications.perform(desk, asked)
+
+    def pinned(self, desk: Desk) -> Iterable[str]:
+        return () if self._house is None else self._house.applications.pinned(desk)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from treadle.dialects.reactive.app import App
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event
 from treadle.lang.definition import Definition
@@ -81,4 +82,25 @@ class Forking(Protocol):
 
     def forks(self) -> list[Fork]:
         """Which, and when; asked after the actions."""
+        ...
+
+
+@runtime_checkable
+class Housed(Protocol):
+    """A workload that asks for what a whole engine does: its drivers live in a process, and die with it."""
+
+    # Applications whose code every process has.
+    code: Sequence[App]
+
+    def begin(self, world: World) -> None:
+        """Puts all that it will ask for into the calendar."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether all of it was answered."""
+        ...
+
+    def recorded(self, run: str, record: dict[str, Any]) -> None:
+        """Called with each record, in the order of commits."""
         ...

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
@@ -25,15 +26,20 @@ from treadle.store.sql import SqlStore
 
 from .checks import Journals
 from .clients import Clients, Keeper, Network, People
-from .disk import Died, Disk, SimDialect
+from .disk import Broken, Died, Disk, SimDialect
 from .faults import CALM, Faults, small_limits
 from .process import MS, SimProcess
-from .workload import Limited, Workload
+from .workload import Housed, Limited, Workload
 
 EPOCH_NS = 1_800_000_000 * 10**9
-SAFETY_EVENTS_MAX = 3_000
+# How long anything may fail. The next fault may mend what the last one broke: so the weather clears early in some worlds.
+SPELLS = (150, 500, 1_500, 3_000)
 LIVENESS_EVENTS_MAX = 60_000
 COLLECT_EVENTS_MAX = 100
+# How much may happen while a process stands still in the middle of a turn; and where members are asked one after the
+# other, which takes many turns of theirs.
+HALT_EVENTS_MAX = 60
+HALT_EVENTS_ASKING_MAX = 600
 SECOND = 1_000 * MS
 SHARDS = 6
 
@@ -75,13 +81,20 @@ class World:
         self.workload = workload
         # How many runs of a workflow may be under way at once; looked at after every commit.
         self._concurrency: Mapping[str, int] = {}
-        self.faults = Faults.swarm(self.rng)
+        self.faults = Faults.of(seed, self.rng)
+        if isinstance(workload, Housed):
+            # Cells are closed for a while by the clock, and a member whose clock is far off is not ready; an event that a
+            # rival is ahead of time and again is refused in the end, and here every event is to be taken.
+            # What applies and snapshots must withstand happens between what a member reads and what it writes.
+            self.faults = replace(self.faults, clock_jump=0.0, conflict=0.0, halt=0.2)
         self.limits = small_limits(self.rng)
+        self._spell = self.rng.choice(SPELLS)
         # How much of all work touches nothing outside, so that it may be begun before its commit: in every second world.
         self.pure_share = 0.0 if seed % 2 else 0.7
         # Without guests nobody looks for their messages: then nothing but a call wakes a core that sleeps.
         self.has_guests = self.faults.guest > 0
         self.disk = Disk(self.rng)
+        self.disk.loses_power = self.faults.power_loss > 0
         self.journals = Journals(self.disk)
         self.disk.on_commit = self._committed
         self.performed: dict[str, int] = {}
@@ -98,6 +111,7 @@ class World:
         self._trace = hashlib.sha256()
         self._generation = 0
         self.owner: SimProcess | None = None
+        self._stands_still = False
         self._processes: list[SimProcess] = []
         # A guest on the same disk, which never dies: the eyes of the checkers and of people.
         self.disk.clock = lambda: self._time_ns + self._leases_ahead_ns
@@ -112,6 +126,8 @@ class World:
         self.clients = Clients(self)
         self.people = People(self)
         self.keeper = Keeper(self)
+        if isinstance(workload, Housed):
+            self.journals.on_record = workload.recorded
         if isinstance(workload, Limited):
             self._concurrency = workload.concurrency
         self._deploy()
@@ -148,8 +164,10 @@ class World:
         self.clients.begin()
         self.people.begin()
         self.keeper.begin()
+        if isinstance(self.workload, Housed):
+            self.workload.begin(self)
         weather = self.faults
-        self._go(SAFETY_EVENTS_MAX, self._done)
+        self._go(self._spell, self._done)
         self._heal()
         if not self._go(self._patience, self._done):
             raise AssertionError(f"nothing moves any more: {self._pending()}")
@@ -160,6 +178,12 @@ class World:
         return outcome
 
     def _done(self) -> bool:
+        if isinstance(self.workload, Housed) and not (
+            self.workload.idle
+            and self.journals.settled_all
+            and all(p.dead or p.house is None or p.house.loop.idle for p in self._processes)
+        ):
+            return False
         return self.clients.idle and self.keeper.left == 0 and self._quiet()
 
     def _collect(self, weather: Faults) -> None:
@@ -177,20 +201,37 @@ class World:
         for count in range(events_max):
             if count % 32 == 0 and until():
                 return True
-            self._time_ns, order, do = heapq.heappop(self._calendar)
-            self._trace.update(order.to_bytes(8, "big"))
-            do()
-            for process in self._processes:
-                if process.is_called and not process.dead:
-                    process.woken = True
-                    self._schedule(process, self.rng.randrange(MS))
+            self._next()
         return until()
+
+    def _next(self) -> None:
+        """What is next in the calendar; and whom that called."""
+        self._time_ns, order, do = heapq.heappop(self._calendar)
+        self._trace.update(order.to_bytes(8, "big"))
+        do()
+        for process in self._processes:
+            if process.is_called and not (process.dead or process.busy):
+                process.woken = True
+                self._schedule(process, self.rng.randrange(MS))
+
+    def _go_on_without(self, process: SimProcess) -> None:
+        """One stands still in the middle of a turn; one at a time, so that everybody is met by whole turns of others."""
+        if self._stands_still:
+            return
+        self._stands_still = True
+        until_ns = self._time_ns + self.rng.choice((MS, 50 * MS, SECOND, 12 * SECOND))
+        for _ in range(HALT_EVENTS_ASKING_MAX if isinstance(self.workload, Housed) else HALT_EVENTS_MAX):
+            if self._calendar[0][0] > until_ns:
+                break
+            self._next()
+        self._stands_still = False
 
     def _heal(self) -> None:
         self.faults = self.disk.faults = CALM
         self.disk.full = False
         for process in self._processes:
             process.fuse = None
+            process.forget_amid()
             if process is not self.owner and self.cores == 1:
                 # It believes it owns the store, and with nothing to commit it would never learn.
                 process.kill()
@@ -216,6 +257,11 @@ class World:
 
     def _pending(self) -> list[str]:
         found = [f"action {name}" for name in self.clients.waiting()]
+        for process in self._processes:
+            if process.house is not None and not process.dead:
+                found += [
+                    f"{process.name} has not answered {asked}" for asked in process.house.loop.waiting()
+                ]
         for row in self.store.runs(limit=1_000):
             if row.status not in TERMINAL and not self.workload.endless(row.workflow):
                 waits = [f"{i['kind']}:{i.get('ref', '')}" for i in self.journals.lives[row.no].open.values()]
@@ -251,8 +297,18 @@ class World:
             batch.documents.append((LIMIT, name, 0, encode({"concurrency": count})))
         self.store.commit(batch)
 
-    def _committed(self) -> None:
+    def _committed(self, claims: Mapping[int, int]) -> None:
+        try:
+            self._check_commit(claims)
+        except AssertionError as error:
+            raise Broken(str(error)) from error
+
+    def _check_commit(self, claims: Mapping[int, int]) -> None:
         self.now_ns()
+        if claims:
+            epochs = dict(self.disk.live.execute("SELECT shard, epoch FROM shards").fetchall())
+            lost = [shard for shard, epoch in claims.items() if epochs[shard] != epoch]
+            assert not lost, f"a commit was made for shards {lost} by who had lost them"
         self.journals.advance()
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
             most = self._concurrency[line.workflow]
@@ -303,6 +359,10 @@ class World:
             self.after(delay_ns, lambda: self._turn(process) if process.plan == plan else None)
 
     def _turn(self, process: SimProcess) -> None:
+        if process.busy:
+            # It stands still, and so does whoever turns it: a turn's end says when the next one is, a worker's does not.
+            self._schedule(process, MS)
+            return
         pause = 0 if process.dead else self._weather(process)
         if pause or process.dead:
             process.woken = True
@@ -312,6 +372,7 @@ class World:
 
     def step(self, process: SimProcess, do: Callable[[], None]) -> None:
         """A step of one of a process's threads, with whatever that does to the process."""
+        was_busy, process.busy = process.busy, True
         try:
             do()
         except Died:
@@ -321,6 +382,8 @@ class World:
         except StoreUnavailable:
             # The store failed it too often in a row: it stops by itself, and is started again.
             self._died(process)
+        finally:
+            process.busy = was_busy
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
         if self.cores == 1:
@@ -340,13 +403,17 @@ class World:
         faults = self.faults
         if self.chance(faults.crash):
             process.fuse = self.rng.randrange(60)
+        if self.chance(faults.halt):
+            process.amid(self.rng.randrange(60), partial(self._go_on_without, process))
         if self.chance(faults.power_loss):
             self._lose_power()
         if self.chance(faults.usurp):
             if self.cores > 1:
-                self._disown()
+                process.amid(self.rng.randrange(60), self._end_leases)
             elif self.owner is process:
                 self.after(0, self._usurp)
+        if self.chance(faults.regain) and self.cores > 1:
+            process.amid(self.rng.randrange(60), self._take_and_give_back)
         if self.chance(faults.clock_jump):
             self._offset_ns += self.rng.choice((-1, 1)) * self.rng.randrange(60 * SECOND)
         if self.chance(faults.disk_full) and not self.disk.full:
@@ -356,12 +423,13 @@ class World:
         longest = 3 * SECOND if self.cores == 1 else 12 * SECOND
         return self.rng.randrange(longest) if self.chance(faults.pause) else 0
 
-    def _disown(self) -> None:
-        """Members that live lose shards: all leases run out at once, and whoever looks first takes what the others hold,
-        who do not know it yet; or somebody has taken them and given them back."""
-        if self.rng.random() < 0.5:
-            self._leases_ahead_ns += LEASE_NS + 1
-        elif not self.disk.live.in_transaction:
+    def _end_leases(self) -> None:
+        """All leases run out at once, and whoever looks first takes what others hold, who live and do not know it yet."""
+        self._leases_ahead_ns += LEASE_NS + 1
+
+    def _take_and_give_back(self) -> None:
+        """Somebody has taken every shard, and given it back: nobody else mends what its holder forgets of it."""
+        if not self.disk.live.in_transaction:
             self.disk.live.execute("UPDATE shards SET epoch = epoch + 1")
             self.disk.image = self.disk.live.serialize()
 
@@ -397,8 +465,12 @@ def simulate(
     workload = (make or Drill)(Random(seed ^ 0x5EED))
     world = World(seed, workload, patience=patience, cores=cores)
     faults = world.faults
-    options = (
-        f"{' --limited' if isinstance(workload, Limited) else ''}{f' --cores {cores}' if cores > 1 else ''}"
+    options = "".join(
+        (
+            " --limited" if isinstance(workload, Limited) else "",
+            " --applications" if isinstance(workload, Housed) else "",
+            f" --cores {cores}" if cores > 1 else "",
+        )
     )
     try:
         outcome = world.run()

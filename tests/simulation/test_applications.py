@@ -1,0 +1,31 @@
+"""An application whose cells three simulated members decide: applies and snapshots while events come and shards move.
+
+`make sim` runs three hundred seeds of it, `make canaries` looks for every planted bug; here is a little of both.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from treadle.testing.sim import SimulationFailed, simulate
+from treadle.testing.sim.canaries import apply_before_everybody_has_agreed
+from treadle.testing.sim.sums import Sums
+
+CORES = 3
+
+
+def test_each_event_is_taken_once_and_by_the_code_that_is_active_and_everybody_is_answered() -> None:
+    outcomes = [simulate(seed, Sums, cores=CORES) for seed in (16, 30)]
+    assert all(outcome.records for outcome in outcomes)
+    assert simulate(16, Sums, cores=CORES).digest == outcomes[0].digest, "a seed is one history"
+
+
+def test_a_bug_of_applications_over_members_is_found() -> None:
+    with (
+        apply_before_everybody_has_agreed(),
+        pytest.raises(SimulationFailed, match="is decided by version") as found,
+    ):
+        # Which of them finds it may change with what the engine does.
+        for seed in (7, 1, 11):
+            simulate(seed, Sums, cores=CORES)
+    assert "--applications" in str(found.value)
