@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError
@@ -110,12 +112,23 @@ def split_target(target: str) -> tuple[Path, str | None]:
     return (Path(file), name) if sign and file.endswith(".py") else (Path(target), None)
 
 
+class FreshLoader(SourceFileLoader):
+    """A file's code as it stands there now. Bytecode that Python kept goes by seconds and size: a file that was written
+    twice within a second would be deployed as it is and run as it was."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def load_python(path: Path, name: str | None) -> list[Any]:
     """The builders and applications of a Python file: the named one, or all of them."""
     if not there(str(path)).exists():
         raise DefinitionError(f"there is no file {path}", code="FILE_NOT_FOUND", where=str(path))
     module_name = f"treadle_file_{path.stem}_{digest(str(path.resolve()))[7:19]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    spec = importlib.util.spec_from_file_location(
+        module_name, path, loader=FreshLoader(module_name, str(path))
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

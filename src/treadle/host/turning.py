@@ -89,6 +89,10 @@ class Turning:
         """What is left is for the core's own thread."""
         self._core.wake()
 
+    def _is_called(self, poll_s: float | None) -> bool:
+        """Whether we were woken for what is ours and not the core's; a turn may have taken that wake with all else."""
+        return self._stopping or (self._noticed and poll_s is not None)
+
     def steps(self) -> Generator[float | None, Command | None, None]:
         """The life of the core's own thread, a turn at a time: yields how long it waits for a command (None:
         for ever), and is sent the command that came, if one did."""
@@ -109,9 +113,9 @@ class Turning:
                 self._watched = core.held_open
             if turned:
                 idle = 0
-                if wait_ns == 0:
-                    yield AGAIN
-                    continue
+            if (turned and wait_ns == 0) or self._is_called(poll_s):
+                yield AGAIN
+                continue
             wait_s = None if wait_ns is None else wait_ns / 1e9
             command = yield poll_s if wait_s is None else min(wait_s, poll_s or wait_s)
             with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +169,21 @@ async def test_another_version_is_never_tried(tmp_path: Path) -> None:
         shown = await (await engine.run("r")).show()
         assert (shown["status"], shown["error"]["code"]) == ("stalled", "CODE_MISSING")
         assert (await engine.cancel("r"))["status"] == "cancelled"
+
+
+async def test_a_file_that_was_written_twice_within_a_second_is_what_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python keeps bytecode by seconds and size; what is deployed goes by what is written there."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "twice.py"
+    text = "from treadle import flow\n\n@flow.workflow\nasync def twice(ctx: flow.Context) -> int:\n    return 1\n"
+    for number in (1, 2):
+        write(path, text.replace("return 1", f"return {number}"))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        async with Engine(f"sqlite:///{tmp_path}/{number}.db") as engine:
+            engine.deploy(str(path))
+            assert await (await engine.start("twice")).result(timeout=60) == number
 
 
 RANDOM = """

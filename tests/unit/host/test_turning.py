@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from treadle.host.thread import CoreThread
+from treadle.host.turning import AGAIN, Turning
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition
@@ -181,6 +182,20 @@ def test_what_was_handed_in_before_the_end_is_finished(house: House) -> None:
     house.thread.stop()
     assert told.get(timeout=PATIENCE_S)["status"] == "completed"
     assert not house.turn_with(Item("run", signal)), "a core that ends is not turned by others"
+
+
+@pytest.mark.parametrize("has_work", [True, False])
+def test_who_is_stopped_while_the_core_turns_does_not_sleep(house: House, has_work: bool) -> None:
+    """The turn takes everything that is there, and the wake of whoever stops it with it."""
+    store = open_sqlite(None)
+    store.own()
+    core = house._core(store, house.thread._asked)
+    turning = Turning(core, poll_s=PATIENCE_S, renew=lambda: turning.stop())
+    if has_work:
+        event = Started(definition=DRILL.digest, input={"lanes": [[]]}, seed=b"s")
+        core.submit(Item("run", event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
+    assert all(wait is AGAIN for wait in turning.steps())
+    assert house.ended.qsize() == has_work
 
 
 def test_no_receipt_is_lost_or_settled_twice_however_threads_meet(house: House) -> None:

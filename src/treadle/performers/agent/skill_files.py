@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from treadle.definitions.files import FreshLoader
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import digest
 
@@ -43,10 +44,12 @@ def _flat(value: object) -> Sequence[object]:
 def _module(path: Path) -> object:
     if not path.is_file():
         raise _unusable(f"there is no file {path}")
-    name = f"treadle_skills_{path.stem}_{digest(str(path.resolve()))[7:19]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise _unusable(f"{path} is no file of Python; write --skills FILE.py or FILE.py:NAME")
+    name = f"treadle_skills_{path.stem}_{digest(str(path.resolve()))[7:19]}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=FreshLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.parent.resolve())
