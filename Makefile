@@ -54,7 +54,7 @@ check: $(READY)
 # What is looked at and what is built need one core each.
 test: $(READY)
 	@$(MAKE) --no-print-directory -j2 check $(WEB) browser
-	@$(BIN)/python -m pytest $(SPREAD)
+	@$(BIN)/python -m pytest $(SPREAD) -rfEs
 
 test-all: $(READY)
 	@$(BIN)/python .ci/pythons.py all
