@@ -262,8 +262,10 @@ def test_the_end_of_a_coroutine_is_a_stop() -> None:
 
 
 PROGRAM = """
-    import asyncio, sys, time
+    import asyncio, signal, sys, time
     from treadle import Engine
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 
     async def main():
         engine = Engine(sys.argv[1])
