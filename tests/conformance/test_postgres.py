@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -127,6 +128,33 @@ def test_a_commit_that_was_never_done_fails_and_can_be_made_again(url: str) -> N
         with pytest.raises(StoreUnavailable):
             store.commit(batch)
         assert store.journal(1) == []
+        store.commit(batch)
+        assert [stored.seq for stored in store.journal(1)] == [1]
+
+
+def test_what_a_commit_asks_for_is_read_on_its_own_connection_or_not_at_all(url: str) -> None:
+    answered: list[Any] = []
+
+    class Asks(PostgresStore):
+        """Loses its connection in the middle of a commit, and asks for something."""
+
+        cut = False
+
+        def _write_rows(self, tx: Any, batch: Batch) -> None:
+            super()._write_rows(tx, batch)
+            if self.cut:
+                self.cut = False
+                self._connection.raw.close()
+                answered.append(self._one("SELECT 1"))
+
+    with contextlib.closing(Asks(PostgresDialect(url))) as store:
+        store.own()
+        store.commit(Batch(runs_new={1: run_row(1)}))
+        store.cut = True
+        batch = Batch(records=[record(1, 1)])
+        with pytest.raises(StoreUnavailable, match="in the middle of a transaction"):
+            store.commit(batch)
+        assert not answered
         store.commit(batch)
         assert [stored.seq for stored in store.journal(1)] == [1]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError
@@ -121,29 +121,36 @@ class FreshLoader(SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
+def run_python(path: Path, kind: str) -> ModuleType:
+    """A file of Python, run as a module. Its code has the file's whole path: by that it is the same file next time,
+    whatever folder it is named from."""
+    whole = os.path.abspath(path)
+    name = f"treadle_{kind}_{path.stem}_{digest(str(path.resolve()))[7:19]}"
+    loader = FreshLoader(name, whole)
+    spec = importlib.util.spec_from_file_location(name, whole, loader=loader)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
 def load_python(path: Path, name: str | None) -> list[Any]:
     """The builders and applications of a Python file: the named one, or all of them."""
     if not there(str(path)).exists():
         raise DefinitionError(f"there is no file {path}", code="FILE_NOT_FOUND", where=str(path))
-    module_name = f"treadle_file_{path.stem}_{digest(str(path.resolve()))[7:19]}"
-    spec = importlib.util.spec_from_file_location(
-        module_name, path, loader=FreshLoader(module_name, str(path))
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
+        module = run_python(path, "file")
     except DefinitionError:
         raise
     except BaseException as error:  # also `sys.exit()`, which would end the whole process
         if is_stop(error):
             raise
         raise _unimportable(path, error) from error
-    finally:
-        sys.path.remove(str(path.parent.resolve()))
     if name is not None:
         if not hasattr(module, name):
             raise DefinitionError(f"{path} has no {name!r}", code="PYTHON_NAME", where=str(path))
@@ -155,10 +162,11 @@ def load_python(path: Path, name: str | None) -> list[Any]:
 
 def _unimportable(path: Path, error: BaseException) -> DefinitionError:
     """Why a file cannot be imported, with the line of it at which that came out."""
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else None
+    whole = os.path.abspath(path)
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == whole else None
     traceback = error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == str(path):
+        if traceback.tb_frame.f_code.co_filename == whole:
             line = traceback.tb_lineno
         traceback = traceback.tb_next
     message = f"{path} cannot be imported: {type(error).__name__}: {error}"

@@ -41,7 +41,6 @@ class Correspondence:
         self._token = token
         self._port = port
         self._monotonic = monotonic
-        # By the keys of their messages.
         # Who waits for an answer, by the key of what was asked.
         self.waiting: dict[str, Ack] = {}
         self._outgoing: deque[Item | Operate] = deque()

@@ -124,8 +124,7 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         del run.open[intent.id]
-    held = run.held is not None or ((type(event) is Started or type(event) is Retry) and event.place != "")
-    own = holding.decided(run, event, intent, at_ns) if held else None
+    own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
     ctx = Context(
@@ -289,8 +288,9 @@ def admit(
     if type(event) is Retry:
         _tell_move(event, decision)
     seq = run.seq + 1
-    much = len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
-    if much and bytes_max is not None:
+    if bytes_max is not None and (
+        len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
+    ):
         _check_limits(decision, events_max)
     opened: list[OpenIntent] = []
     for index, intent in enumerate(decision.intents):
@@ -305,8 +305,7 @@ def admit(
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
     run.tail_bytes += size
     run.tail_records += 1
-    is_long = run.tail_records >= limits.snapshot_tail_records or run.tail_bytes > limits.snapshot_tail_bytes
-    wants_snapshot = is_long and run.wants_snapshot(limits)
+    wants_snapshot = run.wants_snapshot(limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
     # with the record committed. The state is looked at when a snapshot is due, and at the start.
     if decision.result is not None and "result" not in record:

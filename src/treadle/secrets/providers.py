@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.kernel.errors import SecretMissing
+from treadle.kernel.values import Value
 
 from . import logs
 from .files import Secret, SecretStore, as_secret, read_secrets_file, secret_store_path
@@ -56,8 +57,6 @@ class Secrets:
         self._marked: set[str] = set()
         self.store = store
         self.redactor = Redactor()
-        # The value without any secret that was handed out.
-        self.redact = self.redactor.value
         self.tokens = Tokens(clock)
         logs.knows(self)
 
@@ -77,7 +76,6 @@ class Secrets:
             found = Secrets(self._values, file=path, store=self.store, env=self._env)
             found._providers, found._marked = self._providers, self._marked
             found.redactor, found.tokens = self.redactor, self.tokens
-            found.redact = self.redact
             self._with_file[path] = found
         return found
 
@@ -94,6 +92,10 @@ class Secrets:
                 details={"name": name},
             )
         return self.learn(name, found)
+
+    def redact(self, value: Value) -> Value:
+        """The value without any secret that was handed out."""
+        return self.redactor.value(value)
 
     def learn(self, name: str, value: Secret) -> Secret:
         """Makes a value known to the redactor, and gives it back."""

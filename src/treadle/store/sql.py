@@ -192,7 +192,7 @@ class SqlStore(SqlReads):
 
     def _write(self, batch: Batch) -> None:
         self._write_files(batch.blobs)
-        with self._dialect.errors(), self._dialect.transaction(self._connection) as tx:
+        with self._transaction() as tx:
             self._write_rows(tx, batch)
 
     def _write_rows(self, tx: Any, batch: Batch) -> None:

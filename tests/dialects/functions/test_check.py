@@ -108,7 +108,7 @@ def test_what_is_only_checked_is_not_known_afterwards(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_imported_is_told_with_its_line(
-    tmp_path: Path, text: str, line: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, said: str
 ) -> None:
     file = tmp_path / "broken.py"
     file.write_text(text)
@@ -118,6 +118,9 @@ def test_a_file_that_cannot_be_imported_is_told_with_its_line(
     with pytest.raises(TreadleError) as caught:
         Engine("memory:").load(str(file))
     assert caught.value.where == f"{file}:{line}"
+    monkeypatch.chdir(tmp_path)
+    (problem,) = Engine("memory:").check("broken.py")
+    assert (problem.file, problem.line) == ("broken.py", line)
 
 
 def test_two_functions_of_a_module_do_not_share_the_name_of_a_step() -> None:

@@ -186,6 +186,15 @@ async def test_a_file_that_was_written_twice_within_a_second_is_what_it_is_now(
             assert await (await engine.start("twice")).result(timeout=60) == number
 
 
+def test_a_file_is_the_same_from_whatever_folder_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.py", FILE)
+    Engine("memory:").load("a.py")
+    Engine("memory:").load(str(tmp_path / "a.py"))  # else its steps would be taken for those of another file
+
+
 RANDOM = """
 from treadle import flow
 import {module}

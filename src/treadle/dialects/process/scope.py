@@ -67,7 +67,7 @@ class RunScope:
     def at_hand(self, value: Value) -> Value:
         """Whatever looks into values asks here for each of them, so here is where work is counted."""
         found = value
-        if type(value) is dict and "checksum" in value and is_reference(value):
+        if type(value) is dict and is_reference(value):
             found = addressed(value, self.ctx.blob(value))
         if self.ctx.machine >= STORES:
             turns = 1 + (len(found) // CHARS_PER_TURN if isinstance(found, str) else 0)

@@ -160,7 +160,7 @@ def _path(root: str, path: list[str | int], passing: bool) -> Closure:
         base: Value = None
         since = 0
         for depth, key in enumerate(path):
-            if type(value) is dict and "checksum" in value and is_reference(value):
+            if type(value) is dict and is_reference(value):
                 base, since, value = value, depth, scope.at_hand(value)
             value = item(value, key)
         return part_of(base, *path[since:]) if passing and base is not None and is_large(value) else value

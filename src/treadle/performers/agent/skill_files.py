@@ -5,14 +5,12 @@ The path is recorded with the run, so whoever drives it on can load the same ski
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
-from treadle.definitions.files import FreshLoader
+from treadle.definitions.files import run_python
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.values import digest
 
 from .skill import Skill
 
@@ -41,28 +39,17 @@ def _flat(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _module(path: Path) -> object:
+def _module(path: Path) -> ModuleType:
     if not path.is_file():
         raise _unusable(f"there is no file {path}")
     if path.suffix != ".py":
         raise _unusable(f"{path} is no file of Python; write --skills FILE.py or FILE.py:NAME")
-    name = f"treadle_skills_{path.stem}_{digest(str(path.resolve()))[7:19]}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=FreshLoader(name, str(path)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        return run_python(path, "skills")
     except TreadleError:
         raise
     except Exception as error:  # a module may raise anything while it is imported
         raise _unusable(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(folder)
-    return module
 
 
 def _unusable(message: str) -> TreadleError:
