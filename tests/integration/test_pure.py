@@ -133,6 +133,32 @@ steps:
         await assert_replays(engine)
 
 
+async def test_pure_work_reads_what_is_too_large_for_the_journal(tmp_path: Path) -> None:
+    """Of the input, and of the step before it, although neither is durable when it is decided."""
+    engine = Engine(f"sqlite:///{tmp_path}/large.db")
+    engine.transport("twice", pure=True)(lambda text: 2 * text)
+    engine.transport("size", pure=True)(len)
+    file = tmp_path / "large.yaml"
+    file.write_text(
+        """
+dialect: process
+name: Large
+version: 1.0.0
+steps:
+  - call: {transport: twice, payload: {$: start.text}, into: a}
+  - call: {transport: twice, payload: {$: result.a}, into: b}
+  - call: {transport: size, payload: {$: result.b}, into: n}
+  - complete: {$: result.n}
+"""
+    )
+    (definition,) = engine.deploy(str(file))
+    async with engine:
+        run = await engine.start(definition.name, {"text": 100_000 * "x"})
+        assert (await run.settled(timeout=PATIENCE_S))["status"] == "completed"
+        assert await run.result(PATIENCE_S) == 400_000
+        await assert_replays(engine)
+
+
 async def test_a_pure_function_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     engine = Engine(f"sqlite:///{tmp_path}/hangs.db")
     go = asyncio.Event()

@@ -7,7 +7,8 @@ same as ever, record by record.
 
 A commit waits only while nothing in it has happened outside, nobody waits for its answer or for the end of a run in
 it, and no other work follows from it; and never longer than `Limits.ahead_ns`. If it fails, what was begun for it is
-revoked, and its events are decided again.
+revoked, and its events are decided again. Work that is opened by a commit with payloads in it follows that commit: it
+may have to read them.
 """
 
 from __future__ import annotations

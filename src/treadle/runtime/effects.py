@@ -63,7 +63,8 @@ class Effects:
                 self._open(hot, step, intent)
             else:
                 work = Work(state.id, state.workflow, state.dialect, state.definition, state.options, intent)
-                if self._ahead.is_pure(work, hot.definition):
+                # Nobody can read a payload of this very commit before it is durable.
+                if not staged.batch.blobs and self._ahead.is_pure(work, hot.definition):
                     self._ahead.opened(work)
                 else:
                     staged.dispatched.append(work)
