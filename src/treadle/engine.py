@@ -25,7 +25,6 @@ from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
-from treadle.lang.graph import Graph
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from .apps.operations import Applications
     from .dialects.process.builder import Process
     from .dialects.reactive.app import App
+    from .lang.graph import Graph
     from .performers.agent.agents import Agents
     from .performers.agent.api import Provider
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
@@ -18,12 +18,12 @@ from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, digest
 
 from .fields import Declared, nothing_declared
-from .graph import Graph
-from .json_text import to_json
 from .problems import Problem, Problems
 from .standing import Said
 from .text import Document
-from .yaml_text import to_yaml
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 # What a definition can be exported to.
 FORMATS: Final = ("yaml", "json", "python")
@@ -138,8 +138,12 @@ class Dialect(ABC):
         text: it compiles to itself."""
         match format:
             case "yaml":
+                from .yaml_text import to_yaml  # who exports nothing does not pay for PyYAML
+
                 return to_yaml(definition.body)
             case "json":
+                from .json_text import to_json
+
                 return to_json(definition.body, indent=2) + "\n"
             case "python":
                 raise Unsupported(f"a {self.name} cannot be written as Python; choose yaml or json")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect, Surroundings
-from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
 from .machine import Code, FunctionMachine
-from .picture import draw
 from .shapes import plain
 from .workflow import DIALECT_NAME
+
+if TYPE_CHECKING:
+    from treadle.lang.graph import Graph
 
 
 class FunctionDialect(Dialect):
@@ -63,6 +64,8 @@ class FunctionDialect(Dialect):
         return value if code is None else code.result(value)
 
     def graph(self, definition: Code, view: dict[str, Any] | None = None) -> Graph:
+        from .picture import draw  # for people; no run needs it
+
         return draw(definition, view)
 
 

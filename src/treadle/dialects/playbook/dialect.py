@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
 from treadle.lang.definition import RETENTION, STANDING, Definition, Dialect, Surroundings
-from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.standing import Said
 from treadle.lang.text import Document
@@ -20,8 +19,9 @@ from .compile import compile_playbook
 from .fields import check_fields
 from .kinds import unknown_kinds
 from .machine import PlaybookMachine
-from .picture import picture
-from .schema import json_schema
+
+if TYPE_CHECKING:
+    from treadle.lang.graph import Graph
 
 # Kinds of tasks that call another workflow, and the fields that may name it.
 _CALLS: Final = ("playbook", "workflow")
@@ -59,6 +59,8 @@ class PlaybookDialect(Dialect):
 
     def json_schema(self) -> dict[str, Value]:
         """For editors: what a file of this dialect may hold, with the tools that are known here."""
+        from .schema import json_schema  # for editors; no run needs it
+
         return json_schema(self._surroundings.callables(), self._surroundings.declared)
 
     def names(self, body: Any) -> Iterator[str]:
@@ -103,6 +105,8 @@ class PlaybookDialect(Dialect):
         return input
 
     def graph(self, definition: Any, view: dict[str, Value] | None = None) -> Graph:
+        from .picture import picture  # for people; no run needs it
+
         return picture(definition, view)
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect, Surroundings
-from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
-from . import export as exporting
-from .drawing import draw
 from .machine import ProcessMachine
 from .normalise import CHILD_NOT_DEPLOYED, normalise
 from .program import Program
 from .schemas import mismatches
 from .transports import BUILT_IN, TOOLS
+
+if TYPE_CHECKING:
+    from treadle.lang.graph import Graph
 
 
 class ProcessDialect(Dialect):
@@ -80,11 +80,15 @@ class ProcessDialect(Dialect):
         return input
 
     def graph(self, definition: Program, view: dict[str, Value] | None = None) -> Graph:
+        from .drawing import draw  # for people; no run needs it
+
         return draw(definition, view)
 
     def export(self, definition: Definition, format: str, *, canonical: bool = False) -> str:
         """The definition as text that compiles to the same digest: yaml, json or python."""
-        return exporting.export(definition.body, format, canonical=canonical)
+        from .export import export  # for people; no run needs it
+
+        return export(definition.body, format, canonical=canonical)
 
     def requires(self, definition: Definition) -> dict[str, list[str]]:
         """What must be there to run it: `transports`, `children`, `functions`, `signals`."""
