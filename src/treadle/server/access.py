@@ -10,6 +10,7 @@ reader's browser.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import time
 from collections import OrderedDict
@@ -158,19 +159,20 @@ class Access:
             raise
 
     async def _judged(self, request: Request, role: str) -> Actor:
-        limits = self._rates if role != WORKER and request.url.path not in _UNLIMITED else None
-        if request.url.path in _UNLIMITED:
+        is_probe = request.scope["path"] in _UNLIMITED
+        limits = None if role == WORKER or is_probe else self._rates
+        if is_probe:
             # Whether this process lives is not for the store to say.
             is_closed = self._is_known_closed
         else:
             is_closed = await self.closed(shown="authorization" in request.headers)
         if is_closed:
             if role == EVERYBODY:
-                _count(limits, _address(request))
+                _count(limits, request)
                 return Actor("", ())
             actor = await self._proved(request, limits)
         else:
-            _count(limits, _address(request))
+            _count(limits, request)
             self._check_page(request)
             actor = _said(request)
         request.state.user = actor.user
@@ -201,7 +203,7 @@ class Access:
     async def _proved(self, request: Request, limits: RateLimit | None) -> Actor:
         given = request.headers.get("authorization", "")
         if given[: len(_BEARER)].lower() != _BEARER:
-            _count(limits, _address(request))
+            _count(limits, request)
             raise _unknown("this server needs a token: Authorization: Bearer tdl_…")
         token = given[len(_BEARER) :].strip()
         if limits is not None and limits.spent(_address(request)) and not self._is_known(token):
@@ -209,10 +211,10 @@ class Access:
             raise _too_often()
         found = await self._who(token)
         if found is None:
-            _count(limits, _address(request))
+            _count(limits, request)
             raise _unknown("this token is wrong, has expired or was revoked")
         # By the id of what was proved, so that nobody can use up what is somebody else's.
-        _count(limits, f"token {found.token} {found.user}")
+        _count(limits, request, f"token {found.token} {found.user}")
         return _acting_as(found, request.headers.get("x-treadle-act-as"))
 
     def _is_known(self, token: str) -> bool:
@@ -319,8 +321,9 @@ def _said(request: Request) -> Actor:
     return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
 
 
-def _count(limits: RateLimit | None, key: str) -> None:
-    if limits is not None and not limits.take(key):
+def _count(limits: RateLimit | None, request: Request, key: str | None = None) -> None:
+    """By the key of what was proved, or by the address where nothing was."""
+    if limits is not None and not limits.take(_address(request) if key is None else key):
         raise _too_often()
 
 
@@ -339,6 +342,7 @@ def may(roles: Sequence[str], needed: str) -> bool:
     return needed in (TASK, INBOX) and not ROLES.issuperset(roles)
 
 
+@functools.lru_cache(1_000)
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

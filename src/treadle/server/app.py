@@ -20,6 +20,7 @@ from treadle.host.bulk import BulkWork
 
 from . import console, openapi, problems
 from .access import Access, AccessOptions, Login
+from .addresses import Addresses, Straight
 from .bundles import Bundles
 from .connections import ClientPatience
 from .metrics import HttpMeter, Metrics
@@ -122,6 +123,7 @@ def create_app(
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it
     problems.install(app, _methods_at)
     console.install(app, _methods_at)
+    app.add_middleware(Straight, addresses=Addresses(PARTS))
     app.add_middleware(SafeHeaders, meter=app.state.metrics.http, policy=_policy(app.state.access.login))
     if access is not None and access.origins:
         # Told by a bearer token, never by a cookie: so no credentials, and nobody but who was named.
@@ -199,13 +201,13 @@ class SafeHeaders:
                 self._meter.answered(state.get("route", ""), scope["method"], 500, time.monotonic() - began)
             raise
         finally:
-            ms = round((time.monotonic() - began) * 1000)
-            about = {
-                "method": scope["method"],
-                "route": state.get("route", "-"),
-                "status": status,
-                "ms": ms,
-                "user": state.get("user", "-"),
-                "request": id.decode(),
-            }
-            log.info("%s %s %d %d ms user=%s request=%s", *about.values(), extra=about)
+            if log.isEnabledFor(logging.INFO):
+                about = {
+                    "method": scope["method"],
+                    "route": state.get("route", "-"),
+                    "status": status,
+                    "ms": round((time.monotonic() - began) * 1000),
+                    "user": state.get("user", "-"),
+                    "request": state["request_id"],
+                }
+                log.info("%s %s %d %d ms user=%s request=%s", *about.values(), extra=about)

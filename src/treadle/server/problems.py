@@ -132,6 +132,15 @@ def problem(error: TreadleError) -> Response:
     return Response(to_json(document), status, headers, MEDIA_TYPE)
 
 
+def invalid(error: RequestValidationError) -> Response:
+    """What was sent does not have the form that it should have: the first thing that is wrong."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    unknown = first["type"] == "extra_forbidden"
+    text = f"{where}: there is no such field" if unknown else f"{where or 'body'}: {first['msg']}"
+    return problem(Refused("INPUT_INVALID", text, where=where or None))
+
+
 def failure(error: BaseException) -> Response:
     """A bug of ours, or a store that is damaged."""
     id = secrets.token_hex(8)
@@ -161,13 +170,9 @@ def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
         assert isinstance(error, TreadleError)
         return problem(error)
 
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def unfit(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        unknown = first["type"] == "extra_forbidden"
-        text = f"{where}: there is no such field" if unknown else f"{where or 'body'}: {first['msg']}"
-        return problem(Refused("INPUT_INVALID", text, where=where or None))
+        return invalid(error)
 
     async def missing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -179,6 +184,6 @@ def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
         return failure(error)
 
     app.add_exception_handler(TreadleError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(RequestValidationError, unfit)
     app.add_exception_handler(HTTPException, missing)
     app.add_exception_handler(Exception, broken)

@@ -29,6 +29,7 @@ from treadle.lang.json_text import NotJson, from_json, to_json
 from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Actor
 from .once import AnswersOnce, key_of
 from .problems import Refused, problem
+from .reading import NOTHING, Arguments
 
 Handler = Callable[..., Awaitable[Any]]
 B = TypeVar("B", bound=BaseModel)
@@ -120,31 +121,45 @@ class Route(APIRoute):
 
     @property
     def query_names(self) -> frozenset[str]:
-        return frozenset(field.alias for field in self.dependant.query_params)
+        return self._arguments.query_names
+
+    @functools.cached_property
+    def _arguments(self) -> Arguments:
+        return Arguments(self.dependant)
+
+    @functools.cached_property
+    def _judged(self) -> tuple[str, str, bool]:
+        """Its name in logs and figures, the role it needs, and whether a query may say anything."""
+        # Frameworks differ in whether a route knows where it was put.
+        name = self.path_format.removeprefix("/api/v1")
+        return name, self.role, bool((self.openapi_extra or {}).get(_ANY_QUERY))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        role = self.role
+        _ = self._judged, self._arguments  # what is wrong with a route is said when it is made
+        return self.answer
 
-        async def judged(request: Request) -> Response:
-            # Frameworks differ in whether a route knows where it was put.
-            request.state.route = self.path_format.removeprefix("/api/v1")
-            actor = await request.app.state.access.judge(request, role)
-            request.state.actor = actor
+    async def answer(self, request: Request) -> Response:
+        """One request, from who asks to what they are told."""
+        name, role, any_query = self._judged
+        state = request.state
+        state.route = name
+        actor = state.actor = await request.app.state.access.judge(request, role)
+        if not any_query and request.scope["query_string"]:
             self._check_query(request)
-            body = b"" if self.body_field is None else await _read(request)
-            with acting(_origin(request, actor)):
-                if (key := key_of(request)) is None:
-                    return await handle(request)
-                once: AnswersOnce = request.app.state.once
-                return await once.answer(request, actor, key, body, handle)
+        raw, body = (b"", NOTHING) if self.body_field is None else await _read(request)
 
-        return judged
+        async def handle(request: Request) -> Response:
+            found: Response = await self.endpoint(request, **self._arguments.of(request, body))
+            return found
+
+        with acting(_origin(request, actor)):
+            if (key := key_of(request)) is None:
+                return await handle(request)
+            once: AnswersOnce = request.app.state.once
+            return await once.answer(request, actor, key, raw, handle)
 
     def _check_query(self, request: Request) -> None:
         """A name that means nothing here is a mistake, and would change nothing without a word."""
-        if (self.openapi_extra or {}).get(_ANY_QUERY):
-            return
         for name in request.query_params:
             if name not in self.query_names:
                 raise Refused("INPUT_INVALID", f"{name}: there is no such parameter", where=name)
@@ -160,14 +175,17 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     if length.isdecimal() and int(length) > limit:
         raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
     kept = bytearray()
+    patience: float = request.app.state.patience.body_s
     try:
-        async with asyncio.timeout(request.app.state.patience.body_s) as time:
+        async with asyncio.timeout(patience) as time:
             began = asyncio.get_running_loop().time()
             async for chunk in request.stream():
+                if not chunk:
+                    continue
                 kept += chunk
                 if len(kept) > limit:
                     raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
-                time.reschedule(began + request.app.state.patience.body_s + len(kept) / _SLOWEST_BYTES_S)
+                time.reschedule(began + patience + len(kept) / _SLOWEST_BYTES_S)
     except TimeoutError as error:
         raise Refused("BODY_TOO_SLOW", "the body did not come in time; send it again") from error
     return bytes(kept)
@@ -194,19 +212,17 @@ async def told(request: Request, shape: type[B]) -> B:
         raise RequestValidationError(error.errors()) from error
 
 
-async def _read(request: Request) -> bytes:
-    """Reads a JSON body; what the framework asks for afterwards is there."""
+async def _read(request: Request) -> tuple[bytes, object]:
+    """A JSON body, and what it says."""
     kept = await read_bytes(request, request.app.state.body_max)
-    request._body = kept
     if not kept:
-        return kept
+        return kept, NOTHING
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused("MEDIA_TYPE", "a body is application/json")
     try:
-        request._json = from_json(request._body)
+        return kept, from_json(kept)
     except NotJson as error:
         raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
-    return kept
 
 
 async def _stay_within(request: Request, within: Within | None) -> None:
