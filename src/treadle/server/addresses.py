@@ -49,7 +49,9 @@ class Addresses:
         """The route of a path as it came, and what its segments say, decoded."""
         segments = path.split("/")
         for way in self._ways.get((method, *_begins(segments)), ()):
-            if all(segments[at] == word for at, word in way.words) and all(segments[at] for at, _ in way.names):
+            if all(segments[at] == word for at, word in way.words) and all(
+                segments[at] for at, _ in way.names
+            ):
                 return way.route, {name: unquote(segments[at], errors="strict") for at, name in way.names}
         return None
 
