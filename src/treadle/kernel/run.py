@@ -46,7 +46,6 @@ from .model import (
     Retry,
     Signal,
     Started,
-    Status,
     event_value,
 )
 from .roles import JudgingMachine, has_role, judged
@@ -123,7 +122,7 @@ def advance(
         case Frame():
             run.open[event.intent].frame = event.seq
     if intent is not None:
-        del run.open[intent.id]
+        run.closes(intent)
     own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
@@ -189,7 +188,9 @@ def _begin(run: RunState, event: Started, at_ns: int) -> None:
 def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> Step:
     """Something that has happened cannot be refused: if its step fails, that is recorded, the
     intent is settled, and the run fails with everything else it had open cancelled."""
-    intent = run.open.pop(event.intent, None) if isinstance(event, Receipt | Rejected) else None
+    intent = run.open.get(event.intent) if isinstance(event, Receipt | Rejected) else None
+    if intent is not None:
+        run.closes(intent)
     if isinstance(event, Continue):
         run.more.pop(0)
     if isinstance(event, Started):
@@ -296,7 +297,7 @@ def admit(
     for index, intent in enumerate(decision.intents):
         opened.append(_identify(run, intent, seq, index, at_ns, allowed))
     cancelled = _open_and_cancel(run, decision, opened, ends=final and decision.status in TERMINAL)
-    status = decision.status or _derived_status(run)
+    status = decision.status or ("running" if run.performed else "waiting")
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
     body = encode(record)
@@ -416,10 +417,10 @@ def _open_and_cancel(
             raise DecisionRefused("a run that ends opens work it could never take back")
         opened = []
     for intent in cancelled:
-        del run.open[intent.id]
+        run.closes(intent)
     for intent in opened:
         if intent.kind not in DETACHED_KINDS:
-            run.open[intent.id] = intent
+            run.opens(intent)
     return cancelled
 
 
@@ -430,10 +431,3 @@ def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:
     if missing:
         raise DecisionRefused(f"cancels {sorted(missing)}, which is not open")
     return found
-
-
-def _derived_status(run: RunState) -> Status:
-    for intent in run.open.values():
-        if intent.kind not in ENGINE_KINDS:
-            return "running"
-    return "waiting"

@@ -52,9 +52,22 @@ class RunState:
     tail_records: int = 0
     snapshot_bytes: int = 0
     identity: bytes = b""
+    # How many of the open intents somebody performs: asked with every step, and there may be thousands open.
+    performed: int = 0
 
     def __post_init__(self) -> None:
         self.identity = encode([self.id, self.definition, self.key])
+        self.performed = sum(intent.kind not in ENGINE_KINDS for intent in self.open.values())
+
+    def opens(self, intent: OpenIntent) -> None:
+        self.open[intent.id] = intent
+        if intent.kind not in ENGINE_KINDS:
+            self.performed += 1
+
+    def closes(self, intent: OpenIntent) -> None:
+        del self.open[intent.id]
+        if intent.kind not in ENGINE_KINDS:
+            self.performed -= 1
 
     def move(self, definition: str) -> None:
         """Pins the run to another definition; intents opened from now on are identified by it."""
@@ -73,12 +86,7 @@ class RunState:
     @property
     def working(self) -> bool:
         """Whether something will move this run on without time, people or other runs."""
-        if self.more:
-            return True
-        for intent in self.open.values():
-            if intent.kind not in ENGINE_KINDS:
-                return True
-        return bool(self.signals) and self.pending() is not None
+        return bool(self.more) or self.performed > 0 or (bool(self.signals) and self.pending() is not None)
 
     def pending(self) -> Event | None:
         """The event this run owes itself: a continuation, or a signal that came before its await."""

@@ -44,6 +44,28 @@ def test_retry_moves_any_number_of_stalled_branches_on(started: Started, branche
     assert (d.status, d.run.result) == ("completed", branches)
 
 
+def test_a_branch_that_stalled_is_told_whatever_other_branches_do(started: Started) -> None:
+    """Whether one is stalled is not looked for with each receipt; once one is, the run says so until it is moved on."""
+    fork = ", ".join(f"b{n}: [{{call: {{transport: a, into: r{n}, payload: {n}}}}}]" for n in range(4))
+    d = started(f"steps: [{{fork: {{{fork}}}}}, {{complete: {{$: length(result)}}}}]")
+    first, second, third, last = d.open("call")
+    d.ok(first, 1)
+    assert d.status == "waiting"
+    d.error(second)
+    assert d.status == "stalled"
+    d.ok(third, 1)
+    assert d.status == "stalled"
+    d.error(last)
+    d.retry(**{"from": second.params["path"]})
+    assert d.status == "stalled", "another one is"
+    d.retry(**{"from": last.params["path"]})
+    assert d.status == "waiting"
+    for call in d.open("call"):
+        d.ok(call, 1)
+    assert (d.status, d.run.result) == ("completed", 4)
+    d.assert_replays()
+
+
 def test_steps_that_share_a_declaration_are_skipped_together(started: Started) -> None:
     """Every branch stalls in the block that the task declares, so one path names all of them."""
     fork = ", ".join(f"b{n}: [{{task: t}}]" for n in range(300))

@@ -226,6 +226,28 @@ def test_status_is_running_while_a_worker_holds_something_and_waiting_otherwise(
     assert driver.status == "waiting"
 
 
+def test_who_works_for_a_run_is_counted_as_its_work_comes_and_goes() -> None:
+    """Also over a snapshot, a fault and an end; what is performed is never looked for among all that is open."""
+
+    def counted(run: RunState) -> bool:
+        return run.performed == sum(intent.kind == "call" for intent in run.open.values())
+
+    def step(state: Any, event: Event, ctx: Context) -> Decision:
+        if ctx.seq > 2:
+            raise ValueError("no")
+        return Decision(state=state, intents=[call("d")], cancel=["b"])
+
+    timer = Intent(kind="timer", params={}, ref="t", due_ns=1)
+    machine = Probe(opens(call("a"), call("b"), call("c"), timer), step)
+    driver = drive(machine)
+    assert (driver.run.performed, driver.run.working) == (3, True)
+    driver.ok(driver.open("call", ref="a")[0])
+    assert (driver.run.performed, restore(snapshot_of(driver.run)).performed) == (2, 2)
+    assert counted(driver.run)
+    driver.ok(driver.open("call", ref="c")[0])
+    assert (driver.status, driver.run.performed, driver.run.working) == ("failed", 0, False)
+
+
 # --- receipts ----------------------------------------------------------------------------------------------
 
 

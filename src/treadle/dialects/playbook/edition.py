@@ -1,7 +1,7 @@
 """Which rules a run was started under.
 
 A run keeps the machine's version that its first record names, so that its journal replays as it was
-decided. Where version 2 decides otherwise than version 1 did, the code asks here. Workers ask too, but
+decided. Where a version decides otherwise than one before it did, the code asks here. Workers ask too, but
 outside a machine's turn the rules are always today's: what a worker gives is recorded, not decided again.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final
 
-CURRENT: Final = 2
+CURRENT: Final = 3
 
 # Set for the length of one turn of the machine.
 edition: ContextVar[int] = ContextVar("treadle_playbook_edition", default=CURRENT)
@@ -19,3 +19,8 @@ edition: ContextVar[int] = ContextVar("treadle_playbook_edition", default=CURREN
 def is_first() -> bool:
     """Whether the rules of version 1 (0.1.0) apply."""
     return edition.get() < 2
+
+
+def takes_waits() -> bool:
+    """Whether the machine takes steps itself that only wait (version 3)."""
+    return edition.get() >= 3

@@ -19,7 +19,7 @@ from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
-from . import loop_items
+from . import loop_items, waiting
 from .edition import is_first
 from .errands import KIND, LeaseParams
 from .handles import payload_of
@@ -92,7 +92,7 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
     if loop.local:
         _fill_lease(turn, name, step, token, params)
         return
-    values = None
+    values, waits = None, waiting.only_waits(step)
     while (
         len(tracker["running"]) < tracker["limit"]
         and tracker["next"] < tracker["total"]
@@ -110,7 +110,9 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
         item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
         iteration = {**turn.own_iter(), loop.iterator: item, "index": index}
         own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
-        turn.open(Intent(kind=KIND, params=own, ref=str(Ref(name, index)), pool=pool_of(step)))
+        ref = Ref(name, index)
+        if not (waits and waiting.begin(turn, ref, step, token, own)):
+            turn.open(Intent(kind=KIND, params=own, ref=str(ref), pool=pool_of(step)))
 
 
 def _fill_lease(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str, Value]) -> None:

@@ -17,11 +17,11 @@ Phase = Literal["flow", "keychain", "failure", "final", "cancel", "over"]
 
 
 class Hold(TypedDict):
-    """A pipeline that gave its lease back: its frame, what it waits for, the id its keys are made of."""
+    """A pipeline that waits: its frame, what it waits for; and the id its keys are made of, if a worker had it."""
 
     frame: Value
     on: Mapped
-    first: str
+    first: NotRequired[str]
 
 
 class AgainState(TypedDict):

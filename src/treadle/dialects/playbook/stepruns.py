@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value
 
-from . import finish, loops
+from . import finish, loops, waiting
 from .edition import is_first
 from .errands import KIND
 from .handles import is_stored, payload_of
@@ -22,8 +22,8 @@ from .pipeline import failure, template_failure, worker_failure
 from .pools import pool_of
 from .refs import Ref
 from .routing import Boundary, boundary_event
-from .states import Hold, TokenState
-from .suspension import answer, intent_for
+from .states import TokenState
+from .suspension import answer
 
 
 def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
@@ -64,6 +64,8 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
             size = None
+        elif waiting.only_waits(step) and waiting.begin(turn, Ref(name), step, token, params):
+            return
         # The label is that of `Ref(name)`.
         turn.open(Intent(kind=KIND, params=params, ref=name, pool="" if turn.first else step.pool), size)
 
@@ -140,24 +142,7 @@ def receive(turn: Turn, ref: Ref, receipt: Receipt, value: Value) -> None:
 
 
 def _suspend(turn: Turn, token: TokenState, ref: Ref, value: dict[str, Value]) -> None:
-    on = _handed(turn, value["on"])
-    hold: Hold = {"frame": value["suspended"], "on": on, "first": value["first"]}
-    token.setdefault("holds", {})[str(ref)] = hold
-    turn.open(intent_for(on, str(ref.marked("on")), turn.ctx.now_ns))
-
-
-def _handed(turn: Turn, on: dict[str, Value]) -> dict[str, Value]:
-    """What a pipeline waits for, with what is large in it by reference. People and children get to see
-    the values that these stand for."""
-    if is_first():
-        return on
-    out = dict(on)
-    for key in ("payload", "input"):
-        if len(encode(out.get(key))) > turn.playbook.inline_bytes_max and not is_stored(out[key]):
-            out[key] = turn.store(out[key], "payload")
-    if out.get("iter"):
-        out["iter"] = turn.light_args(out["iter"])
-    return out
+    waiting.hold(turn, token, ref, {"frame": value["suspended"], "on": value["on"], "first": value["first"]})
 
 
 def _lease_ended(
@@ -219,7 +204,13 @@ def _resume(turn: Turn, step: Step, token: TokenState, base: Ref, receipt: Recei
     params = params_of(turn, step, token)
     if base.iteration is not None:
         params |= {"iteration": base.iteration, "total": token["loop"]["total"]}
-    params |= {"first": hold["first"], "resume": resume}
+    if "first" in hold:
+        params["first"] = hold["first"]
+    elif waiting.only_waits(step):
+        report = canonical(waiting.ended(turn, step, params, hold["frame"], resume["outcome"]))
+        _pipeline_ended(turn, base.token, step, token, base, report)
+        return
+    params["resume"] = resume
     turn.open(Intent(kind=KIND, params=params, ref=str(base), pool=pool_of(step)))
 
 

@@ -89,6 +89,9 @@ class Turn:
         self.steps = 0
         self.bytes = 0
         self.meter = Meter()
+        # Whether a thread may be stalled: of a run that only waited none was, and with a thousand branches that is worth
+        # knowing. A retry may have waited for its place in line, so it looks.
+        self.may_stall = ctx.status != "waiting"
 
     @property
     def threads(self) -> dict[str, Thread]:
@@ -234,7 +237,7 @@ class Turn:
             decision.status, decision.more = "running", True
             return decision
         decision.status = "waiting"
-        if stalled := self.stalled():
+        if self.may_stall and (stalled := self.stalled()):
             decision.status, decision.error = "stalled", stalled[0]["wait"]["error"]
         return decision
 

@@ -357,6 +357,7 @@ def stall(turn: Turn, current: Thread, op: Op, error: dict[str, Value], intent: 
     if isinstance(op, Call):
         wait["earlier"] = {"key": intent.idempotency_key or intent.id, "sent": digest(intent.params)}
     current["wait"] = wait
+    turn.may_stall = True
     turn.event("run.stalled", op.path, error={key: error[key] for key in ("class", "code", "message")})
 
 
@@ -371,6 +372,7 @@ def retry_stalled(turn: Turn, event: Retry) -> None:
     if len(set(how) & {"input", "skip", "fail"}) > 1:
         raise Unsupported("choose one of input, skip and fail")
     chosen = _chosen(turn, how)
+    turn.may_stall = True
     way = next((key for key in _HOW[1:] if key in how), "again")
     if way == "fail":
         wait = chosen[0]["wait"]

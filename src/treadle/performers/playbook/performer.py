@@ -126,10 +126,9 @@ class PipelinePerformer:
         return found
 
     def _is_plain(self, task: Task) -> bool:
-        if task.kind == "noop":
+        # A wait is no wait of the worker's: its pipeline gives its lease back.
+        if task.kind == "noop" or task.kind in SUSPENDING:
             return True
-        if task.kind in SUSPENDING:
-            return False
         try:
             tool = self._tools.get(task.kind, task.config.value_if_constant)
         except TreadleError:

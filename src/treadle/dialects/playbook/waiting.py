@@ -1,0 +1,96 @@
+"""Steps that only wait: one task that the engine answers itself, whose fields hold no template.
+
+A worker would read what stands there and hand it back, for two records and two ways through the house. So since version 3
+the machine does it: what the step waits for is opened by the record that begins it, and the answer ends it. The rules are
+those of the pipeline, which is pure; it is the same one that a worker drives (`suspension`).
+"""
+
+from __future__ import annotations
+
+from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value, encode
+
+from .edition import is_first, takes_waits
+from .handles import is_stored
+from .marking import Turn, canonical
+from .model import Step
+from .pipeline import Ended, Perform, Pipeline, new_frame
+from .refs import Ref
+from .states import Hold, TokenState
+from .suspension import KINDS, intent_for, request
+
+
+def only_waits(step: Step) -> bool:
+    """Whether nothing of a step needs a worker: no tool, no secret, no template for each item."""
+    if len(step.tasks) != 1 or (task := step.tasks[0]).kind not in KINDS or not takes_waits():
+        return False
+    plain = task.config.constant and task.rules is None and not task.sets and not task.spec
+    alone = task.loop is None and task.called_with is None and step.needs.keychain == []
+    return plain and alone and (step.loop is None or (step.args is None and not step.loop.local))
+
+
+def begin(turn: Turn, ref: Ref, step: Step, token: TokenState, params: dict[str, Value]) -> bool:
+    """Begins a step-run, or an iteration of one; False if its fields are wrong, which is for a worker to tell."""
+    pipe = _pipeline(turn, step, params, new_frame(dict(params.get("iter") or {})))
+    action = pipe.next()
+    assert isinstance(action, Perform)
+    try:
+        fields = {"name": action.task.name, **pipe.config(action.task, load=False)}
+        on = request(action.task.kind, fields, pipe.frame["iter"])
+    except DefinitionError:
+        return False
+    if ref.iteration is None:
+        turn.emit("step.started", step=step.name)
+    _tell(turn, pipe)
+    hold(turn, token, ref, {"frame": canonical(pipe.frame), "on": canonical(on)})
+    return True
+
+
+def hold(turn: Turn, token: TokenState, ref: Ref, waits: Hold) -> None:
+    """A pipeline waits: what for is opened beside it."""
+    waits["on"] = _handed(turn, waits["on"])
+    token.setdefault("holds", {})[str(ref)] = waits
+    turn.open(intent_for(waits["on"], str(ref.marked("on")), turn.ctx.now_ns))
+
+
+def _handed(turn: Turn, on: dict[str, Value]) -> dict[str, Value]:
+    """What a pipeline waits for, with what is large in it by reference. People and children get to see
+    the values that these stand for."""
+    if is_first():
+        return on
+    out = dict(on)
+    for key in ("payload", "input"):
+        if len(encode(out.get(key))) > turn.playbook.inline_bytes_max and not is_stored(out[key]):
+            out[key] = turn.store(out[key], "payload")
+    if out.get("iter"):
+        out["iter"] = turn.light_args(out["iter"])
+    return out
+
+
+def ended(
+    turn: Turn, step: Step, params: dict[str, Value], frame: dict[str, Value], outcome: dict[str, Value]
+) -> dict[str, Value]:
+    """What is reported of a step-run or an iteration whose wait is over."""
+    pipe = _pipeline(turn, step, params, frame)
+    pipe.next()
+    pipe.settle(outcome)
+    end = pipe.next()
+    assert isinstance(end, Ended), "there is nothing after its only task"
+    _tell(turn, pipe)
+    report: dict[str, Value] = {"status": end.status}
+    if end.result is not None:
+        report["result"] = end.result
+    if end.error is not None:
+        report["error"] = end.error
+    if step.reads_iter and step.loop is None:
+        report["iter"] = pipe.frame["iter"]
+    return report
+
+
+def _pipeline(turn: Turn, step: Step, params: dict[str, Value], frame: dict[str, Value]) -> Pipeline:
+    return Pipeline(step, params, frame, run=turn.ctx.run)
+
+
+def _tell(turn: Turn, pipe: Pipeline) -> None:
+    for event in pipe.events:
+        turn.emit(**event)
