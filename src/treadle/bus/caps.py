@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 
 class PoolCaps:
@@ -12,6 +12,8 @@ class PoolCaps:
     def __init__(self) -> None:
         # How much of each may be in hand. Who takes from a pool that is not in here need not ask.
         self.pools: dict[str, int] = {}
+        # Whether anything of a limited pool may be handed out at all.
+        self.may: Callable[[], bool] = lambda: True
         self._busy: Counter[str] = Counter()
 
     def limit(self, caps: Mapping[str, int]) -> bool:
@@ -30,7 +32,7 @@ class PoolCaps:
         self._busy = Counter(pool for pool in pools if pool in self.pools)
 
     def room(self, pool: str) -> bool:
-        return pool not in self.pools or self._busy[pool] < self.pools[pool]
+        return pool not in self.pools or (self._busy[pool] < self.pools[pool] and self.may())
 
     def took(self, pool: str) -> None:
         if pool in self.pools:

@@ -102,6 +102,10 @@ class LocalBus(BusView):
             self._caps.recount(entry.queue.pool for entry in self._entries.values() if not entry.waits)
         self._announce(dict.fromkeys(self._lanes, 1))
 
+    def limits_while(self, may: Callable[[], bool]) -> None:
+        """Of pools with a limit nothing is handed out but while this holds."""
+        self._caps.may = may
+
     def limit_pool(self, pool: str, cap: int) -> tuple[int, int]:
         """So much of one pool, from now on; how much of it is in hand, and how much waits."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from threading import Lock
 
-from .entries import OTHERS, WorkEntry, WorkQueue
+from .entries import OTHERS, RESIDENT, WorkEntry, WorkQueue
 from .seal import Seal
 
 
@@ -36,6 +36,14 @@ class BusView:
         """The same, for who has the lock."""
         waits = [entry.waits for entry in self._entries.values() if entry.queue.pool == pool]
         return waits.count(False), waits.count(True)
+
+    def is_elsewhere(self, pool: str) -> bool:
+        """Whether workers elsewhere have something of a pool in hand."""
+        with self._lock:
+            return any(
+                entry.queue.pool == pool and not entry.waits and entry.worker != RESIDENT
+                for entry in self._entries.values()
+            )
 
     def over(self, worker: str, intent: str, lease: str) -> tuple[bool, str]:
         """Whether work that was in these hands is wanted by nobody any more; and its run, while that is known."""

@@ -22,7 +22,7 @@ from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import Receipt
-from treadle.runtime import document, quotas
+from treadle.runtime import document, pools
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
@@ -258,7 +258,7 @@ class Bridge:
         self.signer = signer = node_signer(self.place.path) if self.member is None else Signer(key)
         self.bus.seal_with(key)
         # Before anything is handed out. Of several members each has to ask first.
-        caps = quotas.pool_caps(store)
+        caps = pools.pool_caps(store)
         self.bus.limit_pools(caps if self.member is None else dict.fromkeys(caps, 0))
         return Core(
             store,
@@ -296,7 +296,15 @@ class Bridge:
                     future.set_exception(failure)
 
     def _together(self, member: Membership) -> Together:
-        return Together(member, self.bus, self.place.listener, self._interrupted, self._moved)
+        self.bus.limits_while(self._is_there)
+        return Together(member, self.bus, self.place.listener, self._interrupted, self._moved, self._was_away)
+
+    def _is_there(self) -> bool:
+        return self.sharing is not None and self.sharing.is_there
+
+    def _was_away(self) -> None:
+        if self.pools is not None:
+            self.pools.was_away()
 
     def _interrupted(self, error: TreadleError) -> None:
         self.bus.revoke([work.intent.id for work, _ in self.bus.works()])

@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle.definitions.library import Library
 from treadle.lang.handed import from_caller
-from treadle.runtime import quotas
+from treadle.runtime import pools, quotas
 
 from .bridge import Bridge
 from .schedule_methods import ScheduleMethods
@@ -34,9 +34,9 @@ class LimitMethods(ScheduleMethods):
     def _with_work(self, row: dict[str, Any]) -> dict[str, Any]:
         """Of a pool, how much of its work is in hand here, and how much waits."""
         name = row["workflow"]
-        if not name.startswith(quotas.POOL):
+        if not name.startswith(pools.POOL):
             return row
-        held, waiting = self._bridge.bus.in_pool(name.removeprefix(quotas.POOL))
+        held, waiting = self._bridge.bus.in_pool(name.removeprefix(pools.POOL))
         return {**row, "running": held, "queued": waiting}
 
     async def limit_pools(self) -> None:
@@ -44,7 +44,7 @@ class LimitMethods(ScheduleMethods):
         bridge = self._bridge
         async with self._capping:
             if bridge.pools is None:
-                bridge.bus.limit_pools(await bridge.read(quotas.pool_caps))
+                bridge.bus.limit_pools(await bridge.read(pools.pool_caps))
             else:
                 await bridge.pools.look()
 

@@ -1,7 +1,8 @@
 """One member's part in the limits of pools, where several share a store: it hands out what it has leave for.
 
 Before it gives leave back it stops to hand out more, and it takes up more only when it was told so: at no instant do all
-members together have leave for more than the limit (`runtime/pools.py`). Whoever cannot ask begins nothing new.
+members together have leave for more than the limit (`runtime/pools.py`). Its leave is good for as long as its lease: the
+bus asks before it hands out. Whoever was away for longer, or lost shards, keeps what it has in hand, and asks anew.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
-from treadle.runtime import pools, quotas
+from treadle.runtime import pools
 from treadle.store.protocol import Reads
 
 log = logging.getLogger("treadle.core")
@@ -26,8 +28,6 @@ LOOK_S: Final = 1.0
 ASK_S: Final = 0.2
 # Nobody asks more often than that, whatever comes and goes.
 REST_S: Final = 0.02
-# Well before others take it that we are gone.
-UNHEARD_S: Final = pools.GONE_NS / 1e9 / 2
 
 
 class PoolHome(Protocol):
@@ -46,7 +46,11 @@ class PoolSharing:
         self._caps: dict[str, int] = {}
         # By pool: what we have leave for, and what is our due.
         self._leaves: dict[str, tuple[int, int]] = {}
-        self._asked: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, tuple[int, int, bool]] = {}
+        # How often what we had leave for came to nothing: what was asked before is not answered to us any more.
+        self._voided = 0
+        # Between that, on the core's thread, and taking leave up, on the event loop.
+        self._lock = threading.Lock()
         self._looked_s = self._heard_s = -LOOK_S
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -69,6 +73,19 @@ class PoolSharing:
             await asyncio.wait([self._task])
             self._task = None
 
+    def was_away(self) -> None:
+        """On the core's thread: others may have been given what we had leave for."""
+        with self._lock:
+            self._void()
+            self._leaves = {}
+            for pool in self._caps:
+                self._home.bus.limit_pool(pool, 0)
+        self._home.bus.awaken()
+
+    def _void(self) -> None:
+        self._voided += 1
+        self._asked = {}
+
     async def _run(self) -> None:
         while True:
             self._woken.clear()
@@ -81,7 +98,7 @@ class PoolSharing:
             except Exception:  # work of limited pools waits for it: it goes on, whatever happened
                 log.exception("pools cannot be shared")
                 await asyncio.sleep(LOOK_S)
-            wants_more = any(wants > keeps for keeps, wants in self._asked.values())
+            wants_more = any(wants > keeps for keeps, wants, _ in self._asked.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_S if wants_more else LOOK_S):
                     await self._woken.wait()
@@ -92,41 +109,52 @@ class PoolSharing:
         if now - self._looked_s >= LOOK_S:
             await self.look()
             self._looked_s = now
-        unheard = now - self._heard_s > UNHEARD_S
-        offers = {pool: self._offer(pool, unheard=unheard) for pool in self._caps}
-        asks = {
-            pool: list(ask) for pool, ask in offers.items() if self._is_news(pool, *ask, now - self._heard_s)
-        }
+        with self._lock:
+            voided = self._voided
+            offers = {pool: self._offer(pool) for pool in self._caps}
+            ago_s = now - self._heard_s
+            asks = {pool: list(ask) for pool, ask in offers.items() if self._is_news(pool, ask, ago_s)}
         if not asks:
             return
         answer = await self._home.operate(pools.SHARE, {"member": self._member, "asks": asks})
-        self._heard_s = now
-        self._asked = offers
-        for pool, (held, due) in answer.items():
-            if pool in self._caps:  # else operators took the limit away meanwhile
+        with self._lock:
+            if voided != self._voided:
+                return
+            self._heard_s = now
+            self._asked = offers
+            for pool, (held, due) in answer.items():
                 self._leaves[pool] = held, due
                 self._home.bus.limit_pool(pool, min(held, due))
 
-    def _is_news(self, pool: str, keeps: int, wants: int, ago_s: float) -> bool:
-        """Whether there is something to be said: something else than before, that we want more, or that we are there."""
-        return (keeps, wants) != self._asked.get(pool) or wants > keeps or (keeps > 0 and ago_s >= LOOK_S)
+    def _is_news(self, pool: str, ask: tuple[int, int, bool], ago_s: float) -> bool:
+        """Whether there is something to be said: something else than before, that we want more, or, now and then, what
+        we have."""
+        keeps, wants, _ = ask
+        said = self._asked.get(pool)
+        return said is None or said[:2] != (keeps, wants) or wants > keeps or (keeps > 0 and ago_s >= LOOK_S)
 
     async def look(self) -> None:
         """Goes by what operators say, from now on."""
-        caps = await self._home.read(quotas.pool_caps)
+        caps, awaited = await self._home.read(
+            lambda reads: (pools.pool_caps(reads), pools.awaiting(reads, self._member))
+        )
+        with self._lock:
+            # A limit that was taken away and made anew between two looks is none that we have spoken of.
+            self._asked = {pool: ask for pool, ask in self._asked.items() if pool not in awaited}
         if caps == self._caps:
             return
-        self._leaves = {pool: leave for pool, leave in self._leaves.items() if pool in caps}
-        self._asked = {}
-        self._home.bus.limit_pools({pool: min(self._leaves.get(pool, (0, 0))) for pool in caps})
-        self._caps = caps
+        with self._lock:
+            self._void()
+            self._leaves = {pool: leave for pool, leave in self._leaves.items() if pool in caps}
+            self._home.bus.limit_pools({pool: min(self._leaves.get(pool, (0, 0))) for pool in caps})
+            self._caps = caps
         self._woken.set()
 
-    def _offer(self, pool: str, *, unheard: bool) -> tuple[int, int]:
-        """What we keep of a pool, from now on, and what we could do."""
+    def _offer(self, pool: str) -> tuple[int, int, bool]:
+        """What we keep of a pool, from now on, what we could do, and whether workers elsewhere have some of it."""
         cap, (held, due) = self._caps[pool], self._leaves.get(pool, (0, 0))
         busy, waiting = self._home.bus.in_pool(pool)
-        most = 0 if unheard else min(held, due, busy + waiting)
+        most = min(held, due, busy + waiting)
         busy, waiting = self._home.bus.limit_pool(pool, most)
         self._leaves[pool] = max(busy, most), due
-        return max(busy, most), min(cap, busy + waiting)
+        return max(busy, most), min(cap, busy + waiting), self._home.bus.is_elsewhere(pool)

@@ -9,6 +9,7 @@ stays for now, so that moving shards does no work twice.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
@@ -17,7 +18,7 @@ from treadle.kernel.errors import PASSING
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Work
 from treadle.runtime.shards import home_on
-from treadle.store.members import Membership, Pace, Roster
+from treadle.store.members import LEASE_NS, Membership, Pace, Roster
 
 log = logging.getLogger("treadle.core")
 
@@ -47,13 +48,15 @@ class Sharing:
         bus: WorkPort,
         *,
         moved: Callable[[], None] = lambda: None,
+        was_away: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`moved` is called when shards came or went."""
+        """`moved` is called when shards came or went; `was_away` before it counts as there again."""
         self._core = core
         self._member = member
         self._bus = bus
         self._moved = moved
+        self._was_away = was_away
         self._monotonic = monotonic
         self.pace = Pace(monotonic)
         self.seen: Roster | None = None
@@ -61,6 +64,13 @@ class Sharing:
         self._leaving: dict[int, float] = {}
         self._left_alone: dict[int, float] = {}
         self._held_back: list[Work] = []
+        # Until when nobody can take us for gone, however long what we said was on its way.
+        self._there_until_s = -math.inf
+
+    @property
+    def is_there(self) -> bool:
+        """Whether others still go by what they know of us."""
+        return self._monotonic() < self._there_until_s
 
     def renew(self) -> None:
         if self.pace.due:
@@ -75,12 +85,17 @@ class Sharing:
 
     def look(self) -> None:
         """Sees how things stand, and does something about it."""
+        begun = self._monotonic()
         seen = self.seen = self._member.look()
+        was_there = self.is_there
         self.pace.looked()
         held = dict(self._core.store.held)
         if lost := [shard for shard, epoch in held.items() if seen.mine.get(shard) != epoch]:
             log.warning("shards %s were taken over; their runs go on elsewhere", lost)
             self._lose(lost)
+        if lost or not was_there:
+            self._was_away()
+        self._there_until_s = begun + LEASE_NS / 1e9
         gained = {shard: epoch for shard, epoch in seen.mine.items() if shard not in held}
         if wanted := seen.standing.wanted_by(self._member.name):
             gained.update(self._member.claim(wanted))

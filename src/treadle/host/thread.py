@@ -61,6 +61,8 @@ class Together:
     interrupted: Callable[[TreadleError], None]
     # Shards came or went.
     moved: Callable[[], None]
+    # It was silent past its lease, or shards were taken from it: what others know of it may be forgotten.
+    was_away: Callable[[], None]
 
 
 class CoreThread(threading.Thread):
@@ -217,7 +219,9 @@ class CoreThread(threading.Thread):
         listener: Listens | None = None
         try:
             core = self._make_core(store, self._asked)
-            sharing = Sharing(core, together.member, together.bus, moved=together.moved)
+            sharing = Sharing(
+                core, together.member, together.bus, moved=together.moved, was_away=together.was_away
+            )
             self.sharing = sharing
             sharing.look()
             turning = Turning(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.errors import Unsupported
 from treadle.lang.pools import is_pool
@@ -10,21 +10,11 @@ from treadle.lang.quota import Quota
 from treadle.store.place_rows import Crowd
 from treadle.store.protocol import Reads
 
+from . import pools
 from .desk import Desk
 from .lines import LIMIT
+from .pools import POOL
 from .registry import Registry, latest
-
-# How names begin that are no workflow's.
-POOL: Final = "pool:"
-
-
-def pool_caps(reads: Reads) -> dict[str, int]:
-    """How much work of each pool that operators limited may be in hand at once."""
-    return {
-        name.removeprefix(POOL): int(value["concurrency"])
-        for name, value in reads.documents(LIMIT)
-        if name.startswith(POOL)
-    }
 
 
 def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
@@ -36,10 +26,14 @@ def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
             quota = Quota.read(body["limits"])
             if name.startswith(POOL) and quota != Quota(concurrency=quota.concurrency):
                 raise Unsupported(f"{name}: a pool takes concurrency, and nothing else")
+            if name.startswith(POOL) and desk.store.document(LIMIT, name) is None:
+                pools.begin(desk, name.removeprefix(POOL))
             desk.lines.override(name, quota)
         case "remove":
             if desk.store.document(LIMIT, name) is None:
                 raise no_limit(name)
+            if name.startswith(POOL):
+                pools.end(desk, name.removeprefix(POOL))
             desk.lines.override(name, None)
         case other:
             raise Unsupported(f"{other!r:.40} is not an operation on limits")

@@ -48,6 +48,11 @@ class MemberReads(SqlConnection):
             for name, url, about, joined, until, shards in self._all(query)
         ]
 
+    def members_present(self) -> set[str]:
+        query = f"""SELECT name FROM members WHERE until_ns >= {self._dialect.now_ns}
+                    UNION SELECT owner FROM shards WHERE owner IS NOT NULL"""
+        return {name for (name,) in self._all(query)}
+
 
 class Membership:
     """One process among the members of a store. Called on the core's thread, on a connection of its own."""

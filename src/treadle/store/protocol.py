@@ -334,6 +334,10 @@ class Reads(Followable, ManyRuns, Protocol):
         """Who shares the store, or did a while ago, the longest there first; nobody where it has one owner."""
         ...
 
+    def members_present(self) -> set[str]:
+        """Who may have work in hand: whoever is there, by the store's clock, and whoever still holds a shard."""
+        ...
+
     def orphans(self) -> dict[str, int]:
         """How many runs that are gone still have rows, by table."""
         ...
