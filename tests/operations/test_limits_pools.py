@@ -136,7 +136,7 @@ def test_nothing_of_a_limited_pool_is_handed_out_past_the_lease_of_its_member() 
     is_there = False
     bus = LocalBus(VirtualClock())
     bus.limit_pools({"gpu": 2})
-    bus.limits_while(lambda: is_there)
+    bus.caps.only_while(lambda: is_there)
     bus.offer([work("1" * 32), work("2" * 32, pool="default")])
     assert [one.work.intent.pool for one in bus.take("w", ["gpu", "default"], 9)] == ["default"]
     is_there = True

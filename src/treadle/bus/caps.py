@@ -13,8 +13,12 @@ class PoolCaps:
         # How much of each may be in hand. Who takes from a pool that is not in here need not ask.
         self.pools: dict[str, int] = {}
         # Whether anything of a limited pool may be handed out at all.
-        self.may: Callable[[], bool] = lambda: True
+        self._may: Callable[[], bool] = lambda: True
         self._busy: Counter[str] = Counter()
+
+    def only_while(self, may: Callable[[], bool]) -> None:
+        """Of pools with a limit nothing is handed out but while this holds."""
+        self._may = may
 
     def limit(self, caps: Mapping[str, int]) -> bool:
         """Whether these are others than those of before."""
@@ -32,7 +36,7 @@ class PoolCaps:
         self._busy = Counter(pool for pool in pools if pool in self.pools)
 
     def room(self, pool: str) -> bool:
-        return pool not in self.pools or (self._busy[pool] < self.pools[pool] and self.may())
+        return pool not in self.pools or (self._busy[pool] < self.pools[pool] and self._may())
 
     def took(self, pool: str) -> None:
         if pool in self.pools:

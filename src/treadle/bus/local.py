@@ -73,7 +73,7 @@ class LocalBus(BusView):
         self._undoable: dict[str, str] = {}
         # The run of work that was in the hands of others, and is over.
         self._over: dict[str, str] = {}
-        self._caps = PoolCaps()
+        self.caps = PoolCaps()
         self._number = 0
         self._lock = Lock()
 
@@ -88,7 +88,7 @@ class LocalBus(BusView):
             self._leases.clear()
             self._beyond.clear()
             self._revoked.clear()
-            self._caps.recount(())
+            self.caps.recount(())
 
     def seal_with(self, key: bytes) -> None:
         """Leases are sealed with the store's key, so that whoever owns the store next knows them."""
@@ -97,20 +97,16 @@ class LocalBus(BusView):
     def limit_pools(self, caps: Mapping[str, int]) -> None:
         """So much work of each of these pools is in hand at once, from now on; of others as much as comes."""
         with self._lock:
-            if not self._caps.limit(caps):
+            if not self.caps.limit(caps):
                 return
-            self._caps.recount(entry.queue.pool for entry in self._entries.values() if not entry.waits)
+            self.caps.recount(entry.queue.pool for entry in self._entries.values() if not entry.waits)
         self._announce(dict.fromkeys(self._lanes, 1))
-
-    def limits_while(self, may: Callable[[], bool]) -> None:
-        """Of pools with a limit nothing is handed out but while this holds."""
-        self._caps.may = may
 
     def limit_pool(self, pool: str, cap: int) -> tuple[int, int]:
         """So much of one pool, from now on; how much of it is in hand, and how much waits."""
         with self._lock:
             found = self.counted(pool)
-            grows = self._caps.move(pool, cap, found[0])
+            grows = self.caps.move(pool, cap, found[0])
         if grows and found[1]:
             self._announce(dict.fromkeys(self._lanes, 1))
         return found
@@ -195,7 +191,7 @@ class LocalBus(BusView):
     def _put_back(self, entry: _Entry, *, last: bool = False) -> None:
         """At the front: it has waited longer than the others. What somebody declined goes to the back."""
         entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
-        self._caps.back(entry.queue.pool)
+        self.caps.back(entry.queue.pool)
         (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
         entry.queue.waiting += 1
         if self._fresh is not None:
@@ -213,13 +209,13 @@ class LocalBus(BusView):
         room: list[str] = []
         with self._lock:
             for queue in self._lanes.get(lane, ()):
-                capped = queue.pool in self._caps.pools
-                while queue.waiting and len(taken) < limit and (not capped or self._caps.room(queue.pool)):
+                capped = queue.pool in self.caps.pools
+                while queue.waiting and len(taken) < limit and (not capped or self.caps.room(queue.pool)):
                     entry = queue.entries.popleft()
                     if not entry.waits:
                         continue
                     if capped:
-                        self._caps.took(queue.pool)
+                        self.caps.took(queue.pool)
                     entry.waits, entry.worker = False, RESIDENT
                     entry.attempt += 1
                     queue.waiting -= 1
@@ -309,7 +305,7 @@ class LocalBus(BusView):
                     room = self._room(entry.queue)
         if room:
             self._again(room)
-        if entry is not None and (pool := entry.queue.pool) in self._caps.pools:
+        if entry is not None and (pool := entry.queue.pool) in self.caps.pools:
             # Others of the pool waited for this one, and nobody else tells of them.
             queues = list(self._queues.values())
             self._announce({queue.lane: 1 for queue in queues if queue.pool == pool and queue.waiting})
@@ -323,8 +319,8 @@ class LocalBus(BusView):
             if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
                 queue.entries = queue.entries.waiting()
             return
-        if queue.pool in self._caps.pools:
-            self._caps.back(queue.pool)
+        if queue.pool in self.caps.pools:
+            self.caps.back(queue.pool)
         if entry.worker == RESIDENT:
             queue.held -= 1
         else:
@@ -370,7 +366,7 @@ class LocalBus(BusView):
     def _hand(self, entry: _Entry, worker: str) -> Handed:
         entry.waits, entry.worker = False, worker
         entry.attempt += 1
-        self._caps.took(entry.queue.pool)
+        self.caps.took(entry.queue.pool)
         entry.lease = self._seal.lease(entry.work.intent.id, worker)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
         entry.queue.waiting -= 1
@@ -403,7 +399,7 @@ class LocalBus(BusView):
             found = [e for e in map(self._entries.get, intents) if e is not None and e.waits]
             mine = sorted((e for e in found if worker not in e.declined), key=lambda e: e.number)
             # What is beyond the limit of its pool waits on, and is told of again.
-            taken = [self._hand(entry, worker) for entry in mine if self._caps.room(entry.queue.pool)]
+            taken = [self._hand(entry, worker) for entry in mine if self.caps.room(entry.queue.pool)]
             for entry in mine:
                 room += self._room(entry.queue)
         if room:
@@ -419,7 +415,7 @@ class LocalBus(BusView):
             for queue in queues:
                 while queue.entries and not queue.entries.first.waits:
                     queue.entries.popleft()
-            filled = [queue for queue in queues if queue.entries and self._caps.room(queue.pool)]
+            filled = [queue for queue in queues if queue.entries and self.caps.room(queue.pool)]
             if not filled:
                 break
             entry = min(filled, key=lambda queue: queue.entries.first.number).entries.popleft()
@@ -468,7 +464,7 @@ class LocalBus(BusView):
         if entry is None or not entry.waits or worker in entry.declined:
             return None
         entry.waits, entry.worker, entry.lease = False, worker, lease
-        self._caps.took(entry.queue.pool)
+        self.caps.took(entry.queue.pool)
         entry.attempt = max(1, entry.attempt)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
         entry.queue.waiting -= 1

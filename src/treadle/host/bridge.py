@@ -202,6 +202,11 @@ class Bridge:
         for tenure in (self._lock, self.member):
             if tenure is not None and self.worker is not None:
                 tenure.alone = not self.worker.others.helps
+        together = None
+        if self.member is not None:
+            self.pools = PoolSharing(self, self.member.name)
+            told = self._interrupted, self._moved, self.pools.was_away
+            together = Together(self.member, self.bus, self.place.listener, *told)
         # A core that begins anew bars what the one before it may still have in flight.
         holder = None if self.member is None else self.member.name
         thread = CoreThread(
@@ -210,7 +215,7 @@ class Bridge:
             self,
             self._lock,
             on_stop=self._stopped,
-            together=None if self.member is None else self._together(self.member),
+            together=together,
         )
         if self._worker is not None:
             self._worker.start(loop)
@@ -226,8 +231,7 @@ class Bridge:
         self._started = True
         if self.place.shared:
             self._asking.begin()
-        if self.member is not None:
-            self.pools = PoolSharing(self, self.member.name)
+        if self.pools is not None:
             self.pools.begin()
 
     async def stop(self) -> None:
@@ -294,17 +298,6 @@ class Bridge:
             if isinstance(future, only) and not future.done():
                 with suppress(concurrent.futures.InvalidStateError):  # it was answered just now
                     future.set_exception(failure)
-
-    def _together(self, member: Membership) -> Together:
-        self.bus.limits_while(self._is_there)
-        return Together(member, self.bus, self.place.listener, self._interrupted, self._moved, self._was_away)
-
-    def _is_there(self) -> bool:
-        return self.sharing is not None and self.sharing.is_there
-
-    def _was_away(self) -> None:
-        if self.pools is not None:
-            self.pools.was_away()
 
     def _interrupted(self, error: TreadleError) -> None:
         self.bus.revoke([work.intent.id for work, _ in self.bus.works()])

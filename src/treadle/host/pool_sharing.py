@@ -19,6 +19,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.runtime import pools
 from treadle.store.protocol import Reads
 
+from .sharing import Sharing
+
 log = logging.getLogger("treadle.core")
 T = TypeVar("T")
 
@@ -33,6 +35,8 @@ REST_S: Final = 0.02
 class PoolHome(Protocol):
     bus: LocalBus
 
+    @property
+    def sharing(self) -> Sharing | None: ...
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
 
@@ -55,6 +59,7 @@ class PoolSharing:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._end_listening: Callable[[], None] = lambda: None
+        home.bus.caps.only_while(self._is_there)
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
@@ -72,6 +77,10 @@ class PoolSharing:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+
+    def _is_there(self) -> bool:
+        sharing = self._home.sharing
+        return sharing is not None and sharing.is_there
 
     def was_away(self) -> None:
         """On the core's thread: others may have been given what we had leave for."""
