@@ -17,7 +17,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import PASSING, EngineStopped, InputInvalid, TreadleError
@@ -65,7 +65,7 @@ class Relay:
         *,
         shards: Shards,
         shard_of: Callable[[str], int],
-        patience_s: float = RESIDENT_FIRST_S,
+        patience_s: float,
     ) -> None:
         self._hatch = hatch
         self._carrier = carrier
@@ -242,6 +242,7 @@ class FarBus:
         self._hears = False
         self._since_ns = time.time_ns()
         self._beating: asyncio.Task[None] | None = None
+        self._at_tickets: set[asyncio.Task[None]] = set()
         # What it said of itself last.
         self._said = b""
 
@@ -252,6 +253,7 @@ class FarBus:
             await asyncio.wait([self._beating])
         with contextlib.suppress(Away, TimeoutError):  # then it is missed after a while
             async with asyncio.timeout(LEAVE_S):
+                await asyncio.gather(*self._at_tickets)
                 if self._said:
                     await self._carrier.sign_out(self._worker, self._said)
         await self._carrier.close()
@@ -313,19 +315,28 @@ class FarBus:
                 answer = await self._ask(shard, "claim", {"intents": list(intents)})
             except Away:
                 for one in held:
-                    await one.put_back(self._declined_s)
+                    self._aside(one.put_back(self._declined_s))
                 return []
             items = [handed_from_value(item) for item in answer["items"]]
             self._shards.update((item.lease, shard) for item in items)
             for one in held:
-                if one.ticket.intent in answer["declined"]:
-                    await one.put_back(self._declined_s)
-                else:
-                    await one.spend()
+                declined = one.ticket.intent in answer["declined"]
+                self._aside(one.put_back(self._declined_s) if declined else one.spend())
             return items
 
         found = await _all(claim, _by(pulled, lambda one: one.ticket.shard))
         return [item for items in found for item in items]
+
+    def _aside(self, call: Coroutine[Any, Any, None]) -> None:
+        """What becomes of a ticket is waited for by nobody: one that stays is shown again, and found to be old."""
+
+        async def quietly() -> None:
+            with contextlib.suppress(Away):
+                await call
+
+        task = asyncio.ensure_future(quietly())
+        self._at_tickets.add(task)
+        task.add_done_callback(self._at_tickets.discard)
 
     async def renew(self, leases: Sequence[str]) -> list[str]:
         async def renew(shard: int, some: list[str]) -> list[str]:

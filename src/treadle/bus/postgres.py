@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import AsyncConnection, sql
@@ -25,7 +25,7 @@ from treadle.store.postgres import PostgresDialect
 from treadle.store.postgres_link import KEPT_ALIVE
 
 from .carrier import Answering, Away, Shards, Ticket
-from .waiting import at_most
+from .waiting import Together, at_most
 
 log = logging.getLogger("treadle.bus")
 
@@ -38,6 +38,8 @@ OLD_NS: Final = 60_000_000_000
 LASTING_NS: Final = 3_600_000_000_000
 TIDY_S: Final = 10.0
 LETTERS_MAX: Final = 200
+# What is said in one statement; a notice has room for as many keys.
+TOGETHER_MAX: Final = 200
 CONNECT_S: Final = 5
 # Every statement here is short; a server that says nothing for so long is away.
 ANSWER_S: Final = 15.0
@@ -58,11 +60,27 @@ SELECT key, shard, body FROM work_letters WHERE shard = ANY(%s) AND NOT (key = A
 _TELL: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
 _PUSH_TELLING: Final = f"WITH done AS ({_PUSH}) {_TELL}"
 _ASK: Final = f"""
-WITH done AS (INSERT INTO work_letters (key, shard, lasting, at_ns, body) VALUES (%s, %s, %s, {_NOW}, %s)) {_TELL}"""
+WITH done AS (
+  INSERT INTO work_letters (key, shard, lasting, at_ns, body) SELECT key, shard, lasting, {_NOW}, body
+  FROM unnest(%s::text[], %s::integer[], %s::boolean[], %s::bytea[]) AS t(key, shard, lasting, body)
+) {_TELL}"""
 _ANSWERED: Final = f"""
-WITH asked AS (DELETE FROM work_letters WHERE key = %s RETURNING key),
-done AS (INSERT INTO work_answers (key, at_ns, body) SELECT key, {_NOW}, %s FROM asked ON CONFLICT (key) DO NOTHING)
-{_TELL}"""
+WITH asked AS (DELETE FROM work_letters WHERE key = ANY(%s) RETURNING key),
+done AS (
+  INSERT INTO work_answers (key, at_ns, body) SELECT key, {_NOW}, body
+  FROM unnest(%s::text[], %s::bytea[]) AS t(key, body) JOIN asked USING (key) ON CONFLICT (key) DO NOTHING
+) {_TELL}"""
+_READ: Final = "DELETE FROM work_answers WHERE key = ANY(%s) RETURNING key, body"
+_SPEND: Final = "DELETE FROM work_tickets WHERE no = ANY(%s)"
+
+
+class _Letter(NamedTuple):
+    """A question on its way to the owner of a shard."""
+
+    key: str
+    shard: int
+    lasting: bool
+    body: bytes
 
 
 class _Held:
@@ -92,9 +110,14 @@ class PostgresCarrier:
         # Whoever waits for a notice, by what it is about.
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._told: dict[str, Callable[[], None]] = {}
-        self._spent: list[int] = []
+        self.spend = Together(self._spend, at_once=TOGETHER_MAX)
+        self._send = Together(self._send_letters, at_once=TOGETHER_MAX)
+        self._answered = Together(self._send_answers, at_once=TOGETHER_MAX)
+        self._read = Together(self._read_answers, at_once=TOGETHER_MAX)
 
     async def close(self) -> None:
+        for calls in (self.spend, self._send, self._answered, self._read):
+            await calls.end()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
@@ -158,10 +181,12 @@ class PostgresCarrier:
                 await asyncio.sleep(POLL_S)
 
     def _heard(self, payload: str) -> None:
-        about, _, worker = payload.partition(" ")
+        about, _, whom = payload.partition(" ")
         if about == "told":
-            if worker in self._told:
-                self._told[worker]()
+            if whom in self._told:
+                self._told[whom]()
+        elif about == "answers":
+            self._wake(*whom.split(" "))
         else:
             self._wake(about)
 
@@ -198,8 +223,9 @@ class PostgresCarrier:
                     return [_Held(self, no, Ticket(*rest)) for no, *rest in sorted(rows)]
                 await at_most(min(left, POLL_S), noticed)
 
-    async def spend(self, no: int) -> None:
-        await self._execute("DELETE FROM work_tickets WHERE no = %s", no)
+    async def _spend(self, numbers: Sequence[int]) -> Sequence[None]:
+        await self._execute(_SPEND, list(numbers))
+        return [None] * len(numbers)
 
     async def put_back(self, no: int, after_s: float) -> None:
         query = f"UPDATE work_tickets SET until_ns = {_NOW} + %s WHERE no = %s"
@@ -215,17 +241,24 @@ class PostgresCarrier:
         key = secrets.token_hex(12)
         until = asyncio.get_running_loop().time() + limit_s
         with self._noticing(key) as noticed:
-            await self._execute(_ASK, key, shard, lasting, body, "letters")
+            await self._send(_Letter(key, shard, lasting, body))
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 await at_most(min(left, POLL_S), noticed)
                 noticed.clear()
-                rows = await self._execute("DELETE FROM work_answers WHERE key = %s RETURNING body", key)
-                if rows:
-                    return bytes(rows[0][0])
+                if (found := await self._read(key)) is not None:
+                    return found
         if not lasting:
             with contextlib.suppress(Away):
                 await self._execute("DELETE FROM work_letters WHERE key = %s", key)
         raise Away
+
+    async def _send_letters(self, letters: Sequence[_Letter]) -> Sequence[None]:
+        await self._execute(_ASK, *[list(column) for column in zip(*letters, strict=True)], "letters")
+        return [None] * len(letters)
+
+    async def _read_answers(self, keys: Sequence[str]) -> Sequence[bytes | None]:
+        found = {key: bytes(body) for key, body in await self._execute(_READ, list(keys))}
+        return [found.get(key) for key in keys]
 
     async def answer(self, shards: Shards, answering: Answering) -> None:
         at_work: dict[str, asyncio.Task[None]] = {}
@@ -254,9 +287,15 @@ class PostgresCarrier:
     async def _one_answer(self, key: str, shard: int, body: bytes, answering: Answering) -> None:
         try:
             answer = await answering(shard, body)
-            await self._execute(_ANSWERED, key, answer, key)
+            await self._answered((key, answer))
         except Away:
             await asyncio.sleep(POLL_S)  # it stays where it is, for whoever can answer
+
+    async def _send_answers(self, answers: Sequence[tuple[str, bytes]]) -> Sequence[None]:
+        keys = [key for key, _ in answers]
+        bodies = [body for _, body in answers]
+        await self._execute(_ANSWERED, keys, keys, bodies, " ".join(["answers", *keys]))
+        return [None] * len(answers)
 
     async def _tidy(self) -> None:
         old = f"DELETE FROM work_letters WHERE at_ns < {_NOW} - CASE WHEN lasting THEN %s ELSE %s END"

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from treadle.bus.carrier import Away, Carrier
-from treadle.bus.far import Relay, rows_of
+from treadle.bus.far import RESIDENT_FIRST_S, Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.seal import Seal
 from treadle.engine import Engine
@@ -101,7 +101,11 @@ class Carrying:
         self._carrier = carrier_for(self._engine.store_url, self.bus, key)
         if self._carrier is not None:
             held, shard_of = self._engine.shards_held, self._engine.shard_of
-            await Relay(self._hatch, self._carrier, Seal(key), shards=held, shard_of=shard_of).run()
+            alone = self._engine.resident_row(0) is None
+            patience_s = 0.0 if alone else RESIDENT_FIRST_S
+            await Relay(
+                self._hatch, self._carrier, Seal(key), shards=held, shard_of=shard_of, patience_s=patience_s
+            ).run()
 
     async def close(self) -> None:
         if self._carrier is not None:

@@ -2,7 +2,8 @@
 
 The worker itself is the same as inside an engine: it takes from a local bus and hands in receipts and progress. The
 courier takes no more than the worker can do, renews what it holds, sends what the worker says in the order it was
-said, and has the worker stop what is no longer wanted. A server that is away is tried again for ever.
+said, and has the worker stop what is no longer wanted. While a receipt is on its way there is room for other work; but
+no more receipts are on their way than there are places. A server that is away is tried again for ever.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Courier:
         self._near = near
         self._pools = pools
         self._concurrency = concurrency
+        # Work is ours until its receipt has arrived.
         self._held: dict[str, Handed] = {}
+        # That of it which the worker has not finished.
+        self._unfinished: set[str] = set()
         self._dropped: dict[str, str] = {}
         self._outbox: asyncio.Queue[Command] = asyncio.Queue()
         self._freed = asyncio.Event()
@@ -55,13 +59,23 @@ class Courier:
         self._done = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._leaving = False
-        self._said = -TOLD_AGAIN_S
+        self._warned = -TOLD_AGAIN_S
 
     # --- what the worker needs of its owner ---
 
     def submit(self, command: Command) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(self._outbox.put_nowait, command)
+        self._loop.call_soon_threadsafe(self._said_by_worker, command)
+
+    def _said_by_worker(self, command: Command) -> None:
+        self._outbox.put_nowait(command)
+        if isinstance(command, Item) and isinstance(command.event, Receipt):
+            self._unfinished.discard(command.event.intent)
+            self._freed.set()
+
+    @property
+    def _room(self) -> int:
+        return min(self._concurrency - len(self._unfinished), 2 * self._concurrency - len(self._held))
 
     def fetch_blob(self, digest: str) -> bytes:
         """From any thread but the loop's."""
@@ -120,6 +134,7 @@ class Courier:
         """What could not be finished, for others to do at once."""
         leases = [handed.lease for handed in self._held.values()]
         self._held.clear()
+        self._unfinished.clear()
         self._look()
         try:
             if leases:
@@ -131,7 +146,7 @@ class Courier:
 
     async def _take(self) -> None:
         while not self._leaving:
-            room = self._concurrency - len(self._held)
+            room = self._room
             self._freed.clear()
             ask = partial(self._far.take, self._pools, room, wait_s=TAKE_S)
             asking = asyncio.ensure_future(self._again(ask))
@@ -152,6 +167,7 @@ class Courier:
             works = []
             for handed in taken.items:
                 self._held[handed.work.intent.id] = handed
+                self._unfinished.add(handed.work.intent.id)
                 works.append(handed.work)
             self._near.offer(works)
 
@@ -175,6 +191,7 @@ class Courier:
 
     def _free(self, intent: str) -> None:
         self._held.pop(intent, None)
+        self._unfinished.discard(intent)
         self._freed.set()
         self._look()
 
@@ -295,6 +312,6 @@ class Courier:
             wait_s = min(wait_s * 2, RETRY_S_MAX)
 
     def _say(self, text: str) -> None:
-        if self._loop.time() - self._said >= TOLD_AGAIN_S:
-            self._said = self._loop.time()
+        if self._loop.time() - self._warned >= TOLD_AGAIN_S:
+            self._warned = self._loop.time()
             log.warning("%s", text)
