@@ -263,3 +263,17 @@ async def test_a_worker_that_leaves_is_not_counted_on_any_more(carrier: Callable
         assert await looking.members() == {}
     finally:
         await looking.close()
+
+
+async def test_the_open_take_of_a_worker_that_leaves_ends(carrier: Callable[[], Carrier]) -> None:
+    """Else whoever stops a worker that has nothing to do waits for nothing."""
+    bus = FarBus(carrier(), "ann", Seal(KEY).key_of("ann"))
+    try:
+        await bus.register()
+        taking = asyncio.ensure_future(bus.take(["default"], 1, wait_s=3600))
+        await asyncio.sleep(0)
+        await bus.register(draining=True)
+        async with asyncio.timeout(60):
+            assert (await taking).items == []
+    finally:
+        await bus.close()

@@ -259,7 +259,7 @@ class FarBus:
         await self._carrier.close()
 
     async def register(self, **more: Value) -> None:
-        """Says that this worker is there, and goes on saying so."""
+        """Says that this worker is there, and goes on saying so. With `draining` an open `take` ends soon."""
         self._about.update(more)
         await self._sign_in()
         if self._beating is None:
@@ -303,7 +303,7 @@ class FarBus:
                     return Taken(items, [])
             elif left > 0:
                 await at_most(slice_s, self._told)
-            if left <= 0:
+            if left <= 0 or self._about.get("draining"):
                 return Taken([], [])
 
     async def _claim(self, pulled: Sequence[Pulled]) -> list[Handed]:

@@ -98,14 +98,22 @@ class _Held:
         await self._carrier.put_back(self._no, after_s)
 
 
+async def _drop(connection: AsyncConnection[Any]) -> None:
+    with contextlib.suppress(psycopg.Error):
+        await connection.close()
+
+
 class PostgresCarrier:
     kind = "postgres"
 
-    def __init__(self, url: str, *, queue_max: int = POOL_QUEUE_MAX) -> None:
+    def __init__(self, url: str, *, queue_max: int = POOL_QUEUE_MAX, connections: int = 1) -> None:
+        """`connections`: so many statements at once, each on a connection that is made when it is needed first; one more
+        listens."""
         self._url = PostgresDialect(url).address
         self._queue_max = queue_max
-        self._connection: AsyncConnection[Any] | None = None
-        self._one = asyncio.Lock()
+        self._connections = connections
+        self._free: list[AsyncConnection[Any]] = []
+        self._places = asyncio.Semaphore(connections)
         self._listening: asyncio.Task[None] | None = None
         # Whoever waits for a notice, by what it is about.
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -121,16 +129,18 @@ class PostgresCarrier:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        async with self._one:
-            await self._drop()
+        for _ in range(self._connections):
+            await self._places.acquire()
+        await self._drop_free()
+        for _ in range(self._connections):
+            self._places.release()
 
     # --- the connection ---
 
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                await connection.close()
+    async def _drop_free(self) -> None:
+        free, self._free = self._free, []
+        for connection in free:
+            await _drop(connection)
 
     async def _connect(self) -> AsyncConnection[Any]:
         return await AsyncConnection.connect(
@@ -144,22 +154,26 @@ class PostgresCarrier:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection[Any]]:
-        """The connection, for one at a time. One that was cut, or cancelled in the middle, is not used again."""
-        async with self._one:
+        """A connection, for one at a time. One that was cut, or cancelled in the middle, is not used again."""
+        async with self._places:
             if self._listening is None:
                 self._listening = asyncio.ensure_future(self._listen())
+            connection = self._free.pop() if self._free else None
             done = False
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    if self._connection is None:
-                        self._connection = await self._connect()
-                    yield self._connection
+                    if connection is None:
+                        connection = await self._connect()
+                    yield connection
                 done = True
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
+                await self._drop_free()  # who cut one has cut them all
                 raise Away from error
             finally:
-                if not done:
-                    await self._drop()
+                if done and connection is not None:
+                    self._free.append(connection)
+                elif connection is not None:
+                    await _drop(connection)
 
     async def _execute(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         async with self._turn() as connection:

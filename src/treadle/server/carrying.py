@@ -24,6 +24,8 @@ MEMORY: Final = "memory"
 POSTGRES: Final = "postgres"
 LOOK_S: Final = 0.25
 ANSWER_S: Final = 5.0
+# A server looks for questions, answers others and offers work at the same time; a worker does one thing at a time.
+CONNECTIONS: Final = 3
 
 
 def bus_for(store: str, asked: str | None) -> str:
@@ -43,13 +45,13 @@ def space_of(key: bytes) -> str:
     return sha256(b"space" + key).hexdigest()[:12]
 
 
-def carrier_for(store: str, bus: str, key: bytes) -> Carrier | None:
+def carrier_for(store: str, bus: str, key: bytes, *, connections: int = 1) -> Carrier | None:
     if bus == MEMORY:
         return None
     if bus == POSTGRES:
         from treadle.bus.postgres import PostgresCarrier
 
-        return PostgresCarrier(store)
+        return PostgresCarrier(store, connections=connections)
     try:
         from treadle.bus.nats import NatsCarrier
     except ModuleNotFoundError as error:
@@ -98,7 +100,7 @@ class Carrying:
         """Until cancelled."""
         while not (key := self._engine.work_key):  # noqa: ASYNC110 (the core sets it on its own thread)
             await asyncio.sleep(LOOK_S)
-        self._carrier = carrier_for(self._engine.store_url, self.bus, key)
+        self._carrier = carrier_for(self._engine.store_url, self.bus, key, connections=CONNECTIONS)
         if self._carrier is not None:
             held, shard_of = self._engine.shards_held, self._engine.shard_of
             alone = self._engine.resident_row(0) is None
