@@ -25,7 +25,7 @@ from treadle.store.postgres import PostgresDialect
 from treadle.store.postgres_link import KEPT_ALIVE
 
 from .carrier import Answering, Away, Shards, Ticket
-from .waiting import Together, at_most
+from .waiting import SharedCalls, at_most
 
 log = logging.getLogger("treadle.bus")
 
@@ -118,10 +118,10 @@ class PostgresCarrier:
         # Whoever waits for a notice, by what it is about.
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._told: dict[str, Callable[[], None]] = {}
-        self.spend = Together(self._spend, at_once=TOGETHER_MAX)
-        self._send = Together(self._send_letters, at_once=TOGETHER_MAX)
-        self._answered = Together(self._send_answers, at_once=TOGETHER_MAX)
-        self._read = Together(self._read_answers, at_once=TOGETHER_MAX)
+        self.spend = SharedCalls(self._spend, at_once=TOGETHER_MAX)
+        self._send = SharedCalls(self._send_letters, at_once=TOGETHER_MAX)
+        self._answered = SharedCalls(self._send_answers, at_once=TOGETHER_MAX)
+        self._read = SharedCalls(self._read_answers, at_once=TOGETHER_MAX)
 
     async def close(self) -> None:
         for calls in (self.spend, self._send, self._answered, self._read):

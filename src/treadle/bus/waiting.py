@@ -36,7 +36,7 @@ async def at_most(limit_s: float, event: asyncio.Event) -> None:
             await event.wait()
 
 
-class Together(Generic[Q, A]):
+class SharedCalls(Generic[Q, A]):
     """One call for all that is asked while the call before it is under way: under load a way to a server and back is
     shared, and alone nobody waits for company. `ask` answers in the order in which it is asked."""
 

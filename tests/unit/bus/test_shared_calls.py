@@ -1,4 +1,4 @@
-"""Those who ask a carrier at the same time share the way there and back (`bus/waiting.py: Together`)."""
+"""Those who ask a carrier at the same time share the way there and back (`bus/waiting.py: SharedCalls`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from treadle.bus.carrier import Away
-from treadle.bus.waiting import Together
+from treadle.bus.waiting import SharedCalls
 
 
 class Server:
@@ -27,7 +27,7 @@ class Server:
         return [2 * number for number in numbers]
 
 
-async def asking(server: Server, together: Together[int, int], *numbers: int) -> list[asyncio.Task[int]]:
+async def asking(server: Server, together: SharedCalls[int, int], *numbers: int) -> list[asyncio.Task[int]]:
     """Asks for these, the first of which is under way when the others come."""
     tasks = []
     for number in numbers:
@@ -39,7 +39,7 @@ async def asking(server: Server, together: Together[int, int], *numbers: int) ->
 
 async def test_what_is_asked_while_a_call_is_under_way_goes_with_the_next() -> None:
     server = Server()
-    together = Together(server.ask, at_once=2)
+    together = SharedCalls(server.ask, at_once=2)
     tasks = await asking(server, together, 1, 2, 3, 4)
     server.may.set()
     assert await asyncio.gather(*tasks) == [2, 4, 6, 8]
@@ -48,7 +48,7 @@ async def test_what_is_asked_while_a_call_is_under_way_goes_with_the_next() -> N
 
 async def test_a_call_that_fails_is_told_to_those_who_shared_it_and_the_next_is_made() -> None:
     server = Server()
-    together = Together(server.ask, at_once=10)
+    together = SharedCalls(server.ask, at_once=10)
     server.away = True
     tasks = await asking(server, together, 1, 2)
     server.may.set()
@@ -61,7 +61,7 @@ async def test_a_call_that_fails_is_told_to_those_who_shared_it_and_the_next_is_
 
 async def test_who_is_cancelled_takes_nobody_with_it() -> None:
     server = Server()
-    together = Together(server.ask, at_once=10)
+    together = SharedCalls(server.ask, at_once=10)
     first, second, third = await asking(server, together, 1, 2, 3)
     first.cancel()
     second.cancel()
@@ -71,7 +71,7 @@ async def test_who_is_cancelled_takes_nobody_with_it() -> None:
 
 async def test_at_the_end_nobody_is_left_waiting() -> None:
     server = Server()
-    together = Together(server.ask, at_once=1)
+    together = SharedCalls(server.ask, at_once=1)
     tasks = await asking(server, together, 1, 2)
     await together.end()
     for task in tasks:
