@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests import nursery
 
 from treadle import Engine
+from treadle.agent import TurnReply, TurnRequest
 from treadle.testing import assert_replays
 
 PATIENCE_S = 60
@@ -131,6 +133,64 @@ steps:
     async with engine:
         assert await (await engine.start(definition.name)).result(PATIENCE_S) == 42
         await assert_replays(engine)
+
+
+class Rules:
+    """A model that only computes."""
+
+    default_model: str | None = None
+    small_model: str | None = None
+    keeps_history = False
+    instant = True
+
+    def __init__(self, *, pure: bool) -> None:
+        self.pure = pure
+
+    async def turn(self, request: TurnRequest) -> TurnReply:
+        return TurnReply(data={"node": request.node, "seen": len(await request.context())})
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+async def agent_run(folder: Path, name: str, *, pure: bool, skills: list[str]) -> tuple[list[Any], int]:
+    """A chain of nodes: its journal, and how many commits it took."""
+    engine = Engine(f"sqlite:///{folder}/{name}.db")
+    engine.models["rules"] = Rules(pure=pure)
+    names = [f"n{index}" for index in range(STEPS)]
+    chain = {
+        "id": "chain",
+        "name": "Chain",
+        "entry": names[0],
+        "skills": {"tone": {"name": "Tone", "instruction": "Be kind."}} if skills else {},
+        "nodes": {name: {"name": name, "instruction": f"Do {name}.", "skills": skills} for name in names},
+        "edges": [{"from": a, "to": b} for a, b in itertools.pairwise(names)],
+    }
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(chain))
+    engine.deploy(str(file))
+    async with engine:
+        run = await engine.start("chain", model="rules", id="one")
+        found = await run.result(PATIENCE_S)
+        assert found["results"][names[-1]]["data"] == {"node": names[-1], "seen": STEPS}
+        journal = [(r["kind"], r["event"].get("value")) for r in await run.journal()]
+        await assert_replays(engine)
+        return journal, sum(engine.meter.commit_seconds.counts)
+
+
+async def test_turns_of_a_model_that_touches_nothing_outside_share_commits(tmp_path: Path) -> None:
+    """The model says so. The journal is the same, with the context that is too large for an intent in it."""
+    plain, commits = await agent_run(tmp_path, "plain", pure=False, skills=[])
+    pure, fewer = await agent_run(tmp_path, "pure", pure=True, skills=[])
+    assert pure == plain
+    assert len(plain) == STEPS + 2
+    assert commits >= STEPS > fewer
+
+
+async def test_a_node_with_skills_is_never_begun_before_its_commit(tmp_path: Path) -> None:
+    """Whatever its model says: a skill may start a server."""
+    _, commits = await agent_run(tmp_path, "skilled", pure=True, skills=["tone"])
+    assert commits >= STEPS
 
 
 async def test_pure_work_reads_what_is_too_large_for_the_journal(tmp_path: Path) -> None:

@@ -167,10 +167,15 @@ def to_value(value: object) -> Value:
 def from_caller(value: object) -> Value:
     """`to_value` of what a caller hands in, which keeps to the levels allowed whoever is asked: the codec
     alone would take more of them, as many as the stack of the moment has room for."""
+    return copied_from_caller(value)[0]
+
+
+def copied_from_caller(value: object) -> tuple[Value, bytes]:
+    """`from_caller`, and the canonical bytes of what it gives."""
     plain, body = copied(value)
     if _may_be_deep(body) and not _is_shallow(plain, VALUE_DEPTH_MAX):
         _check(plain, "$", 0)  # names the place
-    return plain
+    return plain, body
 
 
 def copied(value: object) -> tuple[Value, bytes]:

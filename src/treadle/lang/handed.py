@@ -34,8 +34,13 @@ class _Place:
 
 def from_caller(value: object) -> Value:
     """A plain copy of what a caller hands in, in proportion to it, and no deeper than values may be."""
+    return copied_from_caller(value)[0]
+
+
+def copied_from_caller(value: object) -> tuple[Value, bytes]:
+    """`from_caller`, and the canonical bytes of what it gives."""
     check_written(value)
-    return values.from_caller(value)
+    return values.copied_from_caller(value)
 
 
 def check_written(value: object) -> None:

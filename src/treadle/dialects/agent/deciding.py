@@ -16,6 +16,8 @@ from .states import Branch
 def ways_on(flow: Flow, branch: Branch, node: str, data: Value = None) -> Ways:
     """What can follow `node`; `data` is its result where that is not recorded yet. Raises
     ExpressionError, its `where` the edge, if a condition cannot be evaluated."""
+    if not any(edge.test is not None for edge in flow.workflow.out[node]):
+        return ways(flow.workflow, node, flow.state["counts"], _untested)
 
     def look(name: str) -> Value:
         if name == "input":
@@ -37,3 +39,7 @@ def ways_on(flow: Flow, branch: Branch, node: str, data: Value = None) -> Ways:
             raise
 
     return ways(flow.workflow, node, flow.state["counts"], holds)
+
+
+def _untested(edge: Edge) -> bool:
+    raise AssertionError(f"edge {edge.index} has no condition of data")

@@ -121,14 +121,15 @@ class Flow:
 
     def _raised(self, node: str | None) -> Budget | None:
         """What a person set instead of the workflow's or a node's budget, when they sent the run on."""
-        raised = self.state.get("budget") or {}
+        if not (raised := self.state.get("budget")):
+            return None
         found = raised if node is None else (raised.get("nodes") or {}).get(node) or {}
         caps = Budget(found.get("usd"), found.get("tokens"))
         return None if caps == Budget() else caps
 
     def charge(self, branch: Branch | None, usage: Value) -> None:
         """Counts what an answer cost, for the run and for the visit that asked."""
-        if not isinstance(usage, dict):
+        if not isinstance(usage, dict) or not any(usage.values()):
             return
         add_usage(self.state["usage"], usage)
         if branch is not None and branch["visit"] is not None:

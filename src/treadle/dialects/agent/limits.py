@@ -30,8 +30,9 @@ NOTE_CHARS_MAX: Final = 4_000
 # A node's data up to this size is changed by the machine; above, a performer does it.
 MERGED_BYTES_MAX: Final = 64 * 1024
 
-# Context items that travel in an intent; more of them are stored as a chunk.
-ITEMS_INLINE_MAX: Final = 8
+# Context items that travel in an intent; more of them are stored as a chunk, which costs its commit more than
+# it costs a record to hold a few more.
+ITEMS_INLINE_MAX: Final = 24
 ITEMS_INLINE_BYTES_MAX: Final = 8 * 1024
 
 # A run's results: in its last record, or else sealed in slices. A slice is put onto all that were

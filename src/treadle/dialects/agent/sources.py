@@ -147,8 +147,10 @@ def _add(found: dict[str, Value], prefix: str, sources: list[Value]) -> None:
 
 def _layered(resolved: Resolved, field: str, node: Node) -> list[str]:
     """N2: runtime input, then workflow, then node; `only` keeps the node's own."""
-    only = node.rules_only if field == "rules" else node.context_only
-    layers = [f"nodes.{node.id}"] if only else ["input", "workflow", f"nodes.{node.id}"]
+    only, own = (node.rules_only, node.rules) if field == "rules" else (node.context_only, node.context)
+    layers = [] if only else ["input", "workflow"]
+    if own:
+        layers.append(f"nodes.{node.id}")
     texts = []
     for layer in layers:
         index = 0

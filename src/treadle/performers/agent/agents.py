@@ -92,7 +92,7 @@ class Agents:
     def performs(self) -> list[Performs]:
         return [
             Performs("source", self._source, _all_inline),
-            Performs("model", self.work.model, self._is_instant),
+            Performs("model", self.work.model, self._is_instant, pure=self._is_pure),
             Performs("call", self.work.call),
             Performs("route", self.work.route),
             Performs("ask", self.work.ask),
@@ -115,6 +115,11 @@ class Agents:
         if workflow is None or not getattr(provider, "instant", False):
             return False
         return not workflow.nodes[intent.params["node"]].skills
+
+    def _is_pure(self, intent: OpenIntent, workflow: Workflow) -> bool:
+        """Whether a turn touches nothing outside: its provider says so (`pure`), and no skill is there to."""
+        provider = self._models.get(intent.params["provider"])
+        return getattr(provider, "pure", False) is True and not workflow.nodes[intent.params["node"]].skills
 
     async def close(self) -> None:
         await self._mcp.close()

@@ -135,7 +135,11 @@ class AskReply:
 
 
 class Provider(Protocol):
-    """Access to models. `default_model` serves where nobody names one, `small_model` judges."""
+    """Access to models. `default_model` serves where nobody names one, `small_model` judges.
+
+    Two more attributes may be there. `instant`: a turn never waits, so that it needs no event loop. `pure`: a turn
+    touches nothing outside and costs nothing, so that it may be done before it is durable.
+    """
 
     default_model: str | None
     small_model: str | None

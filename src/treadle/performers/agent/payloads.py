@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.dialects.agent.context import entry, evals_of, wants_chunk
-from treadle.kernel.model import disarmed, is_reference
+from treadle.kernel.model import disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, digest, encode
 from treadle.work.job import Job
 
@@ -64,10 +64,14 @@ class Payloads:
             self._keep(reference, value)
         return reference
 
-    async def slim(self, job: Job, value: Value, limit: int) -> Value:
-        """What a user, a model or a tool gave: the value itself if it is small, else a reference to it."""
-        value = disarmed(value)
-        body = encode(value)
+    async def slim(self, job: Job, value: Value, limit: int, body: bytes | None = None) -> Value:
+        """What a user, a model or a tool gave: the value itself if it is small, else a reference to it.
+        `body` are its canonical bytes, where they are at hand."""
+        if body is None:
+            body = encode(value)
+        if may_look_like_ours(body):
+            value = disarmed(value)
+            body = encode(value)
         if len(body) <= limit and b"hchecksum" not in body:
             return value
         return await self.store(job, value)

@@ -15,6 +15,7 @@ from treadle.dialects.agent import routing, sources
 from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
+from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode, to_value
 from treadle.work import at_hand
 from treadle.work.job import Done, Job, StaysOpen
@@ -36,7 +37,7 @@ from .functions import FunctionWork
 from .models import prices
 from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
 from .questions import QUESTION
-from .replies import checked_calls, reply_of, storable, text_of, usage_of
+from .replies import checked_calls, reply_of, status_of, storable, text_of, usage_of, written
 from .skill_finding import Skills, Values, recorded
 from .sources import Fetch, resolve_all
 from .tools import NodeTools, ToolWork, node_tools
@@ -44,6 +45,8 @@ from .tools import NodeTools, ToolWork, node_tools
 CALLS_INLINE_BYTES_MAX: Final = 32 * 1024
 SETUP_BYTES_MAX: Final = 24 * 1024
 INPUT_BYTES_MAX: Final = 64 * 1024
+# Each is no larger than these together.
+SETUPS_MAX: Final = 64
 # What helps where a skill is nowhere to be had.
 REMEDY: Final = "register it, give --skills FILE.py, or set skills_optional: true to go on without it"
 
@@ -74,6 +77,7 @@ class AgentWork:
     payloads: Payloads = field(default_factory=Payloads)
     tools: ToolWork = field(init=False)
     functions: FunctionWork = field(init=False)
+    _setups: dict[str, Setup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tools = ToolWork(self.skills, self.mcp, self.config_of, self.payloads, self.redact)
@@ -112,13 +116,18 @@ class AgentWork:
         return Done(value={**value, "absent": absent} if absent else value)
 
     async def _setup(self, job: Job) -> Setup:
-        """What step 0 found, as this intent's run recorded it."""
-        stored = await self.payloads.load(job, job.intent.params["setup"])
-        return Setup(
-            await self.payloads.load(job, stored["input"]),
-            await self.payloads.load(job, stored["sources"]),
-            await self.payloads.load(job, stored["skills"]),
-        )
+        """What step 0 found, as this intent's run recorded it. Every turn asks: the last small ones are kept."""
+        reference = job.intent.params["setup"]
+        if (kept := self._setups.get(reference["checksum"])) is not None:
+            return kept
+        stored = await self.payloads.load(job, reference)
+        parts = [stored["input"], stored["sources"], stored["skills"]]
+        setup = Setup(*[await self.payloads.load(job, part) for part in parts])
+        if not any(is_reference(part) for part in parts):
+            if len(self._setups) >= SETUPS_MAX:
+                self._setups.clear()
+            self._setups[reference["checksum"]] = setup
+        return setup
 
     async def _resolve_skills(
         self, workflow: Workflow, resolved: Mapping[str, Mapping[str, Any]], values: Values
@@ -206,7 +215,7 @@ class AgentWork:
         setup = await self._setup(job)
         provider = self._provider(job)
         tools = node_tools(node, setup.skills)
-        servers = await self.tools.servers(job, workflow, node, setup.skills)
+        servers = await self.tools.servers(job, workflow, node, setup.skills) if node.skills else {}
         key = Visit(job.run, params["session"])
         if servers:
             session = await self.mcp.open(key, servers, list(tools.taken))
@@ -229,7 +238,8 @@ class AgentWork:
                 await self.mcp.release(key)
         if params["turn"] == 1:
             value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, request.model, reply)]
-        return Done(value=value)
+        # All of it was made or copied here, so that it need not be copied again.
+        return Done(value=value, body=encode(value))
 
     def _request(
         self, job: Job, workflow: Workflow, node: Node, setup: Setup, tools: NodeTools
@@ -288,8 +298,9 @@ class AgentWork:
         if reply.text:
             value["text"] = text_of(reply.text)[:PART_BYTES_MAX]
         if not reply.calls:
-            value["status"] = storable(reply.status)
-            value["data"] = await self.payloads.slim(job, storable(reply.data), DATA_BYTES_MAX)
+            value["status"] = status_of(reply.status)
+            data, body = written(reply.data)
+            value["data"] = await self.payloads.slim(job, data, DATA_BYTES_MAX, body)
             return value
         calls = [
             {
@@ -372,6 +383,8 @@ class AgentWork:
 
 def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnReply) -> list[str]:
     """A budget in dollars that cannot count: better said once than never stopped."""
+    if workflow.budget is None and node.budget is None:
+        return []
     capped = any(budget is not None and budget.usd is not None for budget in (workflow.budget, node.budget))
     if not capped or "usd" in reply.usage or not any(reply.usage.values()):
         return []

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from treadle.dialects.agent.visiting import STATUSES
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
-from treadle.lang.handed import from_caller
+from treadle.lang.handed import copied_from_caller
 
 from .api import AskReply, ChooseReply, ProviderError, TurnReply
 
@@ -37,7 +38,9 @@ def checked_calls(calls: object) -> list[dict[str, Any]]:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Token counts and cost, of a shape that adds up whatever a provider reported."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
+    if not usage:
+        return found
     for name in ("input_tokens", "output_tokens"):
         amount = usage.get(name)
         found[name] = amount if isinstance(amount, int) and 0 < amount < COUNT_MAX else 0
@@ -54,10 +57,20 @@ def text_of(value: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def status_of(status: Any) -> Value:
+    """What became of a node; a status that is none is the machine's to refuse."""
+    return status if type(status) is str and status in STATUSES else storable(status)
+
+
 def storable(value: Any) -> Value:
     """What a model said, as a value; what no journal can hold fails the node, not the engine."""
+    return written(value)[0]
+
+
+def written(value: Any) -> tuple[Value, bytes]:
+    """`storable`, and the canonical bytes of what it gives."""
     try:
-        return from_caller(value)
+        return copied_from_caller(value)
     except (TreadleError, RecursionError) as error:
         raise _invalid(f"the model's answer cannot be stored: {error}") from error
 
