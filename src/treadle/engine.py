@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from treadle.kernel.errors import NotWaiting, RunExists, RunNotFound, Unsupported, VersionMismatch
+from treadle.kernel.errors import NotWaiting, RunNotFound, TreadleError, Unsupported, VersionMismatch
 from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
@@ -304,7 +304,6 @@ class Engine(
         if model is not None and not isinstance(model, str):
             model = self.agents.providers.take(run, model)
         arguments.check_start(id, model, config, secrets, templates, skills)
-        row = await self.library.named_before(workflow, id, self.read) or await self.definition(workflow)
         options_for = partial(
             arguments.run_options,
             model=model,
@@ -315,24 +314,24 @@ class Engine(
             skills=skills,
             traceparent=traceparent,
         )
+        row: DefinitionRow | None = None
         while True:
-            options, loaded, dialect = options_for(row), self.library.loaded(row), self.dialects[row.dialect]
-            given = arguments.checked_input(dialect, loaded, input, options)
-            self._check_model(dialect, loaded, options)
-            if config:
-                self.configs[run] = dict(config)
-            event, blobs = arguments.started(row, dialect.machine, given, options, reference, priority)
-            own_key = None if key is None else from_caller(key)
-            create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
-            await self.teach(run, row)
             try:
+                row = row or await self.definition(workflow)
+                options, loaded = options_for(row), self.library.loaded(row)
+                dialect = self.dialects[row.dialect]
+                given = arguments.checked_input(dialect, loaded, input, options)
+                self._check_model(dialect, loaded, options)
+                if config:
+                    self.configs[run] = dict(config)
+                event, blobs = arguments.started(row, dialect.machine, given, options, reference, priority)
+                own_key = None if key is None else from_caller(key)
+                create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
+                await self.teach(run, row)
                 answer = await self.submit(run, event, create=create, blobs=blobs)
-            except RunExists:
-                # It may have been started since we looked, under the version that the name meant there.
-                before, row = row, await self.library.named_before(workflow, id, self.read) or row
-                if row.digest != before.digest:
-                    continue
-                raise
+            except TreadleError as refusal:
+                row = await self.library.named_before(workflow, id, self.read, row, refusal)
+                continue
             return TypedRun(self, run, existing="existing" in answer, typed=partial(dialect.result, loaded))
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:

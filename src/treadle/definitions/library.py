@@ -7,7 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from treadle.kernel.errors import DefinitionError, TreadleError, UnknownWorkflow, Unsupported
+from treadle.kernel.errors import (
+    PASSING,
+    DefinitionError,
+    EngineStopped,
+    OwnershipLost,
+    TreadleError,
+    UnknownWorkflow,
+    Unsupported,
+)
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
 from treadle.lang import standing
@@ -36,6 +44,8 @@ from .files import (
 )
 
 Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
+# Told by whoever could not decide: there is nobody to look it up either.
+_NOBODY_THERE = (*PASSING, EngineStopped, OwnershipLost)
 
 
 class Library(Known):
@@ -223,17 +233,22 @@ class Library(Known):
             self._named[workflow] = row
         return row
 
-    async def named_before(self, workflow: Any, id: str | None, read: Read) -> DefinitionRow | None:
-        """The definition of the run that has this id already, if it was asked for by the same bare name:
-        the same start is the same run, whatever has been deployed since."""
-        if id is None or not isinstance(workflow, str):
-            return None
+    async def named_before(
+        self, workflow: Any, id: str | None, read: Read, meant: DefinitionRow | None, refusal: TreadleError
+    ) -> DefinitionRow:
+        """A start was refused by what its name means now. The definition of the run that has this id already, if it was
+        asked for by the same bare name and is another one: the same start is the same run, whatever has been deployed
+        since. Else the refusal stands."""
+        if id is None or not isinstance(workflow, str) or isinstance(refusal, _NOBODY_THERE):
+            raise refusal
 
         def ask(reads: Reads) -> DefinitionRow | None:
             run = reads.run(id)
             return reads.definition(run.definition) if run is not None and run.workflow == workflow else None
 
         found: DefinitionRow | None = await read(ask)
+        if found is None or (meant is not None and found.digest == meant.digest):
+            raise refusal
         return found
 
     def make_ready(self, row: DefinitionRow) -> Loaded:

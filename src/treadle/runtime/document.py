@@ -16,7 +16,7 @@ from treadle.kernel.values import decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
-from .hot import BlobCache, load_state
+from .hot import BlobCache, load_state, read_past, state_of
 from .narrative import events_of, numbered, shown
 from .opened import open_work
 from .payloads import input_of, may_refer, refers, whole
@@ -54,11 +54,7 @@ def _at(at_ns: int | None) -> str | None:
 
 def state_at(reads: Reads, registry: Registry, id: str, *, at: int | None = None) -> tuple[RunState, Loaded]:
     """Time travel: a run as it was at a record."""
-    return _state_at(reads, registry, row_of(reads, id), at=at)
-
-
-def _state_at(reads: Reads, registry: Registry, row: RunRow, *, at: int | None) -> tuple[RunState, Loaded]:
-    state = load_state(row, reads, registry, BlobCache(reads), until_seq=at)
+    state = load_state(row_of(reads, id), reads, registry, BlobCache(reads), until_seq=at)
     return state, registry.load(state.definition)
 
 
@@ -81,15 +77,24 @@ def show(
     reads: Reads, registry: Registry, id: str, *, engine: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     """The run document of INTERFACES §1."""
-    row = row_of(reads, id)
+    found = reads.outlined(id)
+    if found is None:
+        raise no_run(id)
+    row, has_snapshot, has_children = found
+    tail: list[Stored] = []
     try:
-        state, loaded = _state_at(reads, registry, row, at=at)
+        if at is None:
+            cut, tail = read_past(row, reads, has_snapshot=has_snapshot)
+            state = state_of(row, cut, tail, registry, BlobCache(reads))
+        else:
+            state = load_state(row, reads, registry, BlobCache(reads), until_seq=at)
+        loaded = registry.load(state.definition)
     except TreadleError as error:
         if at is not None or not is_lasting(error):
             raise
         return _bare(reads, row, error)
     view = view_of(loaded, state)
-    first = reads.record(row.no, 1)
+    first = tail[0] if tail and tail[0].seq == 1 else reads.record(row.no, 1)
     started = first.record()["event"] if first is not None else {}
     extra = view.pop("waiting_for", [])
     detail = view.pop("engine", {})
@@ -116,7 +121,7 @@ def show(
         "waiting_for": [] if ended else [*waits(reads, registry, state, children_max), *extra],
         "state": view.pop("state"),
         "parent": state.parent,
-        "children": [child.id for child in reversed(reads.runs(parent=state.id, limit=10_000))],
+        "children": _children(reads, state.id) if has_children else [],
         "stats": stats,
         "retain_until": _at(kept_until_ns(reads, row)),
         **view,
@@ -138,6 +143,10 @@ def show(
     return document
 
 
+def _children(reads: Reads, id: str) -> list[str]:
+    return [child.id for child in reversed(reads.runs(parent=id, limit=10_000))]
+
+
 def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
     """What can be said of a run that cannot be decided: what its row says, and why there is no more."""
     document = {
@@ -151,7 +160,7 @@ def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
         "version_no": row.seq,
         "waiting_for": [],
         "state": None,
-        "children": [child.id for child in reversed(reads.runs(parent=row.id, limit=10_000))],
+        "children": _children(reads, row.id),
         "stats": {},
         "retain_until": _at(kept_until_ns(reads, row)),
     }

@@ -128,6 +128,23 @@ def load_state(
     return state
 
 
+def read_past(
+    row: RunRow, reads: Reads, *, has_snapshot: bool
+) -> tuple[tuple[int, bytes] | None, list[Stored]]:
+    """What a run as it is now is made of: its last snapshot, if it has one, and the records after that."""
+    cut = reads.snapshot(row.no) if has_snapshot else None
+    return cut, reads.journal(row.no, after_seq=cut[0] if cut else 0)
+
+
+def state_of(
+    row: RunRow, cut: tuple[int, bytes] | None, tail: Sequence[Stored], registry: Registry, blobs: Blobs
+) -> RunState:
+    """A run made of what was read of it."""
+    state, machine = _begun(row, cut, tail, registry)
+    _replay(state, machine, registry, tail, blobs, reading=True)
+    return state
+
+
 def _replay(
     state: RunState,
     machine: Machine,

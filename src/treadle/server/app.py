@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 import re
-import secrets
 import time
 from importlib.metadata import version
 from typing import Any, Final
@@ -74,6 +75,10 @@ PARTS: Final[tuple[tuple[str, Routes], ...]] = (
     ("", house.health),
 )
 BLOB_MAX = 1024 * 1024 * 1024
+# Ids of requests are to be told apart, not to be kept secret. Asking the system for each of them would let go of the
+# interpreter, and another thread would have it for a while.
+_CHANCE: Final = random.Random()
+os.register_at_fork(after_in_child=_CHANCE.seed)
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,100}")
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -177,8 +182,8 @@ class SafeHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = dict(scope["headers"]).get(b"x-request-id", b"")
-        id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8).encode()
+        asked = next((value for name, value in reversed(scope["headers"]) if name == b"x-request-id"), b"")
+        id = asked if asked and _REQUEST_ID.fullmatch(asked) else b"%016x" % _CHANCE.getrandbits(64)
         state = scope.setdefault("state", {})
         state["request_id"] = id.decode()
         began = time.monotonic()

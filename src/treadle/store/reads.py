@@ -63,6 +63,12 @@ class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
         row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?", id)
         return None if row is None else run_of(row)
 
+    def outlined(self, id: str) -> tuple[RunRow, bool, bool] | None:
+        query = f"""SELECT {RUN_COLUMNS}, EXISTS (SELECT 1 FROM snapshots s WHERE s.run = r.no),
+                    EXISTS (SELECT 1 FROM runs c WHERE c.parent = r.id) FROM runs r WHERE r.id = ?"""
+        row = self._one(query, id)
+        return None if row is None else (run_of(row), bool(row[-2]), bool(row[-1]))
+
     def run_by_no(self, no: int) -> RunRow | None:
         row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE no = ?", no)
         return None if row is None else run_of(row)

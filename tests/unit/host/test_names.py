@@ -130,3 +130,24 @@ async def test_the_same_start_is_the_same_run_whatever_was_deployed_since(tmp_pa
         with pytest.raises(TreadleError, match="another definition"):
             await engine.start("v@2", {"x": 1}, id="k")
         await assert_replays(engine)
+
+
+async def test_the_same_start_is_the_same_run_though_a_newer_version_would_not_take_its_input(
+    tmp_path: Path,
+) -> None:
+    def strict(version: int, wanted: str) -> Path:
+        file = tmp_path / f"s{version}.yaml"
+        file.write_text(
+            f"dialect: process\nname: s\nversion: {version}.0.0\n"
+            f"start: {{schema: {{type: object, required: [{wanted}]}}}}\nsteps:\n  - await: go\n"
+        )
+        return file
+
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        engine.deploy(strict(1, "old"))
+        await engine.start("s", {"old": 1}, id="k")
+        engine.deploy(strict(2, "new"))
+        assert (await engine.start("s", {"old": 1}, id="k")).existing
+        with pytest.raises(TreadleError, match="new"):
+            await engine.start("s", {"old": 1}, id="other")
+        await assert_replays(engine)

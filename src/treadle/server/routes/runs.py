@@ -15,6 +15,7 @@ from treadle.kernel.model import STATUSES, TERMINAL
 from treadle.kernel.tracing import parse_traceparent
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import NotJson, from_json
+from treadle.runs import Run
 from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.once import key_of
@@ -138,7 +139,7 @@ def _wanted_state(text: str | None) -> dict[str, Any] | None:
 @routes.answers("GET", "/runs/{id}", VIEWER, within=scope.run, gives=shapes.RunDocument)
 async def shown(request: Request, id: str, engine: bool = False, at: Seq = None) -> Any:
     """The run document, now or as it was after a record."""
-    return await (await engine_of(request).run(id)).show(engine=engine, at=at)
+    return await Run(engine_of(request), id).show(engine=engine, at=at)
 
 
 @routes.answers("GET", "/runs/{id}/state", VIEWER, within=scope.run)
@@ -373,5 +374,5 @@ async def changes(
 
 async def _after(engine: Engine, id: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The run document as it is now, marked where the command came too late."""
-    shown = await (await engine.run(id)).show()
+    shown = await Run(engine, id).show()
     return {**shown, "stale": True} if answer.get("stale") else shown
