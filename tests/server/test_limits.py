@@ -11,7 +11,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,41 @@ async def test_a_body_above_the_limit_is_refused_before_it_is_read(engine: Engin
                 await asyncio.wait_for(writer.drain(), 10)
                 await asyncio.sleep(0.05)
         writer.close()
+
+
+async def test_what_amounts_to_nothing_is_refused_before_it_fills_the_memory(engine: Engine) -> None:
+    """A head, the head of a chunk or what follows the last one, without an end."""
+    chunked = _head("POST", "/api/v1/runs", "Transfer-Encoding: chunked")
+    begins = (
+        b"GET /api/v1/runs?" + b"q" * 100,
+        b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nX: ",
+        chunked + b"5;name=",
+        chunked + b"2\r\n{}\r\n0\r\nX: ",
+    )
+    async with listening(engine, ClientPatience()) as port:
+        for begin in begins:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(begin)
+            found = asyncio.ensure_future(_end(reader))
+            sent = 0
+            while not found.done() and sent < 50_000_000:
+                writer.write(b"x" * 8192)
+                sent += 8192
+                with suppress(ConnectionError):
+                    await writer.drain()
+                await asyncio.sleep(0)
+            assert sent < 50_000_000, begin
+            assert (await found)[:12] in (b"HTTP/1.1 400", b""), "told, or cut while it went on"
+            writer.close()
+
+
+async def test_a_request_names_its_host_once(engine: Engine) -> None:
+    async with listening(engine, ClientPatience()) as port:
+        for hosts, status in (((), 400), (("Host: localhost",) * 2, 400), (("Host: localhost",), 200)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write("\r\n".join(("GET /healthz HTTP/1.1", *hosts, "Connection: close", "", "")).encode())
+            assert f" {status} ".encode() in (await _end(reader))[:20], hosts
+            writer.close()
 
 
 def _head(method: str, path: str, *more: str) -> bytes:
