@@ -30,6 +30,12 @@ WORKLOADS: dict[str, tuple[str, str, str, bool]] = {
     "W6": ("disk a step, runs of 10 steps", "bytes_per_step", "bytes", True),
     "W7": ("the cost of a step in a run of 100,000 steps", "last_over_first", "×", True),
     "W8": ("a chain of 100 agent nodes, a model that answers at once", "nodes_per_s", "nodes/s", False),
+    "W8pure": (
+        "a chain of 100 agent nodes, a model that touches nothing outside (`pure`)",
+        "nodes_per_s",
+        "nodes/s",
+        False,
+    ),
     "W9": ("starts over HTTP, 32 connections", "starts_per_s", "starts/s", False),
 }
 

@@ -21,8 +21,9 @@ class Instant:
     keeps_history = False
     instant = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, pure: bool) -> None:
         self.turns = 0
+        self.pure = pure
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         self.turns += 1
@@ -36,7 +37,7 @@ class Peer(TreadlePeer):
     cannot = dict.fromkeys(("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W9"), ELSEWHERE)
 
     def prepare(self, engine: Engine, folder: Path, program: str) -> None:
-        self._folder, self._model = folder, Instant()
+        self._folder, self._model = folder, Instant(pure=program == "pure")
         engine.models["instant"] = self._model
 
     async def nodes(self, count: int) -> int:

@@ -25,6 +25,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
         *((subject, workload) for subject in DIALECTS for workload in IN_PROCESS),
         *((subject, "W1pure") for subject in DIALECTS[:2]),
         ("treadle_agent", "W8"),
+        ("treadle_agent", "W8pure"),
     ],
 )
 def test_a_workload_has_the_right_answer_and_its_figure(

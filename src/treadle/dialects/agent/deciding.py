@@ -16,7 +16,7 @@ from .states import Branch
 def ways_on(flow: Flow, branch: Branch, node: str, data: Value = None) -> Ways:
     """What can follow `node`; `data` is its result where that is not recorded yet. Raises
     ExpressionError, its `where` the edge, if a condition cannot be evaluated."""
-    if not any(edge.test is not None for edge in flow.workflow.out[node]):
+    if node not in flow.workflow.tested:
         return ways(flow.workflow, node, flow.state["counts"], _untested)
 
     def look(name: str) -> Value:

@@ -56,7 +56,8 @@ class Flow:
         self.add(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key, pool=pool))
 
     def add(self, intent: Intent) -> None:
-        taken = {other.ref for other in self.intents} | {other.ref for other in self.ctx.open.values()}
+        taken = [other.ref for other in self.intents]
+        taken += [other.ref for other in self.ctx.open.values()]
         assert intent.ref not in taken, "a branch has at most one open intent"
         self.intents.append(intent)
 
@@ -113,10 +114,12 @@ class Flow:
     def over_budget(self, branch: Branch) -> tuple[str | None, bool]:
         """Why nothing more may be asked for this visit, or None; and whether that ends the run: the
         workflow's cap does, the node's own fails that node only."""
+        node = self.node(branch)
+        if self.workflow.budget is None and node.budget is None and not self.state.get("budget"):
+            return None, False
         over = exceeded(self._raised(None) or self.workflow.budget, self.state["usage"])
         if over is not None:
             return over, True
-        node = self.node(branch)
         return exceeded(self._raised(node.id) or node.budget, visit_of(branch)["usage"]), False
 
     def _raised(self, node: str | None) -> Budget | None:

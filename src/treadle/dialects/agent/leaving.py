@@ -95,10 +95,10 @@ def _possible(
 ) -> tuple[Ways, ExpressionError | None]:
     """Where the run can go with this result, which is not recorded yet; or why that is not clear."""
     node = visit_of(branch)["node"]
-    tested = any(edge.test is not None for edge in flow.workflow.out[node])
+    if node not in flow.workflow.tested:
+        return ways_on(flow, branch, node), None
     try:
-        result = {**_object(flow.load(data)), **extra} if tested else None
-        return ways_on(flow, branch, node, result), None
+        return ways_on(flow, branch, node, {**_object(flow.load(data)), **extra}), None
     except ExpressionError as error:
         return Ways(), error
 
@@ -299,7 +299,7 @@ def _warn_missing(flow: Flow) -> None:
 def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> None:
     """`reason` is what the event says; the trace says "only path" for a default edge."""
     state, limit = flow.state, flow.workflow.max_steps
-    entering = sum(how == "enter" for _, how, _ in flow.ready)
+    entering = sum(how == "enter" for _, how, _ in flow.ready) if flow.ready else 0
     if state["visits"] + entering >= limit and not _joins(flow, branch, edge.target):
         message = f"more than {limit} node visits; raise max_steps if that is meant"
         error = TreadleError(message, cls="user", code="MAX_STEPS", where=edge.target)

@@ -174,6 +174,11 @@ class Workflow:
             found.setdefault(edge.source, []).append(edge)
         return {node: tuple(edges) for node, edges in found.items()}
 
+    @cached_property
+    def tested(self) -> frozenset[str]:
+        """The nodes out of which an edge leads that the data decides."""
+        return frozenset(edge.source for edge in self.edges if edge.test is not None)
+
     @property
     def needs_model(self) -> bool:
         """Whether a run of it may ask a model anything."""
