@@ -31,7 +31,7 @@ help:
 	@echo "make canaries  every planted bug must be found within 50 seeds, with one core and with three"
 	@echo "make chaos  servers, workers, PostgreSQL and NATS killed at random (CHAOS_S=60 CHAOS_SEED=…)"
 	@echo "make bench  Treadle and its peers side by side (an hour; BENCH='--minutes 25'; BENCH=--quick: 3 minutes)"
-	@echo "make bench-cluster  several members and workers on one PostgreSQL (25 minutes; BENCH=--quick: 3 minutes)"
+	@echo "make bench-cluster  several members and workers on one PostgreSQL (40 minutes; BENCH=--quick: 3 minutes)"
 	@echo "make web    build the console"
 	@echo "make serve  a server with live examples, on http://127.0.0.1:8420"
 	@echo "make fmt    format the code"

@@ -1,8 +1,9 @@
 """Many machines on one PostgreSQL, measured on this one: growth, ceilings, latencies.
 
-    python benchmarks/cluster.py                     everything: about 25 minutes, on a quiet machine
+    python benchmarks/cluster.py                     everything: about 40 minutes, on a quiet machine
     python benchmarks/cluster.py --quick             tiny sizes, about 3 minutes: does it all work?
     python benchmarks/cluster.py --only ceiling workers
+    python benchmarks/cluster.py --only workers --again    the other figures of the file stay, and the page says so
     python benchmarks/cluster.py --out FILE.json     where the raw figures go (default: docs/benchmarks/cluster.json)
     python benchmarks/cluster.py --postgres URL      a server that is there already, for databases of ours
 
@@ -60,7 +61,16 @@ class Notes:
             "unavailable": {},
             "calibrations": [],
             "samples": [],
+            "again": {},
         }
+
+    def go_on_from(self, before: Found, measures: list[str]) -> None:
+        """What was measured earlier stays, but for these measures."""
+        when = {key: self.found[key] for key in ("made", "commit")}
+        for kind in ("calibrations", "samples"):
+            self.found[kind] = [one for one in before[kind] if one["measure"] not in measures]
+        self.found |= {key: before[key] for key in ("made", "commit", "subjects", "unavailable")}
+        self.found["again"] = before.get("again", {}) | dict.fromkeys(measures, when)
 
     def calibrate(self, measure: str) -> None:
         with tempfile.TemporaryDirectory(dir=self._folder) as bare:
@@ -153,8 +163,11 @@ def measure(
     subjects: list[str],
     buses: list[str],
     keep: Callable[[Found], None] = lambda found: None,
+    before: Found | None = None,
 ) -> Found:
     notes = Notes(pg, folder, sizes, keep)
+    if before is not None:
+        notes.go_on_from(before, only)
     with shared_store(pg, only) as store:
         for name in only:
             if name != "ceiling":
@@ -183,6 +196,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round")
     parser.add_argument("--sizes", choices=list(SIZES), default="full", help=argparse.SUPPRESS)
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES))
+    parser.add_argument("--again", action="store_true", help="the figures of other measures in the file stay")
     parser.add_argument("--subjects", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--buses", nargs="+", choices=list(BUSES), default=list(BUSES))
     parser.add_argument("--postgres", metavar="URL", help="a server that is there already")
@@ -196,6 +210,8 @@ def main() -> None:
     )
     out.parent.mkdir(parents=True, exist_ok=True)
 
+    before = json.loads(out.read_text("utf-8")) if given.again else None
+
     def keep(found: Found) -> None:
         out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
@@ -205,7 +221,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=given.folder, prefix="treadle-cluster-") as folder,
         postgres(given.postgres, given.folder) as pg,
     ):
-        measure(pg, Path(folder), sizes, given.only, given.subjects, given.buses, keep)
+        measure(pg, Path(folder), sizes, given.only, given.subjects, given.buses, keep, before)
     say(f"raw figures: {out}")
     if not given.no_report:
         from cluster_report import report

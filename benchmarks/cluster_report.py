@@ -193,6 +193,12 @@ SECTIONS = {
 }
 
 
+def anew(found: dict[str, Any]) -> list[str]:
+    """Which figures are of another time and another commit than the rest."""
+    said = [f"{name} ({at['made']}, `{at['commit']}`)" for name, at in found.get("again", {}).items()]
+    return [f"Measured again since: {', '.join(said)}.", ""] if said else []
+
+
 def page(samples: Samples, name: str) -> str:
     found = samples.found
     machine, loads = found["machine"], sorted(sample["load"] for sample in found["samples"])
@@ -207,6 +213,7 @@ def page(samples: Samples, name: str) -> str:
         f"PostgreSQL {found['postgres']['server_version']} on the same machine ({pg}). Load while it ran: {loads[0]:.1f} to {loads[-1]:.1f}, "
         f"median {statistics.median(loads):.1f}. Everything here shares these processors: servers, workers, clients, PostgreSQL and NATS.",
         "",
+        *anew(found),
         *(["**Not the full sizes.**", ""] if smaller else []),
         "## Targets",
         "",

@@ -30,18 +30,19 @@ class ClusterSizes:
     workers: tuple[int, ...] = (1, 2, 4)
     concurrency: int = 8
     nap_s: float = 0.1
-    naps: int = 10
+    # Long enough that how long all the starts take does not matter.
+    naps: int = 20
     naps_rounds: int = 2
     requests: int = 1_000
     connections: int = 16
     waiting: int = 1_000_000
     # No more are started after so long; the figures say how many there are.
-    waiting_s: float = 480.0
+    waiting_s: float = 1_500.0
     wakes: int = 10_000
     records: int = 10_000_000
     copied_steps: int = 500
     calibrate_s: float = 1.0
-    patience_s: float = 900.0
+    patience_s: float = 1_800.0
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
