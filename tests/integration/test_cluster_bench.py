@@ -38,6 +38,13 @@ def test_what_is_measured_is_written_as_json_and_as_a_page(
     assert said in page
     assert "**Not the full sizes.**" in page
 
+    again = cluster.Notes(Postgres(pg_uri), tmp_path, TINY, lambda found: None)
+    again.go_on_from(found, ["records"])
+    assert {sample["measure"] for sample in again.found["samples"]} == {"ceiling"}
+    path.write_text(json.dumps(again.found))
+    cluster_report.report(path)
+    assert "Measured again since: records (" in path.with_suffix(".md").read_text()
+
 
 def test_targets_are_judged_by_what_was_measured(benchmarks: None) -> None:
     from cluster_report import Samples, targets, workers
@@ -62,10 +69,3 @@ def test_targets_are_judged_by_what_was_measured(benchmarks: None) -> None:
     assert "| ceiling: treadle_playbook | ≥ 5 × DBOS | — | — |" in said
     assert "| workers over nats: efficiency with 4 | ≥ 0.8 | 0.9 | **yes** |" in said
     assert "| 4 workers | 288 | 0.90 |" in "\n".join(workers(Samples(found)))
-
-    again = cluster.Notes(Postgres(pg_uri), tmp_path, TINY, lambda found: None)
-    again.go_on_from(found, ["records"])
-    assert {sample["measure"] for sample in again.found["samples"]} == {"ceiling"}
-    path.write_text(json.dumps(again.found))
-    cluster_report.report(path)
-    assert "Measured again since: records (" in path.with_suffix(".md").read_text()
