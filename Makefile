@@ -67,6 +67,7 @@ sim: $(READY)
 	@$(BIN)/python -m treadle.testing.sim --seeds 1000 --cores 3
 	@$(BIN)/python -m treadle.testing.sim --seeds 300 --limited
 	@$(BIN)/python -m treadle.testing.sim --seeds 300 --limited --cores 3
+	@$(BIN)/python -m treadle.testing.sim --seeds 300 --applications
 	@$(BIN)/python -m treadle.testing.sim --seeds 300 --applications --cores 3
 
 kills: $(READY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from treadle.testing.sim import SimulationFailed, simulate
-from treadle.testing.sim.canaries import apply_before_everybody_has_agreed
+from treadle.testing.sim.canaries import apply_before_everybody_has_agreed, snapshot_without_a_second_look
 from treadle.testing.sim.sums import Sums
 
 CORES = 3
@@ -29,3 +29,12 @@ def test_a_bug_of_applications_over_members_is_found() -> None:
         for seed in (7, 1, 11):
             simulate(seed, Sums, cores=CORES)
     assert "--applications" in str(found.value)
+
+
+def test_a_snapshot_of_more_than_one_moment_is_found() -> None:
+    with (
+        snapshot_without_a_second_look(),
+        pytest.raises(SimulationFailed, match="a snapshot has"),
+    ):
+        for seed in (0, 1, 2):
+            simulate(seed, Sums, cores=CORES)

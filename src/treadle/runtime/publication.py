@@ -124,7 +124,8 @@ class Publication:
         for item in reversed(staged.taken):
             if item.derived or id(item) in handed:
                 continue
-            if told and item.ack is not None:
+            # What is a message is durable, and will be decided: who waits for that goes on waiting.
+            if told and item.ack is not None and item.inbox is None:
                 answers.append((item.ack, None, error))
             else:
                 self._mail.post(item, front=True)

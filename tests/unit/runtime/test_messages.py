@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from treadle.kernel.errors import InputInvalid, NotWaiting, StoreFull, TreadleError, VersionMismatch
+from treadle.kernel.limits import Limits
 from treadle.kernel.model import Cancel, Continue, Frame, Patch, Receipt, Retry, Signal, Started
 from treadle.kernel.values import digest_bytes, encode
 from treadle.runtime import collecting, tasks
 from treadle.runtime.commands import Operate, Write
+from treadle.runtime.desk import Desk
 from treadle.runtime.messages import (
     message_from_bytes,
     message_to_bytes,
@@ -255,3 +257,26 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     assert bench.real.run("run") is None
     assert [bench.answers[name].code for name in ("late", "later")] == ["RUN_NOT_FOUND"] * 2
     assert bench.real.frames(1) == []
+
+
+def test_a_message_that_somebody_waits_for_is_decided_although_a_commit_fails_meanwhile() -> None:
+    """It is durable with the commit that sent it: who waits for its answer goes on waiting, and gets it."""
+    bench = Bench(limits=Limits(batch_records=1))
+    for run in ("a", "b", "c"):
+        bench.start(run, [awaits()])
+    bench.settle()
+
+    def tell(desk: Desk) -> None:
+        for run in ("a", "b", "c"):
+            item = bench.item(run, Signal(name="go"), ack=f"told {run}", message=f"tell:{run}")
+            item.derived = True
+            desk.post(item)
+
+    bench.core.submit(Write(tell, None))
+    while not bench.real.has_message("tell:c"):
+        bench.core.turn()
+    bench.store.failing = [StoreFull(), StoreFull()]
+    bench.settle()
+    assert [bench.status(run) for run in ("a", "b", "c")] == ["completed"] * 3
+    assert [bench.answers[f"told {run}"]["seq"] for run in ("a", "b", "c")] == [2, 2, 2]
+    assert bench.real.inbox(9) == []

@@ -15,29 +15,36 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from treadle.apps import barrier
+from treadle.apps import barrier, snapshots
+from treadle.dialects.reactive.app import App
 from treadle.host.turning import Turning
 from treadle.kernel import run as kernel_run
-from treadle.kernel.model import OpenIntent, Receipt
+from treadle.kernel.model import Context, OpenIntent, Receipt
 from treadle.runtime import admission
 from treadle.runtime import core as core_module
 from treadle.runtime.ahead import Ahead
+from treadle.runtime.answers import Answers
 from treadle.runtime.changes import CoreDesk
-from treadle.runtime.commands import HANDED_ON, Operate
+from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Operate
 from treadle.runtime.core import Core
+from treadle.runtime.desk import Desk
 from treadle.runtime.gate import Gate
+from treadle.runtime.hot import Hot
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.ports import Item
+from treadle.runtime.progress import ProgressQueue
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
-from treadle.runtime.staging import Staged
+from treadle.runtime.staging import Staged, Staging
+from treadle.runtime.timers import Timers
 from treadle.store import sql
 from treadle.store.place_rows import Line
 from treadle.store.protocol import GUEST
 
 from .disk import Disk
-from .drill import Drill
+from .drill import Drill, DrillMachine
+from .narrow import NarrowDrill
 from .process import SimProcess
 from .sums import Sums
 from .workload import Workload
@@ -249,6 +256,93 @@ def kept_without_the_commit_before() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def keys_forgotten_with_their_process() -> Iterator[None]:
+    """What was answered under a key is known to whoever answered it, and to nobody after it."""
+    known: WeakKeyDictionary[Answers, dict[tuple[str, str], Any]] = WeakKeyDictionary()
+    remember = Answers.remember
+
+    def in_memory(answers: Answers, submission: tuple[str, str], body: Any) -> None:
+        known.setdefault(answers, {})[submission] = body
+        remember(answers, submission, body)
+
+    def recall(answers: Answers, submission: tuple[str, str]) -> Any:
+        return known.get(answers, {}).get(submission)
+
+    with patch.object(Answers, "remember", in_memory), patch.object(Answers, "remembered", recall):
+        yield
+
+
+@contextlib.contextmanager
+def timers_that_fire_early() -> Iterator[None]:
+    """Whoever looks for what is due takes what is due within a second for it."""
+    fire = Timers.fire
+
+    def early(timers: Timers, now_ns: int) -> None:
+        fire(timers, now_ns + 1_000_000_000)
+
+    with patch.object(Timers, "fire", early):
+        yield
+
+
+@contextlib.contextmanager
+def state_written_down_too_late() -> Iterator[None]:
+    """The snapshot of a run is filed under the record before the one that it is of."""
+    snapshot = Staging.snapshot
+
+    def late(staging: Staging, hot: Hot) -> None:
+        snapshot(staging, hot)
+        no, seq, body = staging.batch.snapshots.pop()
+        staging.batch.snapshots.append((no, max(seq - 1, 1), body))
+
+    with patch.object(Staging, "snapshot", late):
+        yield
+
+
+@contextlib.contextmanager
+def checkpoint_told_before_it_is_kept() -> Iterator[None]:
+    """A worker is told that its progress is saved, and it is not."""
+    save = ProgressQueue._save
+
+    def forgetful(queue: ProgressQueue, hot: Hot, saved: CheckpointSaved) -> None:
+        save(queue, hot, saved)
+        queue._staging.batch.checkpoints.pop(saved.intent)
+
+    with patch.object(ProgressQueue, "_save", forgetful):
+        yield
+
+
+@contextlib.contextmanager
+def decided_by_what_is_not_recorded() -> Iterator[None]:
+    """A decision goes by something else than is recorded: when it is decided again, it is another one."""
+    advance, live = admission.advance, False
+    start, step = DrillMachine.start, DrillMachine.step
+
+    def deciding(*arguments: Any, **more: Any) -> Any:
+        nonlocal live
+        live = True
+        try:
+            return advance(*arguments, **more)
+        finally:
+            live = False
+
+    def seen(ctx: Context) -> Context:
+        return msgspec.structs.replace(ctx, now_ns=ctx.now_ns + live)
+
+    def starts(machine: DrillMachine, definition: Any, event: Any, ctx: Context) -> Any:
+        return start(machine, definition, event, seen(ctx))
+
+    def steps(machine: DrillMachine, definition: Any, state: Any, event: Any, ctx: Context) -> Any:
+        return step(machine, definition, state, event, seen(ctx))
+
+    with (
+        patch.object(admission, "advance", deciding),
+        patch.object(DrillMachine, "start", starts),
+        patch.object(DrillMachine, "step", steps),
+    ):
+        yield
+
+
 CANARIES: tuple[Canary, ...] = (
     append_ignores_expected_sequence,
     dispatch_before_commit,
@@ -263,6 +357,14 @@ CANARIES: tuple[Canary, ...] = (
     held_back_answers,
     answer_with_the_commit_before,
     kept_without_the_commit_before,
+    timers_that_fire_early,
+    state_written_down_too_late,
+    decided_by_what_is_not_recorded,
+)
+# The same, for those who have the time: they show late in a history, or in few of them.
+LATE_CANARIES: tuple[Canary, ...] = (
+    keys_forgotten_with_their_process,
+    checkpoint_told_before_it_is_kept,
 )
 
 
@@ -309,6 +411,8 @@ SHARED_CANARIES: tuple[Canary, ...] = (
     answer_before_its_commit,
     message_done_before_its_event,
     double_settle,
+    keys_forgotten_with_their_process,
+    state_written_down_too_late,
 )
 
 
@@ -330,7 +434,21 @@ def cells_open_while_members_agree() -> Iterator[None]:
         yield
 
 
-# What breaks only where several members decide the cells of an application.
+@contextlib.contextmanager
+def snapshot_without_a_second_look() -> Iterator[None]:
+    """What changed while the cells were read, page by page, is not read again: each page is of its own moment."""
+    finish = snapshots.finish
+
+    def hasty(desk: Desk, app: App, draft: dict[str, Any]) -> dict[str, Any]:
+        with patch.object(sql.SqlStore, "moved", lambda store, since: (since, [])):
+            return finish(desk, app, draft)
+
+    with patch.object(snapshots, "finish", hasty):
+        yield
+
+
+# What breaks where an application has cells, whoever decides them; and only where several members do.
+CELL_CANARIES: tuple[Canary, ...] = (snapshot_without_a_second_look,)
 APPLICATION_CANARIES: tuple[Canary, ...] = (
     apply_before_everybody_has_agreed,
     cells_open_while_members_agree,
@@ -340,10 +458,15 @@ APPLICATION_CANARIES: tuple[Canary, ...] = (
 def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
     """Every planted bug that must be found with so many cores, and where it is looked for."""
     if cores == 1:
-        return [(canary, Drill) for canary in CANARIES]
+        return [
+            *((canary, Drill) for canary in (*CANARIES, *LATE_CANARIES)),
+            *((canary, Sums) for canary in CELL_CANARIES),
+            (forgotten_places, NarrowDrill),
+        ]
     return [
         *((canary, Drill) for canary in SHARED_CANARIES),
-        *((canary, Sums) for canary in APPLICATION_CANARIES),
+        *((canary, Sums) for canary in (*CELL_CANARIES, *APPLICATION_CANARIES)),
+        (forgotten_places, NarrowDrill),
     ]
 
 
