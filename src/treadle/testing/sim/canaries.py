@@ -315,7 +315,7 @@ def checkpoint_told_before_it_is_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def decided_by_what_is_not_recorded() -> Iterator[None]:
     """A decision goes by something else than is recorded: when it is decided again, it is another one."""
-    advance, live = admission.advance, False
+    advance, live = kernel_run.advance, False
     start, step = DrillMachine.start, DrillMachine.step
 
     def deciding(*arguments: Any, **more: Any) -> Any:
