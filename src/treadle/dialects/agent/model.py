@@ -194,6 +194,16 @@ class Workflow:
         return {}
 
     @cached_property
+    def texts(self) -> dict[str, Value]:
+        """The Sources of its nodes and skills by field path, as they are written; filled by `sources.fields`."""
+        return {}
+
+    @cached_property
+    def answers(self) -> dict[str, bool]:
+        """What is asked about it again and again, and has one answer; filled by those who ask."""
+        return {}
+
+    @cached_property
     def joins(self) -> dict[str, str | None]:
         """Where the branches of a fork meet, per forking node; filled by `routing.join_of`."""
         return {}

@@ -108,14 +108,36 @@ def _without_dots(path: str) -> str:
     return "/".join(kept)
 
 
-def fields(body: dict[str, Value], input: Value, templates: Mapping[str, Value]) -> dict[str, Value]:
+def fields(workflow: Workflow, input: Value, templates: Mapping[str, Value]) -> dict[str, Value]:
     """Every Source of a run, by field path."""
     found: dict[str, Value] = {}
     for field in ("rules", "context"):
-        given = input.get(field) if isinstance(input, dict) else None
-        if given is not None:
-            _add(found, f"input.{field}", given if isinstance(given, list) else [given])
-        _add(found, f"workflow.{field}", body.get(field) or [])
+        _add_given(found, input, field)
+        _add(found, f"workflow.{field}", workflow.body.get(field) or [])
+    if not workflow.texts:
+        workflow.texts.update(_of_nodes(workflow.body))
+    found.update(workflow.texts)
+    for name, source in templates.items():
+        found[f"templates.{name}"] = source
+    return found
+
+
+def given_fields(input: Value) -> dict[str, Value]:
+    """The Sources that a run's input brings, by field path."""
+    found: dict[str, Value] = {}
+    for field in ("rules", "context"):
+        _add_given(found, input, field)
+    return found
+
+
+def _add_given(found: dict[str, Value], input: Value, field: str) -> None:
+    given = input.get(field) if isinstance(input, dict) else None
+    if given is not None:
+        _add(found, f"input.{field}", given if isinstance(given, list) else [given])
+
+
+def _of_nodes(body: dict[str, Value]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
     for id, node in body["nodes"].items():
         if "instruction" in node:
             found[f"nodes.{id}.instruction"] = node["instruction"]
@@ -127,8 +149,6 @@ def fields(body: dict[str, Value], input: Value, templates: Mapping[str, Value])
     for id, skill in (body.get("skills") or {}).items():
         if "instruction" in skill:
             found[f"skills.{id}.instruction"] = skill["instruction"]
-    for name, source in templates.items():
-        found[f"templates.{name}"] = source
     return found
 
 
@@ -136,7 +156,7 @@ def texts_of(workflow: Workflow) -> str:
     """A digest of the workflow's own Sources as they are written: a run that has resolved them goes on
     under another definition only if these are the same."""
     if "texts" not in workflow.digests:
-        workflow.digests["texts"] = digest(fields(workflow.body, {}, {}))
+        workflow.digests["texts"] = digest(fields(workflow, {}, {}))
     return workflow.digests["texts"]
 
 

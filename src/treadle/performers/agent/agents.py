@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.dialects.agent.model import Workflow
-from treadle.dialects.agent.sources import fields
+from treadle.dialects.agent.sources import fields, given_fields
 from treadle.kernel.model import OpenIntent, is_reference
+from treadle.kernel.values import Value
 from treadle.secrets import logs as clean_logs
 from treadle.secrets.providers import Secrets
 from treadle.work.job import Done, Job
@@ -131,9 +132,14 @@ def _all_inline(intent: OpenIntent, workflow: Workflow | None) -> bool:
     params = intent.params
     if workflow is None or params["op"] != "setup" or is_reference(params["input"]):
         return False
-    if any(node.skills for node in workflow.nodes.values()):
-        return False
-    found = fields(workflow.body, params["input"], {})
+    if (own := workflow.answers.get("all inline")) is None:
+        skilled = any(node.skills for node in workflow.nodes.values())
+        own = not skilled and _are_texts(fields(workflow, {}, {}))
+        workflow.answers["all inline"] = own
+    return own and _are_texts(given_fields(params["input"]))
+
+
+def _are_texts(found: Mapping[str, Value]) -> bool:
     return all(
         isinstance(value, str) and not value.lstrip().startswith(("./", "../", "/", "http"))
         for value in found.values()

@@ -94,7 +94,7 @@ class AgentWork:
         workflow: Workflow = await job.load_definition()
         base = job.options.get("base")
         input = await self.payloads.load(job, job.intent.params["input"])
-        wanted = sources.fields(workflow.body, input, job.options.get("templates") or {})
+        wanted = sources.fields(workflow, input, job.options.get("templates") or {})
         resolved = await resolve_all(
             wanted,
             base=base,

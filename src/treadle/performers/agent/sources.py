@@ -44,13 +44,16 @@ async def resolve_all(
     for path, value in fields.items():
         try:
             source = classify(value)
-            place = await _place(source, base)
-            key = (source.kind, place)
-            if key not in cache:
-                cache[key] = await _resolve(source, place, offline=offline, fetch=fetch)
-            # The same file may be written in several ways; each field keeps what was written there.
             shown = without_credentials(source.origin) if source.kind == "url" else source.origin
-            found[path] = {**cache[key], "origin": shown}
+            if source.kind == "inline":
+                found[path] = _resolved(source, source.origin)
+            else:
+                place = await _place(source, base)
+                key = (source.kind, place)
+                if key not in cache:
+                    cache[key] = await _resolve(source, place, offline=offline, fetch=fetch)
+                # The same file may be written in several ways; each field keeps what was written there.
+                found[path] = {**cache[key], "origin": shown}
             if not found[path]["content"].strip() and path.endswith(".instruction"):
                 code = "SOURCE_FILE_READ_FAILED" if source.kind == "file" else "SOURCE_URL_HTTP_ERROR"
                 raise SourceError(f"{shown} is empty, and an instruction needs text", code=code)
@@ -63,16 +66,14 @@ async def resolve_all(
 
 
 async def _place(source: Source, base: str | None) -> str:
-    """What a Source is known by: the same text, the same file, the same address are resolved once."""
+    """What a Source is known by: the same file, the same address are resolved once."""
     if source.kind == "file":
         # A few small files; the thread keeps a slow disk from stopping everybody else.
         return await asyncio.to_thread(_find, source.origin, base)
-    return canonical_url(source.origin) if source.kind == "url" else source.origin
+    return canonical_url(source.origin)
 
 
 async def _resolve(source: Source, place: str, *, offline: bool, fetch: Fetch) -> dict[str, Any]:
-    if source.kind == "inline":
-        return _resolved(source, source.origin)
     if source.kind == "file":
         return {**_resolved(source, await asyncio.to_thread(_read, place)), "sourcePath": place}
     if offline:
