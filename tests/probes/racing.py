@@ -130,18 +130,19 @@ async def said(call: Awaitable[Any]) -> str:
         return f"{error.code}: {error.message}"
     except TimeoutError as error:
         return f"TimeoutError: {error}"
-    return _text(answer)
+    return text(answer)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     return json.dumps(value, default=repr, sort_keys=True)
 
 
-def _plain(name: str, text: str) -> str:
-    text = text.replace(name, "NAME")
+def plain(name: str, told: str) -> str:
+    """Without what differs from one thing to the next."""
+    told = told.replace(name, "NAME")
     for drawn, instead in _DRAWN:
-        text = re.sub(drawn, instead, text)
-    return text
+        told = re.sub(drawn, instead, told)
+    return told
 
 
 async def one_after_the_other(
@@ -151,8 +152,8 @@ async def one_after_the_other(
     name = house.fresh()
     await subject.make(house.owner, name)
     told = [await said(subject.doors[door](house.owner, name)) for door in (first, second)]
-    looked = _text(await subject.look(house.owner, name))
-    return _plain(name, told[0]), _plain(name, told[1]), _plain(name, looked)
+    looked = text(await subject.look(house.owner, name))
+    return plain(name, told[0]), plain(name, told[1]), plain(name, looked)
 
 
 async def at_once(house: House, subject: Subject, first: str, second: str, who: str) -> list[tuple[str, Any]]:
@@ -180,8 +181,8 @@ async def _interrupted(
 
 
 async def _seen(house: House, subject: Subject, name: str, one: str, other: str) -> tuple[str, str, str]:
-    looked = _text(await subject.look(house.owner, name))
-    return _plain(name, one), _plain(name, other), _plain(name, looked)
+    looked = text(await subject.look(house.owner, name))
+    return plain(name, one), plain(name, other), plain(name, looked)
 
 
 def meetings(

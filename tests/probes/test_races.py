@@ -15,7 +15,8 @@ from treadle import Engine
 from treadle.kernel.errors import RunNotFound, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.lang.definition import Definition
-from treadle.runtime import document, tasks
+from treadle.runtime import document, tasks, timers
+from treadle.runtime.desk import Desk
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, TaskRow
 
@@ -24,6 +25,7 @@ FLOWS = {
     "ends": "steps: [{complete: {$: start.n}}]",
     "fails": "steps: [{fail: no}]",
     "parent": "steps: [{child: {workflow: ends}}, {child: {workflow: waits}}, {complete: done}]",
+    "asks_once": "tasks: {t: {roles: [clerk], timeout: 1000h}}\nsteps: [{task: t}, {complete: {$: payload}}]",
     "asks": "tasks: {t: {roles: [clerk]}}\nsteps: [{task: t}, {complete: {$: payload}}]",
 }
 
@@ -153,12 +155,30 @@ async def _asked(engine: Engine, name: str) -> None:
     TASKS[name] = (await engine.tasks(run=name))[0]["id"]
 
 
+async def _asked_once(engine: Engine, name: str) -> None:
+    await engine.start("asks_once", None, id=name)
+    TASKS[name] = (await engine.tasks(run=name))[0]["id"]
+    DECIDES[name] = engine
+
+
+async def _time_is_up(engine: Engine, name: str) -> None:
+    """What the clock does, on the core's thread of whoever decides; if there is still something to be late for."""
+
+    def fire(desk: Desk) -> None:
+        for row in desk.store.timers_of(document.row_of(desk.store, name).no):
+            desk.post(timers.deadline(row))
+
+    await DECIDES[name].write(fire)
+
+
 async def _claimed(engine: Engine, name: str) -> None:
     await _asked(engine, name)
     await engine.task_claim(TASKS[name], user="ann", roles=["clerk"])
 
 
 TASKS: dict[str, str] = {}
+# Who made it: the owner of the store.
+DECIDES: dict[str, Engine] = {}
 ANN: dict[str, Any] = {"user": "ann", "roles": ["clerk"]}
 BOB: dict[str, Any] = {"user": "bob", "roles": ["clerk"]}
 ROOT: dict[str, Any] = {"user": "root", "roles": ["admin"]}
@@ -177,6 +197,7 @@ TASK: dict[str, Door] = {
     "look": lambda e, n: e.tasks(run=n),
 }
 SUBJECTS["a task"] = Subject(_asked, TASK, _look)
+SUBJECTS["a task with a time"] = Subject(_asked_once, {**TASK, "its time is up": _time_is_up}, _look)
 SUBJECTS["a task of ann"] = Subject(_claimed, TASK, _look)
 
 
@@ -251,6 +272,10 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     "a task": {
         "ann claims": ("bob claims", "cancel", "root completes"),
         "root completes": ("root completes", "cancel", "fork"),
+    },
+    "a task with a time": {
+        "root completes": ("its time is up",),
+        "ann claims": ("its time is up",),
     },
     "a task of ann": {
         "ann completes": ("ann releases", "ann gives it to bob", "root completes", "bob comments", "cancel"),

@@ -12,6 +12,8 @@ from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet
 
 from treadle import Engine, TreadleError
 from treadle.kernel.model import TERMINAL
+from treadle.runtime import dead_letters, document
+from treadle.runtime.desk import Desk
 
 FLOWS = {"waits": "steps: [{await: {signal: go}}]", "ends": "steps: [{complete: 1}]"}
 
@@ -198,7 +200,37 @@ async def _retentions(engine: Engine, name: str) -> Any:
     return [row for row in await engine.retentions() if row["workflow"] == name]
 
 
+# --- dead letters ---
+
+
+async def _letter(engine: Engine, name: str) -> None:
+    """A letter about work that is open."""
+    run = await engine.start("waits", None, id=name)
+    await run.settled(timeout=DEADLINE_S)
+
+    def keep(desk: Desk) -> None:
+        state, _ = document.state_at(desk.store, desk.registry, name)
+        about = {"run": name, "intent": next(iter(state.open)), "reason": "too large", "worker": "w"}
+        dead_letters.keep(desk, name, about)
+
+    await engine.write(keep)
+
+
+async def _letters(engine: Engine, name: str) -> Any:
+    row = await (await engine.run(name)).settled(timeout=DEADLINE_S)
+    return [row["status"], [letter["id"] for letter in await engine.dead_letters() if letter["id"] == name]]
+
+
+LETTER: dict[str, Door] = {
+    "replay": lambda e, n: e.dead_letter_replay(n),
+    "discard": lambda e, n: e.dead_letter_discard(n),
+    "its run is told": lambda e, n: e.signal(n, "go"),
+    "its run is cancelled": lambda e, n: e.cancel(n),
+}
+
+
 SUBJECTS = {
+    "a dead letter": Subject(_letter, LETTER, _letters),
     "no schedule": Subject(_nothing, SCHEDULE, _schedules),
     "a schedule": Subject(_scheduled, SCHEDULE, _schedules),
     "no limit": Subject(_nothing, LIMIT, lambda e, n: e.limit(n)),
@@ -229,6 +261,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "the second is deleted": ("the first ends", "the second is cancelled"),
         "a third comes": ("an urgent one comes", "nobody waits", "two may go on"),
     },
+    "a dead letter": {"replay": ("replay", "discard", "its run is told", "its run is cancelled")},
     "a hook": {"set otherwise": ("set", "remove"), "remove": ("remove",)},
     "a token": {"revoke": ("revoke", "another", "look")},
     "no secret": {"set": ("set otherwise", "remove")},

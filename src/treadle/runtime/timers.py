@@ -71,11 +71,12 @@ class Timers:
             if row.intent.startswith(LATE):
                 self._late(row)
             else:
-                self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else _deadline(row))
+                self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else deadline(row))
         # While fired timers wait for their commit their rows are still there: ask again after it.
         self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns, shards)
 
 
-def _deadline(row: TimerRow) -> Item:
+def deadline(row: TimerRow) -> Item:
+    """What an intent is told whose time is up."""
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
     return Own(row.run_id, Receipt(intent=row.intent, status="timeout", error=error))
