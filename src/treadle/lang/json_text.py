@@ -18,9 +18,9 @@ class NotJson(ValueError):
 
 def to_json(value: object, *, indent: int | None = None) -> str:
     """JSON text. Bytes, which JSON lacks, become `{"$bytes": base64}`."""
-    return json.dumps(
-        value, ensure_ascii=False, indent=indent, default=_plain, separators=None if indent else (",", ":")
-    )
+    if indent is None:
+        return _WRITER.encode(value)
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 
 
 def _plain(value: object) -> object:
@@ -39,13 +39,7 @@ def from_json(text: bytes) -> Any:
     """The value of a JSON text from outside. A key that stands twice, NaN, a number beyond a double and nesting
     deeper than 100 are refused: another reader would take them for something else."""
     try:
-        value = json.loads(
-            text.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
+        value = _READER.decode(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise NotJson("the body is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -100,3 +94,10 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise NotJson(f"it is nested deeper than {DEPTH_MAX}")
+
+
+# Made once: each would cost as much as a small text.
+_WRITER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain)
+_READER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded
+)

@@ -106,6 +106,8 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        # Traces and figures are our own; the framework would look for others' at every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.router.route_class = Route
     app.state.engine = engine

@@ -20,6 +20,10 @@ from starlette.requests import Request
 NOTHING: Final = object()
 
 
+# What was found, by the names of the function's parameters, and what is wrong with it.
+Found = tuple[dict[str, Any], list[Any]]
+
+
 class Arguments:
     """How a request becomes the arguments of a function."""
 
@@ -27,12 +31,13 @@ class Arguments:
         if signature.dependencies or signature.cookie_params or len(signature.body_params) > 1:
             raise TypeError(f"{signature.path}: a route takes its path, a query, headers and one body")
         self._path, self._query = signature.path_params, signature.query_params
-        self._headers = signature.header_params
+        self._headers = [(field, field.alias.lower().encode("latin-1")) for field in signature.header_params]
         self._body = signature.body_params[0] if signature.body_params else None
         # Most requests say nothing of what they may leave out, and then it is always the same.
-        self._silent_query = request_params_to_args(self._query, {})
-        self._silent_headers = request_params_to_args(self._headers, Headers({}))
-        self._header_names = {field.alias.lower().encode("latin-1") for field in self._headers}
+        self._silent: dict[str, Found] = {
+            **{field.name: request_params_to_args([field], {}) for field in self._query},
+            **{field.name: request_params_to_args([field], Headers({})) for field, _ in self._headers},
+        }
         self.query_names = frozenset(field.alias for field in self._query)
 
     def of(self, request: Request, body: object) -> dict[str, Any]:
@@ -41,24 +46,30 @@ class Arguments:
         wrong: list[Any] = []
         for found, errors in self._parts(request, body):
             values.update(found)
-            wrong += errors
+            if errors:
+                wrong += errors
         if wrong:
             raise RequestValidationError(wrong)
         return values
 
-    def _parts(self, request: Request, body: object) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-        if self._path:
-            yield request_params_to_args(self._path, request.path_params)
+    def _parts(self, request: Request, body: object) -> Iterator[Found]:
+        for field in self._path:
+            value, errors = field.validate(request.path_params[field.alias], {}, loc=("path", field.alias))
+            yield {field.name: value}, errors
         if self._query:
-            asked = request.scope["query_string"]
-            yield request_params_to_args(self._query, request.query_params) if asked else self._silent_query
+            asked = request.query_params if request.scope["query_string"] else {}
+            for field in self._query:
+                said = field.alias in asked
+                yield request_params_to_args([field], asked) if said else self._silent[field.name]
         if self._headers:
-            said = any(name in self._header_names for name, _ in request.scope["headers"])
-            yield request_params_to_args(self._headers, request.headers) if said else self._silent_headers
+            names = {name for name, _ in request.scope["headers"]}
+            for field, name in self._headers:
+                said = name in names
+                yield request_params_to_args([field], request.headers) if said else self._silent[field.name]
         if self._body is not None:
             yield self._read(body)
 
-    def _read(self, body: object) -> tuple[dict[str, Any], list[Any]]:
+    def _read(self, body: object) -> Found:
         field = self._body
         assert field is not None, "only asked where there is a body"
         if body is not NOTHING:

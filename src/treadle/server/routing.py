@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -179,12 +179,15 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     try:
         async with asyncio.timeout(patience) as time:
             began = asyncio.get_running_loop().time()
-            async for chunk in request.stream():
-                if not chunk:
-                    continue
-                kept += chunk
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                kept += message.get("body", b"")
                 if len(kept) > limit:
                     raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                if not message.get("more_body", False):
+                    break
                 time.reschedule(began + patience + len(kept) / _SLOWEST_BYTES_S)
     except TimeoutError as error:
         raise Refused("BODY_TOO_SLOW", "the body did not come in time; send it again") from error
