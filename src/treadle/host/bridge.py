@@ -421,7 +421,9 @@ class Bridge:
             raise EngineStopped()
         if not self.place.shared and not self.readonly:
             return await self.write(lambda desk: question(desk.store))
-        return await asyncio.wrap_future(self._readers.submit(question, long=long))
+        if long:
+            return await asyncio.wrap_future(self._readers.submit(question, long=True))
+        return await self._readers.ask(question)
 
     def read_blocking(self, question: Callable[[Reads], T]) -> T:
         """For workers, from any thread but the core's."""

@@ -6,12 +6,14 @@ go through a whole history (a replay, the doctor): those have threads of their o
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from treadle.kernel.errors import ConnectionLost, StoreGone
 from treadle.store.open import Place, open_sqlite
@@ -41,11 +43,64 @@ class Readers:
             LONG_THREADS, thread_name_prefix="treadle-long-reader"
         )
         self._idle: deque[SqlReads] = deque()
+        # What coroutines ask, and how many threads are at it; what they are answered, on its way to their loop.
+        self._asked: deque[tuple[Callable[[Reads], Any], asyncio.Future[Any]]] = deque()
+        self._asking, self._guard = 0, threading.Lock()
+        self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._is_on_its_way = False
         # What was said when the store last did not answer, and until when that holds.
         self._away, self._away_until = "", 0.0
 
     def submit(self, question: Callable[[Reads], T], *, long: bool = False) -> concurrent.futures.Future[T]:
         return (self._long if long else self._short).submit(self._answer, question)
+
+    def ask(self, question: Callable[[Reads], T]) -> asyncio.Future[T]:
+        """A short question of a coroutine. A thread goes on from one to the next, and answers that are there at the same
+        time travel to the loop together: where many ask at once, hops between threads would cost more than reading."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._guard:
+            self._asked.append((question, answer))
+            if self._asking == SHORT_THREADS:
+                return answer
+            self._asking += 1
+        try:
+            self._short.submit(self._answer_all)
+        except BaseException:
+            with self._guard:
+                self._asking -= 1
+            raise
+        return answer
+
+    def _answer_all(self) -> None:
+        while True:
+            with self._guard:
+                if not self._asked:
+                    self._asking -= 1
+                    return
+                question, answer = self._asked.popleft()
+            if answer.cancelled():
+                continue
+            try:
+                told: tuple[asyncio.Future[Any], Any, BaseException | None]
+                told = (answer, self._answer(question), None)
+            except BaseException as error:  # whoever asks is told
+                told = (answer, None, error)
+            self._answers.append(told)
+            if not self._is_on_its_way:
+                self._is_on_its_way = True
+                with suppress(RuntimeError):  # the loop is closing: nobody is left to be told
+                    answer.get_loop().call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._is_on_its_way = False
+        while self._answers:
+            answer, value, error = self._answers.popleft()
+            if answer.done():
+                continue  # who asked does not wait any more
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
 
     def close(self) -> None:
         """Waits for what is being read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from treadle.host.readers import Readers
+from treadle.host.readers import SHORT_THREADS, Readers
 from treadle.kernel.errors import ConnectionLost, StoreUnavailable
 from treadle.store.open import Place
 from treadle.store.protocol import Reads
@@ -46,3 +48,27 @@ def test_a_store_that_did_not_answer_is_not_asked_again_at_once(
         readers.submit(_away).result(TIMEOUT_S)
     with pytest.raises(ConnectionLost):
         readers.submit(lambda reads: reads.runs()).result(TIMEOUT_S)
+
+
+async def test_everybody_who_asks_at_once_gets_their_own_answer(readers: Readers) -> None:
+    asked = [readers.ask(lambda reads, number=number: (number, len(reads.runs()))) for number in range(500)]  # type: ignore[misc]  # mypy cannot type a lambda with a default
+    refused = [readers.ask(_refused) for _ in range(5)]
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await asyncio.gather(*asked) == [(number, 0) for number in range(500)]
+        for answer in refused:
+            with pytest.raises(StoreUnavailable, match="too complex"):
+                await answer
+        assert await readers.ask(lambda reads: reads.runs()) == []
+
+
+async def test_a_question_whose_asker_has_left_is_not_asked_and_holds_nobody_up(readers: Readers) -> None:
+    go_on = threading.Event()
+    busy = [readers.ask(lambda reads: go_on.wait(TIMEOUT_S)) for _ in range(SHORT_THREADS)]
+    seen: list[str] = []
+    left = readers.ask(lambda reads: seen.append("left"))
+    stays = readers.ask(lambda reads: seen.append("stays"))
+    left.cancel()
+    go_on.set()
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*busy, stays)
+    assert seen == ["stays"]
