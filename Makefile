@@ -74,7 +74,7 @@ kills: $(READY)
 	@TREADLE_KILLS=200 $(BIN)/python -m pytest -s tests/integration/test_kills.py
 
 races: $(READY)
-	@TREADLE_RACES=all $(BIN)/python -m pytest -q tests/probes/test_races.py tests/probes/test_races_house.py tests/probes/test_races_processes.py
+	@TREADLE_RACES=all $(BIN)/python -m pytest -q tests/probes/test_races.py tests/probes/test_races_house.py tests/probes/test_races_processes.py tests/probes/races_http.py
 
 flood: $(READY)
 	@TREADLE_FLOOD=10000 $(BIN)/python -m pytest tests/server/test_limits.py -k flood

@@ -8,11 +8,14 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from treadle import Engine, sync
 from treadle.kernel.errors import EngineStopped, RunNotFound, StoreGone
+from treadle.runtime import document
+from treadle.store.protocol import Reads, RunRow
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60.0
@@ -201,3 +204,38 @@ async def test_a_collection_takes_whole_runs_whoever_uses_them_meanwhile(tmp_pat
             await owner.gc(now_ns=far)
             assert await owner.list() == []
         assert (await owner.doctor(deep=True))["ok"]
+
+
+class _ReadBefore:
+    """What is read of a run, where its row was read before it was removed."""
+
+    def __init__(self, reads: Reads, row: RunRow, outline: Any) -> None:
+        self._reads, self._rows, self._outline = reads, [row], outline
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reads, name)
+
+    def run(self, id: str) -> RunRow | None:
+        return self._rows.pop() if self._rows else self._reads.run(id)
+
+    def outlined(self, id: str) -> Any:
+        self._rows.clear()
+        return self._outline
+
+
+async def test_who_looks_at_a_run_that_is_removed_meanwhile_is_told_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    async with Engine("memory:") as engine:
+        run = await engine.start(engine.load(_flow(tmp_path, ENDS))[0], None, id="r")
+        await run.result(timeout=DEADLINE_S)
+        row, outline = await engine.read(lambda reads: (document.row_of(reads, "r"), reads.outlined("r")))
+        await engine.delete("r")
+
+        def before(reads: Reads) -> Any:
+            return _ReadBefore(reads, row, outline)
+
+        with pytest.raises(RunNotFound):
+            await engine.read(lambda reads: document.show(before(reads), engine.library.registry(reads), "r"))
+        with pytest.raises(RunNotFound):
+            await engine.read(lambda reads: document.outcome(before(reads), "r"))

@@ -44,6 +44,13 @@ def row_of(reads: Reads, id: str) -> RunRow:
     return row
 
 
+def check_there(reads: Reads, row: RunRow) -> None:
+    """Something of a run is missing: it is no damage if the run was removed since its row was read."""
+    now = reads.run(row.id)
+    if now is None or now.no != row.no:
+        raise no_run(row.id)
+
+
 def no_run(id: str) -> RunNotFound:
     return RunNotFound(f"there is no run {id!r}; `treadle list` shows what is there")
 
@@ -90,11 +97,14 @@ def show(
             state = load_state(row, reads, registry, BlobCache(reads), until_seq=at)
         loaded = registry.load(state.definition)
     except TreadleError as error:
+        check_there(reads, row)
         if at is not None or not is_lasting(error):
             raise
         return _bare(reads, row, error)
     view = view_of(loaded, state)
     first = tail[0] if tail and tail[0].seq == 1 else reads.record(row.no, 1)
+    if first is None:
+        check_there(reads, row)
     started = first.record()["event"] if first is not None else {}
     extra = view.pop("waiting_for", [])
     detail = view.pop("engine", {})
@@ -175,6 +185,8 @@ def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
     if row.status not in TERMINAL:
         return None
     stored = reads.record(row.no, row.seq)
+    if stored is None:
+        check_there(reads, row)
     assert stored is not None, "the record that ended the run is there"
     record = stored.record()
     result = record.get("result")
