@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
@@ -236,7 +235,7 @@ class Engine(
             found = self.load(target, strict=strict)
         asked = [self.library.deploy_of(definition, validation=self.validation) for definition in found]
         for deploy in (*asked, *map(deploys.unavailable, kept)):
-            deploy = replace(deploy, by=by)
+            deploy = deploy.asked_by(by)
             if self._bridge.open:
                 self._bridge.operate_blocking("deploy", deploy.to_value())
             else:

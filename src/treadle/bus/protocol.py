@@ -11,7 +11,6 @@ everything it holds: open intents are offered again by whoever owns them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -27,8 +26,7 @@ DEFAULT_POOL: Final = "default"
 NOT_HANDED_OUT: Final = "NOT_HANDED_OUT"
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(msgspec.Struct, frozen=True):
     """Work in a worker's hands. `attempt` counts how often it was handed out; `lease` is what the worker shows
     for it, good for `lease_s` seconds unless renewed."""
 
@@ -38,8 +36,7 @@ class Handed:
     lease_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What a worker got; and leases of its own whose work nobody wants any more."""
 
     items: list[Handed]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
 from treadle.kernel.values import encode
@@ -22,8 +24,7 @@ from treadle.runtime.messages import check_entry
 from treadle.runtime.ports import Item, Own
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """For whom something is done, and through which door it came."""
 
     user: str

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
@@ -50,8 +51,7 @@ class Listens(Protocol):
     def stop(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(msgspec.Struct, frozen=True):
     """What a thread needs as one of several members."""
 
     member: Membership

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from . import holding
 from .errors import PASSING, BlobMissing, JournalCorrupt, ReplayDiffers
@@ -34,8 +36,7 @@ from .values import decode_trusted, encode
 SNAPSHOT_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A record as the store gives it back."""
 
     seq: int

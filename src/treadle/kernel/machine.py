@@ -7,8 +7,9 @@ fails, the runtime throws the state away and reloads it. It must not keep anythi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import msgspec
 
 from .limits import STEP_BYTES_MAX, STEP_EVENTS_MAX
 from .model import Cancel, Context, Decision, Event, Started
@@ -17,8 +18,7 @@ from .values import Value
 RETENTION_NS = 30 * 86_400 * 10**9
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True):
     """What the runs of a dialect are like. Facts, so that nobody has to ask a machine for them."""
 
     # False where a completed run can be told more (a cell that is created anew).

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from .limits import Limits
 from .model import ENGINE_KINDS, QUEUED, TERMINAL, Continue, Event, OpenIntent, Receipt, Status
@@ -12,8 +13,7 @@ from .values import Value, encode
 GENESIS: Final = bytes(32)
 
 
-@dataclass(slots=True, kw_only=True)
-class RunState:
+class RunState(msgspec.Struct, kw_only=True):
     """Everything needed to take a run one event further."""
 
     id: str
@@ -24,7 +24,7 @@ class RunState:
     key: Value = None
     machine: int = 1
     seed: bytes = b""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
     parent: str | None = None
     parent_intent: str | None = None
     continued_from: str | None = None
@@ -39,9 +39,9 @@ class RunState:
     started_ns: int = 0
     last_ns: int = 0
     ended_ns: int | None = None
-    open: dict[str, OpenIntent] = field(default_factory=dict)
-    signals: list[dict[str, Any]] = field(default_factory=list)
-    more: list[Value] = field(default_factory=list)
+    open: dict[str, OpenIntent] = msgspec.field(default_factory=dict)
+    signals: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    more: list[Value] = msgspec.field(default_factory=list)
     retries: int = 0
     intents: int = 0
     # Whether it is in the line of a workflow that is limited; what it does once it has its place.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import DefinitionError
 
@@ -13,8 +14,7 @@ from .duration import parse_duration
 _OCCASIONS: Final = ("failed", "stalled", "late")
 
 
-@dataclass(frozen=True, slots=True)
-class Alerts:
+class Alerts(msgspec.Struct, frozen=True):
     failed: str | None = None
     stalled: str | None = None
     late: str | None = None

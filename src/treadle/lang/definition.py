@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
+import msgspec
+
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
@@ -77,8 +79,7 @@ class TypedWorkflow(Protocol[I_contra, R_co]):
         """A stored result as its annotation promises it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What an engine tells its dialects of itself, for the checks that only it can answer: the names of
     what can be called, the fields that tools declare, and whether a skill is found from a file (or what
     is wrong with the one that is)."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 Path = tuple[str | int, ...]
 
 
-@dataclass(slots=True)
-class Document:
+class Document(msgspec.Struct):
     """A parsed text: its value, and where each part of it stands (1-based line and column)."""
 
     value: Any
     file: str | None = None
-    positions: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    positions: dict[Path, tuple[int, int]] = msgspec.field(default_factory=dict)
     # Where texts begin that go over several lines, such as code: behind `|`, on the line after it.
-    texts: dict[Path, int] = field(default_factory=dict)
+    texts: dict[Path, int] = msgspec.field(default_factory=dict)
 
     def text_line(self, path: Path) -> int | None:
         """The line on which the text at a path begins."""

@@ -7,8 +7,9 @@ that declares nothing takes whatever it is given.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+import msgspec
 
 Type = Literal["text", "number", "integer", "boolean", "mapping", "list", "duration", "any"]
 
@@ -36,8 +37,7 @@ _SCHEMAS: Final[dict[Type, dict[str, Any]]] = {
 _TEMPLATE: Final = {"type": "string", "pattern": r"\{[{%]"}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One field of a task. `also` are other names it is read under."""
 
     name: str
@@ -83,8 +83,7 @@ _FITS: Final[dict[Type, Callable[[object], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(msgspec.Struct, frozen=True):
     """The fields of a kind of task. Of each group in `required` one must be there; `spec` are knobs
     that stand under `spec`. With `in_args` the fields may stand under `args` as well."""
 
@@ -94,7 +93,7 @@ class Fields:
     spec: tuple[Field, ...] = ()
     in_args: bool = False
     # Which fields hold code, and in what language: `{"code": "python"}`.
-    languages: dict[str, str] = field(default_factory=dict)
+    languages: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

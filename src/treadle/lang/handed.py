@@ -8,8 +8,9 @@ itself. What is absurdly larger written out than it is in memory is refused befo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from treadle.kernel import values
 from treadle.kernel.errors import ValueRefused
@@ -23,8 +24,7 @@ _NESTS = (list, tuple, dict)
 _Nest: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """Where the walk is inside a part, and what it has counted there."""
 
     whole: _Nest

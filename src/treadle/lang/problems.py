@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from treadle.kernel.errors import DefinitionError
 
@@ -29,12 +31,11 @@ class Problem:
         return f"{place or self.path}: {self.severity}: {self.message} [{self.code}]{hint}"
 
 
-@dataclass(slots=True)
-class Problems:
+class Problems(msgspec.Struct):
     """Collects what is wrong with one document. `where` paths are looked up in its positions."""
 
     document: Document | None = None
-    found: list[Problem] = field(default_factory=list)
+    found: list[Problem] = msgspec.field(default_factory=list)
 
     def error(
         self,

@@ -12,12 +12,13 @@ the clock (that of Debian's cron) depends on how an expression is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
+
+import msgspec
 
 from treadle.kernel.errors import DefinitionError
 
@@ -53,8 +54,7 @@ def _cron(expression: str, after: datetime) -> CronSim:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(msgspec.Struct, frozen=True):
     """Times on the clocks of a zone."""
 
     expression: str
@@ -93,8 +93,7 @@ def _transition(before: datetime, after: datetime, clock: ZoneInfo) -> datetime:
     return after
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(msgspec.Struct, frozen=True):
     """The multiples of an interval since 1970, moved by an offset."""
 
     interval_ns: int
@@ -108,8 +107,7 @@ class Every:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OneTime:
+class OneTime(msgspec.Struct, frozen=True):
     at_ns: int
 
     def after(self, at_ns: int) -> int | None:

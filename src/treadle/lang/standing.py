@@ -9,8 +9,9 @@ becomes a problem at its place. They are part of the canonical body, and so of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
@@ -26,8 +27,7 @@ from .text import Path
 Said = Mapping[str, tuple[Path, Value]]
 
 
-@dataclass(frozen=True, slots=True)
-class StandingOrders:
+class StandingOrders(msgspec.Struct, frozen=True):
     schedule: Schedule | None = None
     alerts: Alerts = NO_ALERTS
     limits: Quota | None = None

@@ -6,13 +6,11 @@ that does not fit, a quote or a bracket that is never closed, a colon that needs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import yaml
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(msgspec.Struct, frozen=True):
     message: str
     hint: str
     line: int

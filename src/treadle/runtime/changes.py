@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.run import Step
@@ -34,8 +35,7 @@ from .staging import Staging
 from .undecided import Undecided
 
 
-@dataclass(frozen=True, slots=True)
-class CoreDesk:
+class CoreDesk(msgspec.Struct, frozen=True):
     """The desk (`desk.py`) at which a core lets changes be made."""
 
     store: Store

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import OwnershipLost, TreadleError
 from treadle.kernel.values import Value
@@ -38,8 +39,7 @@ class CheckpointSaved(NamedTuple):
     ack: Ack | None
 
 
-@dataclass(frozen=True, slots=True)
-class Operate:
+class Operate(msgspec.Struct, frozen=True):
     """An operation as data, so that it reaches the owner of the store from any process: claim, deploy,
     apply. `home` is the run at which it is decided (a task's, an application's), "" for what belongs to the
     whole store. `inbox` is the key of the message it came in, which is done when it is decided."""

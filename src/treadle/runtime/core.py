@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
+
+import msgspec
 
 from treadle.kernel.errors import (
     PASSING,
@@ -83,8 +84,7 @@ WARN_EVERY = 50
 log = logging.getLogger("treadle.core")
 
 
-@dataclass(slots=True)
-class Trouble:
+class Trouble(msgspec.Struct):
     """What the store has not taken lately."""
 
     retry_at_ns: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,8 +15,7 @@ from .desk import Desk
 from .registry import DefinitionFamily, latest
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
+class Deploy(msgspec.Struct, frozen=True):
     """A deploy as data: it may have to travel to the process that owns the store."""
 
     row: DefinitionRow
@@ -28,6 +26,9 @@ class Deploy:
     family: DefinitionFamily
     # Who asked, if they said so: kept among the diagnostics.
     by: str | None = None
+
+    def asked_by(self, by: str | None) -> Deploy:
+        return msgspec.structs.replace(self, by=by)
 
     def to_value(self) -> dict[str, Any]:
         return {

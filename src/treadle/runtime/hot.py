@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -40,8 +39,7 @@ class Expected(msgspec.Struct):
     cold: dict[str, ColdRun | None] = {}
 
 
-@dataclass(slots=True)
-class Hot:
+class Hot(msgspec.Struct):
     """A run ready to be stepped. `row` is its row as last written; `batch` the commit it is part of."""
 
     state: RunState

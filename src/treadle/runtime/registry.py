@@ -10,7 +10,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,8 +57,7 @@ class LoadedCache:
             self._found.pop(digest, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """A definition ready to run."""
 
     row: DefinitionRow
@@ -76,8 +74,7 @@ def version_key(version: str) -> tuple[Any, ...]:
     return (numbers, (1,) if not pre else (0, pre))
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionFamily:
+class DefinitionFamily(msgspec.Struct, frozen=True):
     """Definitions that belong together: one, and all that it names by file. `pins` are those names, by
     the digest of who uses them."""
 

@@ -8,8 +8,9 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
 from treadle.kernel.model import Receipt
@@ -27,8 +28,7 @@ STATUSES = (*OPEN, "completed", "expired", "cancelled")
 ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(msgspec.Struct, frozen=True):
     """Who acts. On an embedded store the caller says so; a server takes it from the token."""
 
     user: str | None = None
@@ -42,8 +42,7 @@ class Actor:
         return self.admin or not task.roles or any(role in task.roles for role in self.roles)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """One operation on one task, as data: it also travels through the inbox of another process."""
 
     name: str

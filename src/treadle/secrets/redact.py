@@ -15,9 +15,10 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, quote_plus
+
+import msgspec
 
 from treadle.kernel.values import Value
 
@@ -134,8 +135,7 @@ class _Matcher:
         return value
 
 
-@dataclass(slots=True, frozen=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     """One way a value is written: a text that is in it for certain, and the pattern of all of it."""
 
     literal: str

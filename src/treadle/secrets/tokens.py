@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import SecretMissing
 from treadle.kernel.values import digest
@@ -23,8 +24,7 @@ RENEW_BEFORE_S: Final = 60.0
 TOKEN_LIFE_S_DEFAULT: Final = 3600.0
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class TokenRequest:
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to ask the endpoint for. `renew_before_s` is the safety margin at the end of a life."""
 
     endpoint: str
@@ -38,8 +38,7 @@ class TokenRequest:
         return digest([self.endpoint, self.method, self.headers, self.data])
 
 
-@dataclass(slots=True, frozen=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     fields: dict[str, str]
     refresh_token: str | None
     renew_at: float

@@ -14,8 +14,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import PASSING, StoreUnavailable, TreadleError
 
@@ -30,8 +31,7 @@ LOOK_S: Final = 0.5
 FORGOTTEN_NS: Final = 3_600_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(msgspec.Struct, frozen=True):
     """What a member saw: how things stand, and the shards that are its own, with their epochs."""
 
     standing: Standing

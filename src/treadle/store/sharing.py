@@ -9,12 +9,12 @@ anything, and nothing moves that need not.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
+
+class MemberRow(msgspec.Struct, frozen=True):
     """A process that decides runs of a store. `alone`: those that were started through it, and no others."""
 
     name: str
@@ -35,8 +35,7 @@ class MemberSeen(NamedTuple):
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """How things stand: who is there, and which shards nobody has who is."""
 
     members: Sequence[MemberRow]

@@ -22,9 +22,10 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from .base import RESULT_BYTES_MAX
 from .pipes import ReadPipe
@@ -68,18 +69,17 @@ class ForeignAnswer(Exception):
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class PythonRequest:
+class PythonRequest(msgspec.Struct, kw_only=True):
     """One piece of code and its surroundings, as the child wants them."""
 
     code: str
     name: str
-    args: dict[str, Any] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
-    libs: dict[str, Any] = field(default_factory=dict)
-    packages: list[str] = field(default_factory=list)
-    sys_path: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
+    libs: dict[str, Any] = msgspec.field(default_factory=dict)
+    packages: list[str] = msgspec.field(default_factory=list)
+    sys_path: list[str] = msgspec.field(default_factory=list)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
     cwd: str | None = None
     memory_bytes: int = 2048 * 1024 * 1024
     result_bytes_max: int = RESULT_BYTES_MAX
@@ -88,7 +88,7 @@ class PythonRequest:
         def raw(value: bytes) -> dict[str, str]:
             return {tag: base64.b64encode(value).decode()}
 
-        body = {name: getattr(self, name) for name in self.__slots__}
+        body = msgspec.structs.asdict(self)
         # Values of the run are texts of their own: only in them may there be bytes under the tag.
         values = {name: json.dumps(body[name], default=raw) for name in ("args", "context")}
         return json.dumps({**body, **values}).encode()

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .job import Performer, Threaded
 
 ANY: Final = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Performs:
+class Performs(msgspec.Struct, frozen=True):
     """One row: the kind of intent (`*` is every other kind), who performs it, which of them need no event
     loop, and whether the receipts are signed by the node."""
 

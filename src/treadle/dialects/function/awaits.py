@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value
@@ -14,8 +15,7 @@ from .loop import FlowFuture
 EXPIRED: Final = "expired"
 
 
-@dataclass(slots=True, eq=False)
-class Await:
+class Await(msgspec.Struct, eq=False):
     """Something of ours that the function waits for."""
 
     number: int
@@ -36,8 +36,7 @@ class Await:
         return self.kind == "timer" and self.name == EXPIRED
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(msgspec.Struct):
     """What an await is resolved with."""
 
     status: str
@@ -47,20 +46,18 @@ class Settled:
     record: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToldEvent:
+class ToldEvent(msgspec.Struct, frozen=True):
     """An event, and its size where it may be large."""
 
     event: dict[str, Any]
     bytes: int = 0
 
 
-@dataclass(slots=True)
-class Made:
+class Made(msgspec.Struct):
     """What one decision made, apart from the outcome."""
 
-    awaits: list[list[Value]] = field(default_factory=list)
-    intents: list[Intent] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
-    events: list[ToldEvent] = field(default_factory=list)
-    patches: dict[str, bool] = field(default_factory=dict)
+    awaits: list[list[Value]] = msgspec.field(default_factory=list)
+    intents: list[Intent] = msgspec.field(default_factory=list)
+    cancel: list[str] = msgspec.field(default_factory=list)
+    events: list[ToldEvent] = msgspec.field(default_factory=list)
+    patches: dict[str, bool] = msgspec.field(default_factory=dict)

@@ -16,8 +16,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import Undecidable
 from treadle.kernel.limits import (
@@ -73,8 +74,7 @@ class Decided(Protocol):
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _AtRest:
+class _AtRest(msgspec.Struct, frozen=True):
     """Nothing is being decided."""
 
     run: str

@@ -9,10 +9,12 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from types import FunctionType
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import Value
@@ -33,8 +35,7 @@ Backoff = Literal["none", "linear", "exponential"]
 _RETRY_FIELDS: Final = frozenset({"attempts", "backoff", "delay", "max_delay", "jitter", "on"})
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """How often, how long apart, and after which failures a step is tried again."""
 
     attempts: int = 1
@@ -107,9 +108,8 @@ class Retry:
         return int(wait * (1 + self.jitter * (random.random() - 0.5))) if self.jitter else wait
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    retry: Retry = field(default_factory=Retry)
+class Settings(msgspec.Struct, frozen=True):
+    retry: Retry = msgspec.field(default_factory=Retry)
     timeout_ns: int | None = None
     idempotent: bool = True
     process: bool = False

@@ -7,8 +7,9 @@ changes afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from treadle.kernel.values import Value, decode_trusted, encode
 
@@ -36,8 +37,7 @@ def holds(when: Field | bool | None, scope: Scope) -> bool:
     return when is None or when is True or (when is not False and when.truth(scope))
 
 
-@dataclass(slots=True)
-class Rule:
+class Rule(msgspec.Struct):
     """One line of a policy. `when` is None for else."""
 
     when: Field | bool | None
@@ -51,8 +51,7 @@ class Rule:
     max_delay: Tree | None = None
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(msgspec.Struct):
     source: Tree
     field: Field | None
     iterator: str
@@ -64,8 +63,7 @@ class Loop:
     best_effort: bool = False
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct):
     name: str
     kind: str
     index: int
@@ -94,30 +92,27 @@ class Task:
         return (self.config.render if self.kind == "noop" else self.config.arguments)(scope, load=load)
 
 
-@dataclass(slots=True)
-class Arc:
+class Arc(msgspec.Struct):
     step: str
     when: Field | bool | None
     args: Tree
     set_ctx: Tree | None
     # What a worker needs to render the args again, should they turn out too large to travel.
-    needs: Needs = field(default_factory=Needs)
+    needs: Needs = msgspec.field(default_factory=Needs)
 
 
-@dataclass(slots=True)
-class Join:
+class Join(msgspec.Struct):
     sources: tuple[str, ...]
     mode: str
     count: int
     key: Tree
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     name: str
     index: int
     tasks: tuple[Task, ...] = ()
-    labels: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = msgspec.field(default_factory=dict)
     admit: tuple[Rule, ...] | None = None
     on_deny: str = "pending"
     once: bool = False
@@ -133,9 +128,9 @@ class Step:
     # The workers that do it; empty: those that serve no other pool.
     pool: str = ""
     arcs: tuple[Arc, ...] = ()
-    needs: Needs = field(default_factory=Needs)
+    needs: Needs = msgspec.field(default_factory=Needs)
     # The same for an iteration, which renders the step's args too (version 2).
-    item_needs: Needs = field(default_factory=Needs)
+    item_needs: Needs = msgspec.field(default_factory=Needs)
     # Names that may have no value yet when a task of this step is rendered: steps and its own tasks.
     later: frozenset[str] = frozenset()
     # Whether what happens after the pipeline reads `iter`, so that the receipt must bring it.
@@ -144,8 +139,7 @@ class Step:
     reads_output: bool = False
 
 
-@dataclass(slots=True)
-class Playbook:
+class Playbook(msgspec.Struct):
     metadata: dict[str, Value]
     workload: Tree
     keychain: dict[str, dict[str, Value]]

@@ -8,8 +8,9 @@ same order as everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from treadle.kernel.values import Value
 
@@ -37,16 +38,15 @@ RESERVED: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Needs:
+class Needs(msgspec.Struct):
     """`None` for a scope means all of it, a list means these keys."""
 
-    workload: list[str] | None = field(default_factory=list)
-    ctx: list[str] | None = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-    keychain: list[str] | None = field(default_factory=list)
+    workload: list[str] | None = msgspec.field(default_factory=list)
+    ctx: list[str] | None = msgspec.field(default_factory=list)
+    steps: list[str] = msgspec.field(default_factory=list)
+    keychain: list[str] | None = msgspec.field(default_factory=list)
     args: bool = False
-    tasks: list[str] = field(default_factory=list)
+    tasks: list[str] = msgspec.field(default_factory=list)
 
 
 def needs_of(uses: Iterable[Use], *, steps: frozenset[str], tasks: Iterable[str]) -> Needs:

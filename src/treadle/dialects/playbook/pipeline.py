@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
@@ -37,8 +38,7 @@ _TAKE_ARGS: Final = frozenset({"python", "playbook", "workflow"})
 WAIT_S_MAX: Final = 1e9
 
 
-@dataclass(slots=True)
-class Perform:
+class Perform(msgspec.Struct):
     """Run this task now. `entry` counts how often the task was entered, retries apart."""
 
     task: Task
@@ -47,13 +47,11 @@ class Perform:
     item: int | None = None
 
 
-@dataclass(slots=True)
-class Sleep:
+class Sleep(msgspec.Struct):
     seconds: float
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(msgspec.Struct):
     status: str
     result: Value
     error: dict[str, Value] | None

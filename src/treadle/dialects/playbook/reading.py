@@ -11,8 +11,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value
@@ -22,13 +23,12 @@ from treadle.lang.text import Path
 from .templates import Expression, expression, is_template, without_value
 
 
-@dataclass(slots=True)
-class Reader:
+class Reader(msgspec.Struct):
     """One compilation: collects problems, knows whether spelling B is welcome."""
 
     problems: Problems
     strict: bool = False
-    moved: dict[Path, Path] = field(default_factory=dict)
+    moved: dict[Path, Path] = msgspec.field(default_factory=dict)
 
     def error(self, code: str, path: Path, message: str, *, hint: str = "", rule: str = "") -> None:
         self.problems.error(code, self.source(path), message, hint=hint, rule=rule)

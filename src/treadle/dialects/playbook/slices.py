@@ -5,11 +5,10 @@ The kernel bounds a record; a playbook slices what it does so that it stays belo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True)
-class Slices:
+class Slices(msgspec.Struct, frozen=True):
     intents: int = 56
     events: int = 200
     # Causes are told with what they cause, so a decision may go over a little.

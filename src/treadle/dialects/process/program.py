@@ -8,7 +8,8 @@ run's position is data and survives any restart, and a person can read it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration, parse_instant
@@ -23,8 +24,7 @@ from treadle.lang.expressions.closures import (
 Condition = Callable[[Scope], bool]
 
 
-@dataclass(slots=True, kw_only=True)
-class Op:
+class Op(msgspec.Struct, kw_only=True):
     """One step. `path` is stable: people, errors and frames name the step by it."""
 
     path: str
@@ -34,18 +34,15 @@ class Op:
     named: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class Assign(Op):
+class Assign(Op, kw_only=True):
     targets: list[tuple[list[str], Closure]]
 
 
-@dataclass(slots=True, kw_only=True)
-class Refer(Op):
+class Refer(Op, kw_only=True):
     value: Closure
 
 
-@dataclass(slots=True, kw_only=True)
-class Task:
+class Task(msgspec.Struct, kw_only=True):
     """A declaration under `tasks:`."""
 
     name: str
@@ -57,13 +54,11 @@ class Task:
     on_timeout: str | None
 
 
-@dataclass(slots=True, kw_only=True)
-class Ask(Op):
+class Ask(Op, kw_only=True):
     task: Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     backoff: str
     delay_ns: int
@@ -71,8 +66,7 @@ class RetryPolicy:
     jitter: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class Call(Op):
+class Call(Op, kw_only=True):
     transport: str
     pool: str
     address: Closure
@@ -85,15 +79,13 @@ class Call(Op):
     undo: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Choice(Op):
+class Choice(Op, kw_only=True):
     test: Condition
     then: str
     otherwise: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Repeat(Op):
+class Repeat(Op, kw_only=True):
     """`kind` is each, while or until."""
 
     body: str
@@ -103,13 +95,11 @@ class Repeat(Op):
     test: Condition | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Fork(Op):
+class Fork(Op, kw_only=True):
     branches: list[tuple[str, str]]
 
 
-@dataclass(slots=True, kw_only=True)
-class Wait(Op):
+class Wait(Op, kw_only=True):
     """Either a constant or an expression, either a duration or an instant."""
 
     until: bool
@@ -117,23 +107,20 @@ class Wait(Op):
     value: Closure | None
 
 
-@dataclass(slots=True, kw_only=True)
-class Await(Op):
+class Await(Op, kw_only=True):
     signal: str
     into: str | None
     timeout_ns: int | None
     handlers: dict[str, str]
 
 
-@dataclass(slots=True, kw_only=True)
-class Compensate(Op):
+class Compensate(Op, kw_only=True):
     """Registers an undo; the block runs if the run ends badly later."""
 
     block: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Start(Op):
+class Start(Op, kw_only=True):
     """`kind` is child (wait for it) or continue_with (go on)."""
 
     workflow: str
@@ -143,20 +130,17 @@ class Start(Op):
     undo: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Complete(Op):
+class Complete(Op, kw_only=True):
     result: Closure
 
 
-@dataclass(slots=True, kw_only=True)
-class Fail(Op):
+class Fail(Op, kw_only=True):
     message: Closure
     code: Closure | None
     details: Closure | None
 
 
-@dataclass(slots=True)
-class Program:
+class Program(msgspec.Struct):
     """What `Machine.load` makes of a body."""
 
     body: dict[str, Value]
@@ -164,11 +148,11 @@ class Program:
     version: str | None = None
     retention_ns: int = 0
     schema: Value = None
-    blocks: dict[str, list[Op]] = field(default_factory=dict)
-    ops: dict[str, Op] = field(default_factory=dict)
+    blocks: dict[str, list[Op]] = msgspec.field(default_factory=dict)
+    ops: dict[str, Op] = msgspec.field(default_factory=dict)
     # The canonical step behind each operation, for pictures.
-    sources: dict[str, dict[str, Value]] = field(default_factory=dict)
-    tasks: dict[str, Task] = field(default_factory=dict)
+    sources: dict[str, dict[str, Value]] = msgspec.field(default_factory=dict)
+    tasks: dict[str, Task] = msgspec.field(default_factory=dict)
 
 
 def load(body: dict[str, Value]) -> Program:

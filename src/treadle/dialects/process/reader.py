@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
@@ -28,8 +29,7 @@ RULE: Final = "PROCESS"
 CHILD_NOT_DEPLOYED: Final = "CHILD_NOT_DEPLOYED"
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """Which loop names an expression can see at its place."""
 
     loops: frozenset[str] = frozenset()
@@ -38,14 +38,13 @@ class Names:
         return Names(self.loops | {loop, f"{loop}_index", "item_index"})
 
 
-@dataclass(slots=True)
-class Requires:
+class Requires(msgspec.Struct):
     """What a definition needs from the engine that runs it."""
 
-    transports: dict[str, None] = field(default_factory=dict)
-    children: dict[str, None] = field(default_factory=dict)
-    functions: dict[str, None] = field(default_factory=dict)
-    signals: dict[str, None] = field(default_factory=dict)
+    transports: dict[str, None] = msgspec.field(default_factory=dict)
+    children: dict[str, None] = msgspec.field(default_factory=dict)
+    functions: dict[str, None] = msgspec.field(default_factory=dict)
+    signals: dict[str, None] = msgspec.field(default_factory=dict)
 
     def to_value(self) -> dict[str, list[str]]:
         return {

@@ -6,8 +6,9 @@ a function that somebody registered: its fields are its own business, and are pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 COMMON: Final = (
     "transport",
@@ -24,8 +25,7 @@ COMMON: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(msgspec.Struct, frozen=True):
     """The address fields of a transport. One of each group in `required` must be there."""
 
     required: tuple[tuple[str, ...], ...] = ()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from treadle.kernel.errors import ExpressionError, TreadleError
@@ -47,8 +46,7 @@ Handler = Callable[["Turn", Thread, Any], bool]
 HANDLERS: Final[dict[type[Op], Handler]] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class Again(Op):
+class Again(Op, kw_only=True):
     """No step of a definition: what a person wants of a stalled thread, done when its turn comes."""
 
     how: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from treadle.dialects.function.shapes import plain
 from treadle.kernel.errors import TreadleError, Unsupported
@@ -27,8 +28,7 @@ class Hears(Protocol):
         """Returns when the value is durable."""
 
 
-@dataclass(slots=True)
-class Current:
+class Current(msgspec.Struct):
     run: str
     step: str
     attempt: int

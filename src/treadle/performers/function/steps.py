@@ -7,8 +7,9 @@ so is the time limit, which cancels the coroutine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from treadle.dialects.function.steps import STEPS
 from treadle.kernel.errors import TreadleError
@@ -28,8 +29,7 @@ MARK: Final = "started"
 SAVED: Final = "saved"
 
 
-@dataclass(frozen=True, slots=True)
-class _Near:
+class _Near(msgspec.Struct, frozen=True):
     """A step's own job, told by the step itself."""
 
     job: Job

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -150,10 +149,7 @@ def answer_before_its_commit() -> Iterator[None]:
         if command.inbox is not None and command.inbox.startswith(GUEST):
             home = command.home if isinstance(command, Operate) else command.run
             core.desk.answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
-            if isinstance(command, Operate):
-                command = replace(command, inbox=None)
-            else:
-                command = msgspec.structs.replace(command, inbox=None)
+            command = msgspec.structs.replace(command, inbox=None)
         take(core, command)
 
     with patch.object(Core, "take", hasty):
