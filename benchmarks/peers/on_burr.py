@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from burr.core.parallelism import MapStates, RunnableGraph
 from burr.core.persistence import SQLitePersister
 
 from peers import work
+from peers.peer import version
 
 _numbers = itertools.count()
 
@@ -71,8 +71,9 @@ class Peer:
         "W9": "a library: it has no server that takes starts over HTTP",
     }
 
-    def __init__(self) -> None:
-        self.about = {
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": version("burr"),
             "durability": "SQLite, WAL, synchronous=FULL (set here; its default is a rollback journal), a commit an action;"
             " checkpoints of state only, no journal of work",

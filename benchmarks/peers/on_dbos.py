@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import sqlalchemy
 from dbos import DBOS, SetWorkflowID, WorkflowHandleAsync
 
 from peers import work
+from peers.peer import version
 
 POSTGRES = os.environ.get("BENCH_POSTGRES")
 
@@ -75,8 +75,9 @@ class Peer:
         "W9": "a library: it has no server that takes starts over HTTP",
     }
 
-    def __init__(self) -> None:
-        self.about = {
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": version("dbos"),
             "durability": "PostgreSQL, synchronous_commit=on, a commit a step"
             if POSTGRES

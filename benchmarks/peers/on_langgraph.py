@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 import sqlite3
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -17,6 +16,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from peers import work
+from peers.peer import version
 
 _numbers = itertools.count()
 
@@ -114,8 +114,9 @@ class Peer:
         "W9": "its server is a product of its own, not in the package",
     }
 
-    def __init__(self) -> None:
-        self.about = {
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": version("langgraph"),
             "durability": "SQLite, WAL, synchronous=FULL, durability=sync: a commit or two a node; checkpoints of state",
             "recovery": "by the caller, who has to know the ids",

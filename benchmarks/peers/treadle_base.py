@@ -8,11 +8,11 @@ import os
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from peers import work
+from peers.peer import version
 from treadle import Engine
 
 # `cluster.py` names a database on PostgreSQL; else each has a file.
@@ -35,10 +35,13 @@ class TreadlePeer(ABC):
     ]  # for `treadle serve --deploy`: name and text; its step needs nothing of ours
 
     def __init__(self) -> None:
-        self.about = {"version": version("treadle"), "durability": DURABILITY, "recovery": "by itself"}
         self.engine: Engine
         self._server: asyncio.subprocess.Process | None = None
         self._port = 0
+
+    @property
+    def about(self) -> dict[str, str]:
+        return {"version": version("treadle"), "durability": DURABILITY, "recovery": "by itself"}
 
     @abstractmethod
     def prepare(self, engine: Engine, folder: Path, program: str) -> None:
