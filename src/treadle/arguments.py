@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
-import msgspec.inspect
 
 from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.limits import HOT_RUNS_MAX, PAYLOAD_INLINE_BYTES_MAX
@@ -210,15 +209,7 @@ def checked_event(event: Event) -> Event:
 @cache
 def _texts(kind: type[Event]) -> tuple[str, ...]:
     """The fields of an event that hold text, or nothing."""
-    found = msgspec.inspect.type_info(kind)
-    assert isinstance(found, msgspec.inspect.StructType)
-    return tuple(field.name for field in found.fields if _is_text(field.type))
-
-
-def _is_text(kind: msgspec.inspect.Type) -> bool:
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return all(isinstance(one, msgspec.inspect.NoneType) or _is_text(one) for one in kind.types)
-    return isinstance(kind, msgspec.inspect.StrType)
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.type in (str, str | None))
 
 
 def check_text(what: str, text: str) -> None:

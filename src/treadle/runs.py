@@ -14,8 +14,6 @@ from treadle.kernel.values import Value
 from treadle.runtime import document
 from treadle.runtime.ports import Clock
 from treadle.store.protocol import Reads, RunRow
-from treadle.views.comparing import compared
-from treadle.views.trace import trace_of
 from treadle.work.worker import Worker
 
 from .arguments import whole
@@ -105,10 +103,14 @@ class Run:
 
     async def trace(self) -> dict[str, Any]:
         """The way the run took: its steps, and for an agent its edges, sources and usage."""
+        from treadle.views.trace import trace_of  # for people; no run needs it
+
         return trace_of(await self.show(), await self.journal())
 
     async def diff(self, other: Run) -> dict[str, Any]:
         """In what two runs differ: definition, input, way, results, sources."""
+        from treadle.views.comparing import compared  # for people; no run needs it
+
         return compared(
             (await self.show(), await self.journal()), (await other.show(), await other.journal())
         )

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from treadle.access import hooks, tokens, trail
+from treadle import access
 from treadle.arguments import whole
 from treadle.kernel.errors import InputInvalid, Unsupported
 from treadle.kernel.values import from_caller
@@ -37,27 +37,27 @@ class HouseMethods(ABC):
         self, user: str, roles: Sequence[str], *, workflow: str | None = None, expires: str | None = None
     ) -> dict[str, Any]:
         """Makes a token; its text is in the answer and nowhere else."""
-        return await tokens.create(self, user, roles, workflow=workflow, expires=expires)
+        return await access.tokens.create(self, user, roles, workflow=workflow, expires=expires)
 
     async def token_list(self) -> Rows:
         """All tokens that were ever made, without what proves them."""
-        return await tokens.listed(self)
+        return await access.tokens.listed(self)
 
     async def token_revoke(self, id: str) -> dict[str, Any]:
         """Ends a token, at every server within a second."""
-        return await tokens.revoke(self, id)
+        return await access.tokens.revoke(self, id)
 
     async def hook_set(self, name: str, hook: Mapping[str, Any]) -> dict[str, Any]:
         """Makes a webhook, or changes it."""
-        return await hooks.put(self, name, hook)
+        return await access.hooks.put(self, name, hook)
 
     async def hook_list(self) -> Rows:
         """The webhooks; their secrets by name."""
-        return await hooks.listed(self)
+        return await access.hooks.listed(self)
 
     async def hook_remove(self, name: str) -> None:
         """Removes a webhook."""
-        await hooks.remove(self, name)
+        await access.hooks.remove(self, name)
 
     async def retentions(self) -> Rows:
         """What operators have said of how long ended runs are kept, by workflow; `*` is all others."""
@@ -117,4 +117,4 @@ class HouseMethods(ABC):
 
     async def audit(self, /, *, limit: int = 100, **filters: Any) -> Rows:
         """Who did what, newest first: `user`, `action`, `target`, `token`, `status`, `since_ns`, `until_ns`."""
-        return await trail.listed(self, **filters, limit=whole("limit", limit))
+        return await access.trail.listed(self, **filters, limit=whole("limit", limit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from treadle.access import hooks, tokens, trail
+from treadle import access
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
 from treadle.lang.definition import Dialect
@@ -19,7 +19,6 @@ from treadle.runtime import (
     quotas,
     remembered,
     retention,
-    returns,
     schedules,
     tasks,
 )
@@ -74,17 +73,17 @@ class EngineOperations:
             case "task":
                 return tasks.perform(desk, asked)
             case "audit":
-                return trail.perform(desk, asked.body)
+                return access.trail.perform(desk, asked.body)
             case "deadletter":
                 return dead_letters.perform(desk, asked.body)
             case "hook":
-                return hooks.perform(desk, asked.body)
+                return access.hooks.perform(desk, asked.body)
             case "secret" | "server" | "store":
                 # Secrets and servers are beside the journal, and a backup only reads it: what is written here is who
                 # did it.
                 return None
             case "token":
-                return tokens.perform(desk, asked.body)
+                return access.tokens.perform(desk, asked.body)
             case remembered.KIND:
                 return remembered.perform(desk, asked.body)
             case bulks.KIND:
@@ -97,7 +96,9 @@ class EngineOperations:
                 return collecting.perform(desk, asked.body)
             case pools.SHARE:
                 return pools.perform(desk, asked.body)
-            case returns.RETURN:
+            case keeping.RETURN:
+                from treadle.runtime import returns  # with all that archives are made of
+
                 return returns.perform(desk, asked.body)
             case retention.KIND:
                 return retention.perform(desk, asked.body)

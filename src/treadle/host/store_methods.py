@@ -13,13 +13,10 @@ from treadle.arguments import RunFilters, check_filters, checked_state, checked_
 from treadle.definitions.library import Library
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import collecting, document, keeping, returns
-from treadle.store import returning
-from treadle.store.archives import Archive
+from treadle.runtime import collecting, document, keeping
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
-from . import checkup
 from .bridge import Bridge
 
 T = TypeVar("T")
@@ -129,6 +126,8 @@ class StoreMethods:
         """Removes ended runs past their retention date, and payloads nobody refers to any more; `ruled`: only runs of
         which an operator said how long they are kept. A dry run says how many it would be, by workflow and status.
         With an `archive` (a folder) runs are in its files before they are removed."""
+        from treadle.store.archives import Archive  # most engines have no archive
+
         bridge = self._bridge
         shelf = None if archive is None else Archive(Path(archive))
 
@@ -160,6 +159,8 @@ class StoreMethods:
         """Puts runs of a file of an archive back, or all that are in it. Each is checked first, and comes back as it was:
         its records, events, tasks, payloads. If one of them is in the store already, none comes back. What came back is
         collected no more; `delete` removes it."""
+        from treadle.store import returning
+
         path, bridge = Path(file), self._bridge
         meant = await asyncio.to_thread(returning.checked, path, ids)
         there = await bridge.read(lambda reads: [id for id in meant if reads.run(id) is not None])
@@ -170,7 +171,7 @@ class StoreMethods:
             )
 
         def ask(id: str, **step: Any) -> Awaitable[Any]:
-            return bridge.operate(returns.RETURN, {"id": id, "by": by, **step}, home=id)
+            return bridge.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
 
         for id in meant:
             found = await asyncio.to_thread(returning.taken, path, id)
@@ -196,6 +197,8 @@ class StoreMethods:
 
     async def doctor(self, *, deep: bool = False) -> dict[str, Any]:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
+        from . import checkup
+
         owner = os.getpid() if self._bridge.shards[0] else None
         return await self._bridge.read(
             lambda reads: checkup.report(

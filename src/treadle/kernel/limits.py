@@ -17,6 +17,8 @@ VALUE_DEPTH_MAX = 128
 # A value that is so large written out, and so many times larger than in memory, is refused (`lang/handed.py`).
 WRITTEN_BYTES_MIN = 16 * 1024 * 1024
 WRITTEN_TIMES_MAX = 64
+# A value may hold references to values that hold others: so deep is looked into them, all in all.
+REFERENCE_LEVELS_MAX = 200
 INT_MIN = -(2**63)
 INT_MAX = 2**64 - 1
 # The last instant that a store's index can hold, in the year 2262. What is due later is due then.

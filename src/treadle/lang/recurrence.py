@@ -16,13 +16,14 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo
 
 import msgspec
 
 from treadle.kernel.errors import DefinitionError
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from cronsim import CronSim
 
 SECOND_NS: Final = 10**9
@@ -32,6 +33,8 @@ _LOOK_BACK_NS: Final = tuple(seconds * SECOND_NS for seconds in (3600, 86_400, 4
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo  # most engines have no schedule
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:

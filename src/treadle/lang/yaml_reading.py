@@ -49,9 +49,8 @@ _Loader: Any = type(
 # The tag `!` makes text of anything. libyaml keeps it to itself, so it is looked for in the text.
 _AS_TEXT: Final = re.compile(r"(?:&\S+\s+)?!(?:\s|\Z)")
 
-_NOT_PRINTABLE: Final = re.compile(
-    r"[^\x09\x0A\x0D\x20-\x7E\x85\xA0-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]"
-)
+# Compiled for an error only: so large a class of characters takes as long as reading a small file.
+_NOT_PRINTABLE: Final = r"[^\x09\x0A\x0D\x20-\x7E\x85\xA0-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]"
 
 # JSON writes what is beyond 16 bits as two escapes, YAML as one.
 _SURROGATES: Final = re.compile(
@@ -96,7 +95,7 @@ def _yaml(text: str, document: Document) -> _Builder:
         message = f"not valid YAML: {found.message}"
         raise _bad(message, file, found.line, found.column, "YAML_SYNTAX", found.hint) from error
     except (yaml.YAMLError, UnicodeError) as error:
-        if (odd := _NOT_PRINTABLE.search(text)) is None:
+        if (odd := re.search(_NOT_PRINTABLE, text)) is None:
             raise _bad("not valid YAML: the text cannot be read", file, 1, 1, "YAML_SYNTAX") from error
         line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
         message = f"the character U+{ord(odd[0]):04X} cannot stand in YAML"

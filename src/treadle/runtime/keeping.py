@@ -27,7 +27,7 @@ from .opened import open_work
 from .payloads import started_with
 
 # The operations of house-keeping.
-FORK, REMOVE = "fork", "remove"
+FORK, REMOVE, RETURN = "fork", "remove", "return"
 
 
 def fork(

@@ -6,7 +6,7 @@ it ended, and no collection takes it away again.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunExists, Unsupported
 from treadle.kernel.model import TERMINAL
@@ -17,8 +17,6 @@ from treadle.store.protocol import RunRow
 from treadle.store.returning import Returning
 
 from .desk import Desk
-
-RETURN: Final = "return"
 
 
 def perform(desk: Desk, asked: dict[str, Any]) -> Any:

@@ -11,9 +11,10 @@ a dialect, of which the one with the highest number is written with; `1.zdict` i
 
 from __future__ import annotations
 
+import sys
 from functools import cache
-from importlib import import_module, resources
-from importlib.resources.abc import Traversable
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from treadle.kernel.errors import StoreUnavailable
@@ -91,19 +92,17 @@ def _ids(opens: bytes | None, closes: bytes | None) -> list[bytes]:
 @cache
 def _zstd() -> Any:
     """The codec: part of Python from 3.14 on, a package before that; None where there is neither."""
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return import_module(name)
-        except ImportError:
-            continue
-    return None
+    try:
+        return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    except ImportError:
+        return None
 
 
 @cache
-def _files() -> dict[int, tuple[str, Traversable]]:
+def _files() -> dict[int, tuple[str, Path]]:
     """Each dictionary by its number: whose records it is for, and where it is."""
     found = {}
-    for file in (resources.files("treadle.store") / "dictionaries").iterdir():
+    for file in Path(__file__).with_name("dictionaries").iterdir():
         number, _, dialect = file.name.removesuffix(".zdict").partition("-")
         found[int(number)] = (dialect, file)
     return found

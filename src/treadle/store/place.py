@@ -7,7 +7,6 @@ second that of its log, too. A call of `stat` is little beside a commit that wai
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -43,4 +42,6 @@ def _identity(file: str) -> Identity:
 def leave_open(connection: Any) -> None:
     """For a connection to a file that is gone: closing it would remove, by its name, the log of
     whatever store has taken its place. The end of the process closes it without that."""
+    import ctypes  # for a store that is lost, and nothing else
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from treadle.kernel.errors import OwnershipLost, Unsupported
@@ -38,9 +38,9 @@ FILES_KEPT_NS: Final = 3_600 * 10**9
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
     """Every schema step of an engine, numbered by its file name."""
-    folder = resources.files("treadle.store") / "migrations" / dialect
+    folder = Path(__file__).with_name("migrations") / dialect
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return [(int(f.name[:4]), f.read_text()) for f in files]
+    return [(int(f.name[:4]), f.read_text("utf-8")) for f in files]
 
 
 def _marks(columns: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -181,8 +181,17 @@ class ToolRegistry:
             found.update(entry.name for entry in _plugins())
         return sorted(found)
 
-    def __contains__(self, kind: str) -> bool:
-        return kind in self.kinds()
+    def __contains__(self, kind: object) -> bool:
+        """Whether a kind can be asked for. The installed packages are looked through last: that takes long."""
+        if kind in self._tools or kind in _BUILT_IN or kind in _ALIASES:
+            return True
+        return self._plugins and isinstance(kind, str) and bool(_plugins(kind))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds())
+
+    def __len__(self) -> int:
+        return len(self.kinds())
 
     async def close(self) -> None:
         """Closes every tool that was made; one that fails does not keep the others open."""

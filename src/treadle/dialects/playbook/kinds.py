@@ -27,7 +27,7 @@ def unknown_kinds(reader: Reader, body: dict[str, Value], kinds: Kinds) -> None:
     strange = [(path, kind) for path, kind in _used(body) if kind not in _OWN]
     known = kinds() if strange else ()
     for path, kind in strange:
-        if known and kind not in known:
+        if kind not in known and known:
             near = difflib.get_close_matches(kind, sorted({*known, *_OWN}), n=1)
             guess = f"did you mean {near[0]}? Else " if near else ""
             reader.warning(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from treadle.kernel.errors import ExpressionError
-from treadle.kernel.limits import INT_MAX, INT_MIN
+from treadle.kernel.limits import INT_MAX, INT_MIN, REFERENCE_LEVELS_MAX
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value
 
@@ -26,8 +26,6 @@ from .references import AtHand, same_payload
 TEXT_CHARS_MAX: Final = 256 * 1024
 VALUE_BYTES_MAX: Final = 512 * 1024
 VALUE_LEVELS_MAX: Final = 64
-# A value may hold references to values that hold others: so deep is looked into them, all in all.
-REFERENCE_LEVELS_MAX: Final = 200
 
 _NUMBER = re.compile(r"[-+]?(\d{1,30}|\d*\.\d+|\d+\.\d*)([eE][-+]?\d{1,4})?\Z", re.ASCII)
 

@@ -1,0 +1,22 @@
+"""Names from several places, each of which is asked only where those before it do not have the name.
+
+The last may be one that takes long to answer: the plug-ins among the installed packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+
+class Names(Collection[str]):
+    def __init__(self, *places: Collection[str]) -> None:
+        self._places = places
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in place for place in self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({name for place in self._places for name in place}))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
