@@ -326,7 +326,7 @@ class Commands:
             if only is not None and only not in (command.name, self.group):
                 continue
             home.command(
-                command.name, cls=PlainCommand, epilog=_examples(command.examples), rich_help_panel=panel
+                command.name, cls=PlainCommand, epilog="\n".join(command.examples), rich_help_panel=panel
             )(_invocable(command))
 
 
@@ -433,12 +433,6 @@ def _options_of(group: type) -> list[inspect.Parameter]:
         inspect.Parameter(option.name, kind, default=option.default, annotation=hints[option.name])
         for option in fields(group)
     ]
-
-
-def _examples(examples: Sequence[str]) -> str:
-    from rich.markup import escape
-
-    return "\n".join(["[bold]Examples[/]", *(f"  [cyan]{escape(example)}[/]" for example in examples)])
 
 
 def perform(session: Session, body: Body, values: dict[str, Any]) -> int:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from treadle.lang.json_text import to_json
-from treadle.views.comparing import compared
 
 from .command import PROVE, App, Commands, Session
 from .finding import ids_of
@@ -83,6 +82,8 @@ async def diff(
     async with cli.asks(code=True) as engine:
         both = [await engine.run(id) for id in (left, right)]
         one_run, other_run = [(await run.show(), await run.journal()) for run in both]
+    from treadle.views.comparing import compared
+
     found = compared(one_run, other_run)
     changes = found["differences"]
     if cli.out.as_json:

@@ -30,11 +30,26 @@ class PlainCommand(TyperCommand):
         shown = [Positional(p) if isinstance(p, TyperArgument) else p for p in params or ()]
         super().__init__(*args, params=shown, **options)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Marks the examples up for whoever asks for help: nobody else needs Rich for it."""
+        plain = self.epilog
+        self.epilog = _examples(plain or "")
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.epilog = plain
+
     def get_help_option(self, ctx: Any) -> Any:  # types of the copy of Click that Typer keeps to itself
         found = super().get_help_option(ctx)
         if found is not None:
             found.metavar = ""
         return found
+
+
+def _examples(lines: str) -> str:
+    from rich.markup import escape
+
+    return "\n".join(["[bold]Examples[/]", *(f"  [cyan]{escape(line)}[/]" for line in lines.splitlines())])
 
 
 def say_plainly(parameter: inspect.Parameter) -> None:
