@@ -235,11 +235,15 @@ def _main(door: socket.socket) -> None:
     import treadle.bus.postgres
     import treadle.cli.main
     import treadle.engine
+    import treadle.lang.yaml_reading
     import treadle.server.joining
     import treadle.server.remote
     import treadle.server.serving  # noqa: F401
+    from treadle.cli.application import SUBJECTS
     from treadle.dialects import INSTALLED
 
+    for subject in SUBJECTS:
+        subject.load()
     for name in INSTALLED:
         __import__(f"treadle.dialects.{name}.dialect")
     gc.collect()

@@ -17,7 +17,11 @@ def main() -> None:
     import treadle.server.joining
     import treadle.server.remote
     import treadle.server.serving  # noqa: F401
+    from treadle.cli.application import SUBJECTS
     from treadle.cli.main import main as command
+
+    for subject in SUBJECTS:
+        subject.load()
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)

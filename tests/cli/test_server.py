@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests import nursery
 
+from treadle.cli.application import SUBJECTS
 from treadle.cli.command import Command
-from treadle.cli.main import SUBJECTS
 from treadle.cli.reach import Reach
 from treadle.client.http import HttpClient
 from treadle.client.wire import AnswerUnknown, ServerAway
@@ -384,7 +384,7 @@ def listed() -> dict[str, Command]:
     return {
         f"{group.group} {command.name}" if group.group else command.name: command
         for group in SUBJECTS
-        for command in group.made
+        for command in group.load().made
     }
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from treadle.cli.application import application
 from treadle.cli.form import asked
-from treadle.cli.main import app, application
+from treadle.cli.main import app
 
 from .conftest import Cli
 

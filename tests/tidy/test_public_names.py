@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,139 @@ def test_help_imports_nothing_heavy() -> None:
     )
     found = loaded_by(code) & set(HEAVY_FOR_HELP)
     assert not found, f"import these where they are used: {sorted(found)}"
+
+
+# What a first result has no use for, whatever its dialect: extras, what only people look at, what looks through the
+# installed packages, what only some houses have.
+UNUSED = (
+    *HEAVY_FOR_HELP[:1], *HEAVY_FOR_HELP[3:-1], "typer", "rich", "cryptography", "difflib", "email", "http", "importlib.metadata",
+    "importlib.resources", "logging.config", "multiprocessing", "zipfile", "zoneinfo",
+    "treadle.access.tokens", "treadle.apps.operations", "treadle.client", "treadle.dialects.agent", "treadle.dialects.reactive",
+    "treadle.draw", "treadle.host.checkup", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
+    "treadle.performers.agent", "treadle.runtime.doctor", "treadle.runtime.returns", "treadle.server", "treadle.store.archives",
+    "treadle.store.backups", "treadle.store.copying", "treadle.store.postgres", "treadle.telemetry", "treadle.testing",
+    "treadle.tools.python_pool", "treadle.views",
+)  # fmt: skip
+# Classes with fields that stay dataclasses: others make copies of them by `dataclasses.replace`, or take them apart.
+DATACLASSES = {"Definition", "Member", "Problem", "Source", "ToolCall"}
+PROCESS = """
+from treadle.process import process, result
+
+@process("first", version="1")
+def first(p):
+    p.call("one", payload={}, into="n")
+    p.complete(result.n)
+
+def prepare(engine):
+    engine.transport("one")(lambda payload: 1)
+    engine.deploy(first)
+"""
+PLAYBOOK = """
+def prepare(engine):
+    engine.tool("one")(lambda: 1)
+    with open("first.yaml", "w") as file:
+        file.write("metadata: {name: first}\\nworkflow: [{step: s, tool: {kind: one}}]")
+    engine.deploy("first.yaml")
+"""
+FUNCTION = """
+from treadle import flow
+
+@flow.step
+def one() -> int:
+    return 1
+
+@flow.workflow(version="1", name="first")
+async def first(ctx: flow.Context) -> int:
+    return await one()
+
+def prepare(engine):
+    engine.deploy(first)
+"""
+FIRST_RESULT = """
+import asyncio, sys
+from treadle import Engine
+
+async def main():
+    engine = Engine("sqlite:///first.db")
+    prepare(engine)
+    async with engine:
+        assert await (await engine.start("first")).result() == 1
+
+asyncio.run(main())
+for name in [name for name in sys.modules if name.startswith("treadle")]:
+    for made in vars(sys.modules[name]).values():
+        if isinstance(made, type) and made.__module__ == name and "__dataclass_fields__" in vars(made):
+            print("dataclass", made.__name__)
+print("\\n".join(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "code", "unused"),
+    [
+        (
+            "process",
+            PROCESS,
+            ("yaml", "jinja2", "tempfile", "treadle.dialects.playbook", "treadle.dialects.function"),
+        ),
+        ("playbook", PLAYBOOK, ("treadle.dialects.process", "treadle.dialects.function")),
+        (
+            "function",
+            FUNCTION,
+            ("yaml", "jinja2", "tempfile", "treadle.dialects.playbook", "treadle.dialects.process"),
+        ),
+    ],
+)
+def test_a_first_result_imports_only_what_it_uses(
+    dialect: str, code: str, unused: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "first.py").write_text(code + FIRST_RESULT)
+    done = subprocess.run(
+        [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.splitlines())
+    assert f"treadle.dialects.{dialect}" in found
+    loaded = found & {*UNUSED, *unused}
+    assert not loaded, f"import these where they are used: {sorted(loaded)}"
+    slow = {line.removeprefix("dataclass ") for line in found if line.startswith("dataclass ")} - DATACLASSES
+    assert not slow, (
+        f"each of these takes a millisecond at every start; make them msgspec.Struct: {sorted(slow)}"
+    )
+
+
+def test_the_version_is_told_without_an_application() -> None:
+    code = (
+        "import sys; sys.argv = ['treadle', '--version']\n"
+        "from treadle.cli.main import main\n"
+        "try: main()\nexcept SystemExit as end: assert end.code == 0"
+    )
+    found = loaded_by(code) & {"typer", "rich", "asyncio", "msgspec", "inspect", "treadle.cli.application"}
+    assert not found, f"import these where they are used: {sorted(found)}"
+
+
+def test_a_command_imports_no_other_subject() -> None:
+    code = (
+        "import sys; sys.argv = ['treadle', 'list', '--store', 'memory:', '--json']\n"
+        "from treadle.cli.main import main\n"
+        "try: main()\nexcept SystemExit as end: assert end.code == 0"
+    )
+    found = loaded_by(code)
+    assert "treadle.cli.listing" in found
+    assert not found & {
+        "rich",
+        "treadle.cli.runs",
+        "treadle.cli.house",
+        "treadle.cli.serving",
+        "treadle.cli.working",
+    }
+
+
+def test_every_command_is_found_under_its_name() -> None:
+    from treadle.cli.application import SUBJECTS
+
+    for subject in SUBJECTS:
+        assert [*subject.names] == subject.load().names, f"treadle/cli/application.py: {subject.module}"
 
 
 def test_the_engine_refuses_to_run_without_its_assertions() -> None:

@@ -82,8 +82,6 @@ async def list_(
     ] = 100,
 ) -> None:
     """List runs, newest first."""
-    from rich.markup import escape
-
     wanted = [part for item in status or [] for part in item.split(",")]
     for item in wanted:
         if item not in completing.STATUSES:
@@ -109,8 +107,12 @@ async def list_(
         "failure": "ERROR",
     }
     filtered = until_ns is not None or any(value not in (None, [], {}) for value in filters.values())
+    if cli.out.as_json:
+        cli.out.document(rows)
+        return
+    from rich.markup import escape
+
     empty = "no run matches" if filtered else "no runs; start one with: treadle run FILE"
-    shown = rows if cli.out.as_json else [listed(row) for row in rows]
-    cli.out.rows(shown, columns, empty=f"{empty} [dim]({escape(cli.where)})[/]")
-    if more and not cli.out.as_json:
+    cli.out.rows([listed(row) for row in rows], columns, empty=f"{empty} [dim]({escape(cli.where)})[/]")
+    if more:
         cli.out.note(f"[dim]the newest {limit}; there are more: --limit N[/]")

@@ -6,9 +6,10 @@ that is never closed, a statement that begins with no word of SQL.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
+
+from treadle.lang.slips import nearest
 
 # What a semicolon may stand in without ending a statement. Comments of SQL nest.
 _PIECE: Final = re.compile(
@@ -72,7 +73,7 @@ def wrong_with(text: str) -> tuple[str, str] | None:
         first = _FIRST.match(_bare(statement))
         word = first[1] if first else ""
         if word and word.lower() not in _VERBS:
-            near = difflib.get_close_matches(word.lower(), sorted(_VERBS), n=1, cutoff=0.75)
+            near = nearest(word.lower(), sorted(_VERBS), cutoff=0.75)
             if near:
                 return f"a statement begins with {word!r}", f"did you mean {near[0].upper()}?"
     return None

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -367,6 +366,8 @@ def _decrypted(cipher: AESGCM, name: str, sealed: str) -> bytes | None:
 
 def _write_private(path: Path, data: bytes) -> None:
     """Writes a file that only its owner can read, whole or not at all."""
+    import tempfile  # most engines keep no secret
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:

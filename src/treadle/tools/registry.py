@@ -10,7 +10,6 @@ intent open then: the tool may be there after the next start.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 
 from treadle.kernel.errors import TreadleError
 from treadle.lang.fields import Fields
+from treadle.lang.slips import nearest
 
 from .base import RESULT_BYTES_MAX
 from .fields import BUILT_IN
@@ -239,7 +239,7 @@ class ToolRegistry:
         )
 
     def _unknown(self, kind: str) -> UnknownTool:
-        near = difflib.get_close_matches(kind, self.kinds(), n=1)
+        near = nearest(kind, self.kinds())
         guess = f" Did you mean {near[0]!r}?" if near else ""
         return UnknownTool(
             f"no tool of kind {kind!r} is known here.{guess} Register one with @engine.tool({kind!r}), or install "

@@ -6,12 +6,12 @@ nothing known is a warning, because a later version may know it. Templates fit e
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any, Final
 
 from treadle.kernel.values import Value
 from treadle.lang.fields import Declared, Field, Fields
+from treadle.lang.slips import likeness, nearest
 from treadle.lang.sql import wrong_with
 from treadle.lang.text import Path
 
@@ -105,7 +105,7 @@ def _unknown(
             rule="004 §9",
         )
         return
-    near = difflib.get_close_matches(key, known, n=1)
+    near = nearest(key, known)
     slip = bool(near) and near[0] not in present and _is_slip(key, near[0])
     report = reader.error if slip else reader.warning
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(known))}"
@@ -114,7 +114,7 @@ def _unknown(
 
 def _is_slip(written: str, meant: str) -> bool:
     swapped = sorted(written) == sorted(meant)
-    return swapped or difflib.SequenceMatcher(None, written, meant).ratio() >= _NEAR
+    return swapped or likeness(written, meant) >= _NEAR
 
 
 def _retry_hint(given: Any) -> str:
@@ -153,7 +153,7 @@ def _check_missing(reader: Reader, task: dict[str, Value], fields: Fields, path:
 
 
 def _meant_for(key: str, names: list[str]) -> bool:
-    return COMMON.find(key) is None and bool(difflib.get_close_matches(key, names, n=1))
+    return COMMON.find(key) is None and bool(nearest(key, names))
 
 
 def _spellings(fields: Fields, name: str) -> Iterator[str]:

@@ -6,10 +6,10 @@ Which kinds there are is told from outside; this dialect knows only those it int
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator
 
 from treadle.kernel.values import Value
+from treadle.lang.slips import nearest
 from treadle.lang.text import Path
 
 from .reading import Reader
@@ -28,7 +28,7 @@ def unknown_kinds(reader: Reader, body: dict[str, Value], kinds: Kinds) -> None:
     known = kinds() if strange else ()
     for path, kind in strange:
         if kind not in known and known:
-            near = difflib.get_close_matches(kind, sorted({*known, *_OWN}), n=1)
+            near = nearest(kind, sorted({*known, *_OWN}))
             guess = f"did you mean {near[0]}? Else " if near else ""
             reader.warning(
                 "kind_unknown",

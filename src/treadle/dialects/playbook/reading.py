@@ -8,7 +8,6 @@ it, so that later analysis can still name the line.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -18,6 +17,7 @@ import msgspec
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value
 from treadle.lang.problems import Problems
+from treadle.lang.slips import nearest
 from treadle.lang.text import Path
 
 from .templates import Expression, expression, is_template, without_value
@@ -58,7 +58,7 @@ class Reader(msgspec.Struct):
         self, code: str, path: Path, key: str, known: Iterable[str], what: str, *, fatal: bool = False
     ) -> None:
         """An unknown key is an error where it is fatal or looks like a slip of a known one."""
-        near = difflib.get_close_matches(key, list(known), n=1)
+        near = nearest(key, list(known))
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
         report = self.error if near or fatal else self.warning
         report(code, (*path, key), f"{what} has no key {key!r}", hint=hint)
@@ -66,7 +66,7 @@ class Reader(msgspec.Struct):
     def slips(self, value: Iterable[str], path: Path, known: tuple[str, ...], what: str) -> None:
         """Where any key is allowed (hints, knobs of tools), one that is nearly ours is told."""
         for key in value:
-            if key not in known and (near := difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+            if key not in known and (near := nearest(key, known, cutoff=0.8)):
                 message = f"{what} does nothing with {key!r}"
                 self.warning("key_slip", (*path, key), message, hint=f"did you mean {near[0]!r}?")
 

@@ -6,7 +6,6 @@ them at once. What comes back is canonical, or of no use because there are error
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -19,6 +18,7 @@ from treadle.lang.expressions.checks import call_problem
 from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.lang.expressions.syntax import Tree, is_name, parse, read_tree, unparse, walk
 from treadle.lang.problems import Problems
+from treadle.lang.slips import nearest
 from treadle.lang.text import Path
 
 from .durations import duration_text
@@ -86,7 +86,7 @@ class Reader:
             return None
         for key in value:
             if key not in allowed:
-                near = difflib.get_close_matches(str(key), allowed, n=1)
+                near = nearest(str(key), allowed)
                 hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(allowed)}"
                 self.error("UNKNOWN_FIELD", (*path, key), f"{what} has no field {key!r}", hint)
         return value
@@ -187,7 +187,7 @@ class Reader:
         root = node[1]
         if root not in ROOTS and root not in names.loops:
             known = [*ROOTS, *sorted(names.loops)]
-            near = difflib.get_close_matches(root, known, n=1)
+            near = nearest(root, known)
             guess = f"did you mean {near[0]!r}? " if near else ""
             self.error(
                 "UNKNOWN_ROOT",

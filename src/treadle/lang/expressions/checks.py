@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from treadle.lang.slips import nearest
 
 from .functions import FUNCTIONS
 from .syntax import Tree
@@ -12,7 +12,7 @@ def call_problem(call: Tree) -> tuple[str, str, str] | None:
     """Code, message and remedy of a call that cannot work; None if it can."""
     name, count = call[1], len(call) - 2
     if name not in FUNCTIONS:
-        near = difflib.get_close_matches(name, FUNCTIONS, n=1)
+        near = nearest(name, FUNCTIONS)
         hint = f"did you mean {near[0]!r}?" if near else f"functions: {', '.join(sorted(FUNCTIONS))}"
         return "UNKNOWN_FUNCTION", f"there is no function {name!r}", hint
     least, most, _ = FUNCTIONS[name]

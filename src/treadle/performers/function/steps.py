@@ -7,6 +7,7 @@ so is the time limit, which cancels the coroutine.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,13 +18,14 @@ from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value
 from treadle.work.job import Done, Job, StaysOpen
 
-from .apart import Apart
 from .calling import attempt
 from .current import Current
 from .pace import StepPace
 
 if TYPE_CHECKING:
     from treadle.performers import House
+
+    from .apart import Apart
 
 MARK: Final = "started"
 SAVED: Final = "saved"
@@ -45,11 +47,18 @@ class _Near(msgspec.Struct, frozen=True):
 class StepPerformer:
     def __init__(self, outside: House) -> None:
         self._outside = outside
-        self._apart = Apart()
         self._pace = StepPace()
 
+    @cached_property
+    def _apart(self) -> Apart:
+        """Steps in processes, imported when the first of them is called."""
+        from .apart import Apart
+
+        return Apart()
+
     async def close(self) -> None:
-        await self._apart.close()
+        if "_apart" in self.__dict__:
+            await self._apart.close()
 
     def threaded(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether a thread of the lane does it, which needs no event loop and goes on with the next at once: a plain
