@@ -383,8 +383,8 @@ def test_a_transcript_is_the_same_through_a_server(cli: Cli, sides: Sides) -> No
 def listed() -> dict[str, Command]:
     return {
         f"{group.group} {command.name}" if group.group else command.name: command
-        for group in SUBJECTS
-        for command in group.load().made
+        for group in [subject.load() for subject in SUBJECTS]
+        for command in group.made
     }
 
 

@@ -195,6 +195,20 @@ def test_a_first_result_imports_only_what_it_uses(
     )
 
 
+def test_the_process_of_a_query_imports_nothing_of_the_agent() -> None:
+    found = loaded_by("import treadle.performers.agent.skills.duckdb_child")
+    unused = {
+        "asyncio",
+        "httpx",
+        "jsonschema",
+        "yaml",
+        "treadle.performers.agent.skill",
+        "treadle.work",
+        "treadle.dialects.agent",
+    }
+    assert not found & unused, f"a process is started for each query: {sorted(found & unused)}"
+
+
 def test_the_version_is_told_without_an_application() -> None:
     code = (
         "import sys; sys.argv = ['treadle', '--version']\n"

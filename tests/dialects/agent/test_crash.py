@@ -16,7 +16,7 @@ import pytest
 from treadle.kernel.history import replay
 from treadle.performers.agent.performer import AgentWork
 from treadle.performers.agent.skill_finding import Skills
-from treadle.performers.agent.skills import duckdb_skill, files_skill
+from treadle.performers.agent.skills.built_in import duckdb_skill, files_skill
 from treadle.testing.scripted import ScriptedModel
 
 from .workflows import CASES, EXAMPLE_NAMES, examples, notes

@@ -177,7 +177,7 @@ async def test_what_a_built_in_skill_may_do_is_never_said_by_a_file_beside_the_w
 
 
 async def test_the_shell_is_left_out_of_a_workflow_that_allows_it_itself(tmp_path, monkeypatch):
-    from treadle.performers.agent.skills import shell_skill
+    from treadle.performers.agent.skills.built_in import shell_skill
 
     monkeypatch.delenv("TREADLE_SHELL", raising=False)
     (tmp_path / ".env").write_text("TREADLE_SHELL=1\n")

@@ -18,7 +18,7 @@ import pytest
 from treadle import Engine
 from treadle.agent import ToolContext
 from treadle.kernel.errors import ToolError
-from treadle.performers.agent.skills import duckdb_skill, files_skill, http_skill, shell_skill
+from treadle.performers.agent.skills.built_in import duckdb_skill, files_skill, http_skill, shell_skill
 from treadle.performers.agent.skills.duckdb import _query
 from treadle.performers.agent.skills.duckdb_child import QueryRefused, answer, readable
 from treadle.performers.agent.skills.fetch import fetcher

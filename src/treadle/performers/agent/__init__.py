@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from treadle.work.performers import Performs
-
 if TYPE_CHECKING:
     from treadle.performers import House
+    from treadle.work.performers import Performs
 
 
 def performers(house: House) -> Iterable[Performs]:

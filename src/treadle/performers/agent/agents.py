@@ -26,7 +26,7 @@ from .skill_finding import Skills
 from .sources import Fetch
 
 if TYPE_CHECKING:
-    from .skills import Home
+    from .skills.built_in import Home
     from .visits import VisitSessions, Watched
 
     class Host(Home, Watched, Protocol):
@@ -78,7 +78,7 @@ class Agents:
         return self._secrets.learn(name, value)
 
     def _built_in(self) -> Any:
-        from .skills import built_in
+        from .skills.built_in import built_in
 
         return built_in(self._runs)
 

@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from treadle.performers.agent.skill import ToolContext
+if TYPE_CHECKING:
+    from treadle.performers.agent.skill import ToolContext
+
 
 # What a store has beside its database.
 _BESIDE: Final = ("-wal", "-shm", "-journal", "-key", "-owner", "-servers", "-blobs", ".secrets")
