@@ -108,7 +108,7 @@ UNUSED = (
     "treadle.tools.python_pool", "treadle.views",
 )  # fmt: skip
 # Classes with fields that stay dataclasses: others make copies of them by `dataclasses.replace`, or take them apart.
-DATACLASSES = {"Definition", "Member", "Problem", "Source", "ToolCall"}
+DATACLASSES = {"Definition", "Problem", "Source", "ToolCall"}
 PROCESS = """
 from treadle.process import process, result
 

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
 
@@ -29,15 +28,16 @@ GIVEN_UP_MAX: Final = 256
 STUCK_S: Final = 0.05
 
 
-@dataclass(slots=True, eq=False)
 class Member:
     """One thread of the lane."""
 
-    name: str
-    work: Work | None = None
-    since_s: float = 0.0
-    given_up: bool = False
-    thread: threading.Thread = field(init=False)
+    thread: threading.Thread
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.work: Work | None = None
+        self.since_s = 0.0
+        self.given_up = False
 
 
 class Lane:
