@@ -219,21 +219,26 @@ def test_the_version_is_told_without_an_application() -> None:
     assert not found, f"import these where they are used: {sorted(found)}"
 
 
-def test_a_command_imports_no_other_subject() -> None:
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [("list --json", "listing"), ("tasks --json", "tasks"), ("run first.yaml --json", "runs")],
+)
+def test_a_command_imports_its_own_subject_and_converts_nothing_that_is_as_wanted(
+    command: str, own: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "first.yaml"
+    file.write_text("metadata: {name: first}\nworkflow: [{step: s, tool: {kind: noop}}]")
+    words = ["treadle", *command.replace("first.yaml", str(file)).split(), "--store", "memory:"]
     code = (
-        "import sys; sys.argv = ['treadle', 'list', '--store', 'memory:', '--json']\n"
+        f"import sys; sys.argv = {words}\n"
         "from treadle.cli.main import main\n"
         "try: main()\nexcept SystemExit as end: assert end.code == 0"
     )
     found = loaded_by(code)
-    assert "treadle.cli.listing" in found
-    assert not found & {
-        "rich",
-        "treadle.cli.runs",
-        "treadle.cli.house",
-        "treadle.cli.serving",
-        "treadle.cli.working",
-    }
+    assert f"treadle.cli.{own}" in found
+    others = {f"treadle.cli.{name}" for name in ("house", "hooks", "listing", "serving", "tokens", "working")}
+    unused = others - {f"treadle.cli.{own}"} | {"pydantic", "importlib.metadata"}
+    assert not found & unused, f"import these where they are used: {sorted(found & unused)}"
 
 
 def test_every_command_is_found_under_its_name() -> None:

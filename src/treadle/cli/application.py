@@ -11,6 +11,7 @@ import typer
 
 from treadle import __version__
 
+from .as_written import PlainGroup
 from .command import Commands, Defaults
 
 
@@ -22,37 +23,37 @@ class Subject(NamedTuple):
     names: tuple[str, ...]
 
     def load(self) -> Commands:
-        found: Commands = getattr(import_module(f"{__package__}.{self.module}"), self.commands)
+        found: Commands = getattr(import_module(self.module, __package__), self.commands)
         return found
 
 
 # Every command there is, by subject, in the order of the help.
 SUBJECTS: Final = (
-    Subject("runs", "commands", ("run", "resume", "show", "state", "events", "journal", "graph")),
-    Subject("listing", "commands", ("list",)),
-    Subject("logs", "commands", ("logs",)),
-    Subject("transcripts", "commands", ("trace", "transcript")),
-    Subject("steer", "commands", ("patch", "signal", "cancel", "retry", "fork")),
-    Subject("schedules", "schedule", ("schedule",)),
-    Subject("limits", "limit", ("limit",)),
-    Subject("tasks", "commands", ("tasks",)),
-    Subject("tasks", "task", ("task",)),
-    Subject("definitions", "commands", ("check", "deploy", "definitions", "schema", "export")),
-    Subject("reactive", "commands", ("publish", "cells", "cell", "manifest", "apply", "shadow", "snapshot")),
-    Subject("compare", "commands", ("replay", "diff", "record")),
-    Subject("mcp_server", "commands", ("mcp",)),
-    Subject("house", "commands", ("gc", "doctor", "migrate", "bench")),
-    Subject("deleting", "commands", ("delete",)),
-    Subject("retention", "retention", ("retention",)),
-    Subject("backing", "commands", ("backup", "restore")),
-    Subject("archives", "archive", ("archive",)),
-    Subject("house", "secret", ("secret",)),
-    Subject("tokens", "token", ("token",)),
-    Subject("audit", "commands", ("audit",)),
-    Subject("dead_letters", "deadletter", ("deadletter",)),
-    Subject("hooks", "hook", ("hook",)),
-    Subject("serving", "commands", ("serve",)),
-    Subject("working", "commands", ("worker",)),
+    Subject(".runs", "commands", ("run", "resume", "show", "state", "events", "journal", "graph")),
+    Subject(".listing", "commands", ("list",)),
+    Subject(".logs", "commands", ("logs",)),
+    Subject(".transcripts", "commands", ("trace", "transcript")),
+    Subject(".steer", "commands", ("patch", "signal", "cancel", "retry", "fork")),
+    Subject(".schedules", "schedule", ("schedule",)),
+    Subject(".limits", "limit", ("limit",)),
+    Subject(".tasks", "commands", ("tasks",)),
+    Subject(".tasks", "task", ("task",)),
+    Subject(".definitions", "commands", ("check", "deploy", "definitions", "schema", "export")),
+    Subject(".reactive", "commands", ("publish", "cells", "cell", "manifest", "apply", "shadow", "snapshot")),
+    Subject(".compare", "commands", ("replay", "diff", "record")),
+    Subject(".mcp_server", "commands", ("mcp",)),
+    Subject(".house", "commands", ("gc", "doctor", "migrate", "bench")),
+    Subject(".deleting", "commands", ("delete",)),
+    Subject(".retention", "retention", ("retention",)),
+    Subject(".backing", "commands", ("backup", "restore")),
+    Subject(".archives", "archive", ("archive",)),
+    Subject(".house", "secret", ("secret",)),
+    Subject(".tokens", "token", ("token",)),
+    Subject(".audit", "commands", ("audit",)),
+    Subject(".dead_letters", "deadletter", ("deadletter",)),
+    Subject(".hooks", "hook", ("hook",)),
+    Subject(".serving", "commands", ("serve",)),
+    Subject(".working", "commands", ("worker",)),
 )
 
 
@@ -86,6 +87,7 @@ def application(named: str | None = None) -> typer.Typer:
     """All commands; or the one of this name, or the group."""
     made = typer.Typer(
         name="treadle",
+        cls=PlainGroup,
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,

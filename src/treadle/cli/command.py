@@ -22,6 +22,7 @@ from typer.models import OptionInfo
 from treadle.kernel.errors import TreadleError
 
 from . import moments, stdout
+from .as_written import PlainGroup
 from .interrupts import Interrupts
 from .log_lines import Form, LogOption, written
 from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
@@ -319,7 +320,7 @@ class Commands:
         """All of them; or `only` what has this name."""
         home, panel = app, self.panel
         if self.group is not None:
-            home = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=self.help)
+            home = typer.Typer(cls=PlainGroup, no_args_is_help=True, rich_markup_mode="rich", help=self.help)
             app.add_typer(home, name=self.group, rich_help_panel=self.panel)
             panel = "Commands"
         for command in self.made:

@@ -18,8 +18,11 @@ def _command(named: str | None) -> Callable[..., object]:
     import typer
 
     from .application import application
+    from .as_written import taken
 
-    return typer.main.get_command(application(named))
+    made = typer.main.get_command(application(named))
+    made.params = taken(made.params)
+    return made
 
 
 def __getattr__(name: str) -> Typer:

@@ -5,30 +5,20 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final, get_args
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperCommand
 from typer.models import ArgumentInfo, OptionInfo
+
+from .as_written import Option, taken
 
 # No sequence and no count is larger.
 NUMBER_MAX: Final = 2**63 - 1
 
 
-class Positional(TyperArgument):
-    """An argument whose metavar says all: `ID`, `[ID]...`, `FILE...`."""
-
-    def __init__(self, made: TyperArgument) -> None:
-        vars(self).update(vars(made))
-
-    def display_type_rich(self, ctx: object) -> str | None:
-        return None
-
-    def _usage_display_name(self) -> str:
-        return self.display_name_raw
-
-
 class PlainCommand(TyperCommand):
+    _asks_help: Option | None = None
+
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        shown = [Positional(p) if isinstance(p, TyperArgument) else p for p in params or ()]
-        super().__init__(*args, params=shown, **options)
+        super().__init__(*args, params=taken(params), **options)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Marks the examples up for whoever asks for help: nobody else needs Rich for it."""
@@ -40,10 +30,10 @@ class PlainCommand(TyperCommand):
             self.epilog = plain
 
     def get_help_option(self, ctx: Any) -> Any:  # types of the copy of Click that Typer keeps to itself
-        found = super().get_help_option(ctx)
-        if found is not None:
-            found.metavar = ""
-        return found
+        if self._asks_help is None and (found := super().get_help_option(ctx)) is not None:
+            self._asks_help = Option(found)
+            self._asks_help.metavar = ""
+        return self._asks_help
 
 
 def _examples(lines: str) -> str:
