@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -120,7 +119,7 @@ class Hatch:
     def _handed(self, item: Handed) -> Handed:
         if (trace := self._traced(item.work)) is None:
             return item
-        return replace(item, work=msgspec.structs.replace(item.work, traceparent=trace))
+        return msgspec.structs.replace(item, work=msgspec.structs.replace(item.work, traceparent=trace))
 
     def renew(self, worker: str, leases: Sequence[str]) -> list[str]:
         self.bus.expire()
