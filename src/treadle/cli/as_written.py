@@ -26,7 +26,7 @@ class AsWritten:
         return self._converter().coerce(value, param=param, ctx=ctx)
 
 
-class Option(TyperOption):
+class WrittenOption(TyperOption):
     def __init__(self, made: TyperOption) -> None:
         vars(self).update(vars(made))
 
@@ -58,13 +58,13 @@ def taken(made: list[Any] | None) -> list[Any]:
 def _taken(made: Any) -> Any:
     if isinstance(made, TyperArgument):
         return Positional(made)
-    return Option(made) if isinstance(made, TyperOption) else made
+    return WrittenOption(made) if isinstance(made, TyperOption) else made
 
 
 class PlainGroup(TyperGroup):
-    _asks_help: Option | None = None
+    _asks_help: WrittenOption | None = None
 
     def get_help_option(self, ctx: Any) -> Any:  # types of the copy of Click that Typer keeps to itself
         if self._asks_help is None and (found := super().get_help_option(ctx)) is not None:
-            self._asks_help = Option(found)
+            self._asks_help = WrittenOption(found)
         return self._asks_help

@@ -8,14 +8,14 @@ from typing import Any, Final, get_args
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo, OptionInfo
 
-from .as_written import Option, taken
+from .as_written import WrittenOption, taken
 
 # No sequence and no count is larger.
 NUMBER_MAX: Final = 2**63 - 1
 
 
 class PlainCommand(TyperCommand):
-    _asks_help: Option | None = None
+    _asks_help: WrittenOption | None = None
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         super().__init__(*args, params=taken(params), **options)
@@ -31,7 +31,7 @@ class PlainCommand(TyperCommand):
 
     def get_help_option(self, ctx: Any) -> Any:  # types of the copy of Click that Typer keeps to itself
         if self._asks_help is None and (found := super().get_help_option(ctx)) is not None:
-            self._asks_help = Option(found)
+            self._asks_help = WrittenOption(found)
             self._asks_help.metavar = ""
         return self._asks_help
 

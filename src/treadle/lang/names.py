@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 
-class Names(Collection[str]):
+class KnownNames(Collection[str]):
     def __init__(self, *places: Collection[str]) -> None:
         self._places = places
 

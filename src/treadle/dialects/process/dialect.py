@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect, Surroundings
-from treadle.lang.names import Names
+from treadle.lang.names import KnownNames
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
@@ -46,7 +46,7 @@ class ProcessDialect(Dialect):
         self, document: Document, *, strict: bool = False, transports: Collection[str] = ()
     ) -> tuple[Definition | None, Problems]:
         """There is one spelling only, so `strict` changes nothing."""
-        body, problems = normalise(document, Names(TOOLS, transports, self._transports()))
+        body, problems = normalise(document, KnownNames(TOOLS, transports, self._transports()))
         if body is None:
             return None, problems
         # That a child must be deployed is for `check` to say; whoever deploys sees for himself.
@@ -59,7 +59,7 @@ class ProcessDialect(Dialect):
     def verify(self, definition: Definition) -> None:
         """What a builder could not know: whether this engine has the transports it names."""
         problems = Problems()
-        known = Names(BUILT_IN, TOOLS, self._transports())
+        known = KnownNames(BUILT_IN, TOOLS, self._transports())
         for transport in self.requires(definition)["transports"]:
             if transport not in known:
                 hint = f"register it with @engine.transport({transport!r}) first"

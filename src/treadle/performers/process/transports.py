@@ -23,7 +23,7 @@ from treadle.kernel.errors import LimitExceeded, TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX, REFERENCE_LEVELS_MAX
 from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, copied, encode
-from treadle.lang.names import Names
+from treadle.lang.names import KnownNames
 from treadle.tools.base import too_large
 from treadle.tools.functions import aside, off_the_loop
 from treadle.tools.portable import portable
@@ -89,9 +89,9 @@ class Transports:
         found = self._functions.get(name)
         return found.function if found is not None else _registered(self._tools, name)
 
-    def names(self) -> Names:
+    def names(self) -> KnownNames:
         """Every transport that can be called here."""
-        return Names(self._built_in, self._functions, self._tools)
+        return KnownNames(self._built_in, self._functions, self._tools)
 
     def never_waits(self, intent: OpenIntent, loaded: Any) -> bool:
         """Plain functions need no event loop, so a worker thread may call them."""
