@@ -434,3 +434,20 @@ def test_a_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.Monk
     assert after.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall() == tables
     assert after.execute("PRAGMA user_version").fetchone()[0] == broken[-2][0]
     after.close()
+
+
+def test_a_moment_that_cannot_be_read_leaves_no_transaction_open(tmp_path: Path) -> None:
+    """Whoever asks next sees the store as it is then, and can write."""
+    store = open_sqlite(tmp_path / "t.db")
+    connection = store._connection
+
+    def refuse(action: int, *about: str | None) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_SELECT else sqlite3.SQLITE_OK
+
+    connection.set_authorizer(refuse)
+    with pytest.raises(TreadleError), store.at_one_moment():
+        raise AssertionError("there is no such moment")
+    connection.set_authorizer(None)
+    assert not connection.in_transaction
+    store.own()
+    store.close()

@@ -250,7 +250,12 @@ class SqliteDialect:
     def begin_reading(self, connection: sqlite3.Connection) -> None:
         """The moment is that of the first question. The owner goes on writing; its log grows meanwhile."""
         connection.execute("BEGIN")
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            # Or whoever reads or writes here later would do so in what was never a moment.
+            connection.execute("ROLLBACK")
+            raise
 
     def data_version(self, connection: sqlite3.Connection) -> int:
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
