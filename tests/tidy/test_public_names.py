@@ -241,6 +241,19 @@ def test_a_command_imports_its_own_subject_and_converts_nothing_that_is_as_wante
     assert not found & unused, f"import these where they are used: {sorted(found & unused)}"
 
 
+def test_the_list_of_commands_is_the_same_without_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    from typer.main import get_command
+
+    from treadle.cli.application import application
+
+    shown = []
+    for outline in (True, False):
+        get_command(application(outline=outline))(["--help"], prog_name="treadle", standalone_mode=False)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "treadle check flow.yaml" in shown[0]
+
+
 def test_every_command_is_found_under_its_name() -> None:
     from treadle.cli.application import SUBJECTS
 

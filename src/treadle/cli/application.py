@@ -83,8 +83,8 @@ def named_by(given: list[str]) -> str | None:
 
 
 @cache
-def application(named: str | None = None) -> typer.Typer:
-    """All commands; or the one of this name, or the group."""
+def application(named: str | None = None, *, outline: bool = False) -> typer.Typer:
+    """All commands; or the one of this name, or the group. An outline has their names and what they are for."""
     made = typer.Typer(
         name="treadle",
         cls=PlainGroup,
@@ -99,5 +99,5 @@ def application(named: str | None = None) -> typer.Typer:
     made.callback()(_options)
     for subject in SUBJECTS:
         if named is None or named in subject.names:
-            subject.load().install(made, only=named)
+            subject.load().install(made, only=named, outline=outline)
     return made

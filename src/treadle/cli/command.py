@@ -316,8 +316,8 @@ class Commands:
         """What stands right after `treadle`."""
         return [command.name for command in self.made] if self.group is None else [self.group]
 
-    def install(self, app: typer.Typer, only: str | None = None) -> None:
-        """All of them; or `only` what has this name."""
+    def install(self, app: typer.Typer, only: str | None = None, *, outline: bool = False) -> None:
+        """All of them; or `only` what has this name. In an outline they have no options."""
         home, panel = app, self.panel
         if self.group is not None:
             home = typer.Typer(cls=PlainGroup, no_args_is_help=True, rich_markup_mode="rich", help=self.help)
@@ -328,7 +328,17 @@ class Commands:
                 continue
             home.command(
                 command.name, cls=PlainCommand, epilog="\n".join(command.examples), rich_help_panel=panel
-            )(_invocable(command))
+            )(_outlined(command) if outline else _invocable(command))
+
+
+def _outlined(command: Command) -> Callable[[], None]:
+    """A command as a list of them shows it."""
+
+    def invoke() -> None:
+        raise AssertionError("an outline is looked at, not called")
+
+    invoke.__doc__ = command.body.__doc__
+    return invoke
 
 
 def _invocable(command: Command) -> Callable[..., None]:

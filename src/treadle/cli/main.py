@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 @cache
-def _command(named: str | None) -> Callable[..., object]:
+def _command(named: str | None, *, outline: bool = False) -> Callable[..., object]:
     import typer
 
     from .application import application
     from .as_written import taken
 
-    made = typer.main.get_command(application(named))
+    made = typer.main.get_command(application(named, outline=outline))
     made.params = taken(made.params)
     return made
 
@@ -59,7 +59,9 @@ def _performed(given: list[str]) -> int:
     except UnicodeEncodeError:
         return Output(as_json="--json" in given).error(Usage(f"{argument!a} is not valid UTF-8 text"))
     try:
-        code = _command(named_by(given))(given, prog_name="treadle", standalone_mode=False)
+        # The list of all commands shows no option of any.
+        outline = given in ([], ["-h"], ["--help"])
+        code = _command(named_by(given), outline=outline)(given, prog_name="treadle", standalone_mode=False)
     except typer.Abort:
         code = EXIT_FAILED
     except typer.TyperException as error:
