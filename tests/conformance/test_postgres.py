@@ -46,14 +46,15 @@ class Cut(PostgresDialect):
     @contextlib.contextmanager
     def transaction(self, connection: Connection) -> Iterator[Connection]:
         cut, self.cut = self.cut, None
-        with super().transaction(connection) as tx:
-            yield tx
-            if cut == "before":
+        with self.errors():
+            with super().transaction(connection) as tx:
+                yield tx
+                if cut == "before":
+                    connection.raw.close()
+                    raise psycopg.OperationalError("the connection is lost")
+            if cut == "after":
                 connection.raw.close()
                 raise psycopg.OperationalError("the connection is lost")
-        if cut == "after":
-            connection.raw.close()
-            raise psycopg.OperationalError("the connection is lost")
 
 
 class CutOff(Pipelined):

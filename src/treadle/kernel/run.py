@@ -122,7 +122,7 @@ def advance(
         case Frame():
             run.open[event.intent].frame = event.seq
     if intent is not None:
-        run.closes(intent)
+        close_intent(run, intent)
     own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
@@ -190,7 +190,7 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
     intent is settled, and the run fails with everything else it had open cancelled."""
     intent = run.open.get(event.intent) if isinstance(event, Receipt | Rejected) else None
     if intent is not None:
-        run.closes(intent)
+        close_intent(run, intent)
     if isinstance(event, Continue):
         run.more.pop(0)
     if isinstance(event, Started):
@@ -417,11 +417,23 @@ def _open_and_cancel(
             raise DecisionRefused("a run that ends opens work it could never take back")
         opened = []
     for intent in cancelled:
-        run.closes(intent)
+        close_intent(run, intent)
     for intent in opened:
         if intent.kind not in DETACHED_KINDS:
-            run.opens(intent)
+            open_intent(run, intent)
     return cancelled
+
+
+def open_intent(run: RunState, intent: OpenIntent) -> None:
+    run.open[intent.id] = intent
+    if intent.kind not in ENGINE_KINDS:
+        run.performed += 1
+
+
+def close_intent(run: RunState, intent: OpenIntent) -> None:
+    del run.open[intent.id]
+    if intent.kind not in ENGINE_KINDS:
+        run.performed -= 1
 
 
 def _cancelled(run: RunState, refs: list[str]) -> list[OpenIntent]:

@@ -59,16 +59,6 @@ class RunState(msgspec.Struct, kw_only=True):
         self.identity = encode([self.id, self.definition, self.key])
         self.performed = sum(intent.kind not in ENGINE_KINDS for intent in self.open.values())
 
-    def opens(self, intent: OpenIntent) -> None:
-        self.open[intent.id] = intent
-        if intent.kind not in ENGINE_KINDS:
-            self.performed += 1
-
-    def closes(self, intent: OpenIntent) -> None:
-        del self.open[intent.id]
-        if intent.kind not in ENGINE_KINDS:
-            self.performed -= 1
-
     def move(self, definition: str) -> None:
         """Pins the run to another definition; intents opened from now on are identified by it."""
         self.definition = definition

@@ -4,6 +4,7 @@ of the runs of a workflow or of all."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -50,7 +51,13 @@ class Retention(msgspec.Struct, frozen=True):
     def age_ns(self, status: str) -> int | None:
         """How long runs that ended so are kept; NEVER_NS: for ever. None: nothing is said of them."""
         age = self.ages.get(status)
-        return None if age is None else NEVER_NS if age == FOREVER else parse_duration(age)
+        return None if age is None else _age_ns(age)
+
+
+@lru_cache(maxsize=1_024)
+def _age_ns(age: str) -> int:
+    """Asked at every end of a run."""
+    return NEVER_NS if age == FOREVER else parse_duration(age)
 
 
 def kept_until(ended_ns: int, age_ns: int) -> int:

@@ -18,6 +18,7 @@ from .mail import Mail
 from .payloads import put_back, refers
 from .ports import Item, NewRun
 from .registry import Registry
+from .staging import Staging
 
 # Who cancels the child of a run that no longer waits for it; it then has nobody to report to.
 PARENT: Final = "treadle:parent"
@@ -27,6 +28,7 @@ class Children:
     def __init__(
         self,
         registry: Registry,
+        staging: Staging,
         mail: Mail,
         blobs: BlobCache,
         *,
@@ -34,6 +36,7 @@ class Children:
         limits: Limits,
     ) -> None:
         self._registry = registry
+        self._staging = staging
         self._mail = mail
         self._blobs = blobs
         self._entropy = entropy
@@ -49,7 +52,7 @@ class Children:
                     f"runs are nested deeper than {self._limits.run_depth}", cls="user", code="RUN_TOO_DEEP"
                 )
             options = {**state.options, **(params.get("options") or {})}
-            row = self._registry.find(str(params["workflow"]), caller=state.definition)
+            row = self._named(str(params["workflow"]), state.definition)
             input = self._prepared(row, params.get("input"), options)
         except PASSING:
             raise
@@ -73,6 +76,13 @@ class Children:
         create = NewRun(row.dialect, row.name, row.version, row.digest)
         child = child_id(state.id, intent.id)
         self._mail.send(child, event, f"start:{intent.id}", create=create, reply=reply)
+
+    def _named(self, workflow: str, caller: str) -> DefinitionRow:
+        """What a caller's definition means by a name: a thousand children of one commit ask the store once."""
+        known = self._staging.staged.named
+        if (row := known.get((workflow, caller))) is None:
+            row = known[workflow, caller] = self._registry.find(workflow, caller=caller)
+        return row
 
     def _prepared(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
         """The input a child starts with. Where it may hold references, it is checked with their payloads

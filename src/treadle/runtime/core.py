@@ -125,7 +125,7 @@ class Core:
         numbers, answers = Numbers(store), Answers(staging, mail, store, clock=clock)
         self._timers = timers = Timers(store, mail, held, limits, self._is_late)
         board = Board(staging, store, numbers, clock=clock)
-        children = Children(registry, mail, blobs, entropy=entropy, limits=limits)
+        children = Children(registry, staging, mail, blobs, entropy=entropy, limits=limits)
         self._ahead = ahead = Ahead(Nobody() if eager is None else eager, staging, limits)
         effects = Effects(staging, mail, timers, board, children, ahead)
         lines = Lines(store, registry, staging, mail, blobs, held, clock=clock)

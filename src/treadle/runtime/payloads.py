@@ -8,7 +8,7 @@ their users on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -98,21 +98,26 @@ def handed_over(event: Event, intent: OpenIntent | None) -> list[str]:
     """The payloads that another run hands over with an event: by a child's report, or at a start."""
     match event:
         case Started() if event.parent is not None or event.continued_from is not None:
-            return list(_checksums([event.input, event.options]))
+            return _checksums(event.input, event.options)
         case Receipt() if intent is not None and intent.kind == "child":
-            return list(_checksums([event.value, event.error]))
+            return _checksums(event.value, event.error)
     return []
 
 
-def _checksums(value: Value) -> Iterator[str]:
-    if isinstance(value, dict):
-        if is_reference(value):
-            yield value["checksum"]
-            return
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _checksums(item)
+def _checksums(*values: Value) -> list[str]:
+    """The payloads that are referred to anywhere in these. Asked for every child, so one flat walk."""
+    found: list[str] = []
+    left = list(values)
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if is_reference(part):
+                found.append(part["checksum"])
+            else:
+                left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+    return found
 
 
 def started_with(reads: Reads, run: int) -> Value:

@@ -16,7 +16,7 @@ from treadle.kernel.history import snapshot
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL, OpenIntent
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import Batch
+from treadle.store.protocol import Batch, DefinitionRow
 
 from .commands import Change, Operate, Progress
 from .hot import BlobCache, Expected, Hot
@@ -76,6 +76,8 @@ class Staged(msgspec.Struct):
     closed: list[Closed] = []
     # Runs whose turn comes soon, read together; for as long as nothing of this commit is durable.
     expected: Expected = msgspec.field(default_factory=Expected)
+    # What callers' definitions mean by names of workflows, looked up once; for as long as well.
+    named: dict[tuple[str, str], DefinitionRow] = {}
     # Definitions whose runs take no events while it is made.
     barring: set[str] = set()
     # Submissions answered in this commit: (scope, id) -> answer.

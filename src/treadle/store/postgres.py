@@ -191,14 +191,15 @@ class PostgresDialect(Tended):
 
     @contextlib.contextmanager
     def transaction(self, connection: Connection) -> Iterator[Connection]:
-        transaction = self.begin(connection)
-        try:
-            yield connection
-            transaction.send()
-        except BaseException:
-            transaction.undo()
-            raise
-        transaction.wait()
+        with self.errors():
+            transaction = self.begin(connection)
+            try:
+                yield connection
+                transaction.send()
+            except BaseException:
+                transaction.undo()
+                raise
+            transaction.wait()
 
     def begin(self, connection: Connection) -> Transaction:
         return Pipelined(connection, _STATEMENT_MS_MAX)

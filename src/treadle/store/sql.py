@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -109,10 +109,8 @@ class SqlStore(SqlReads):
         when it is forgotten, too."""
         weakref.finalize(self, self._connection.close)
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        with self._dialect.errors(), self._dialect.transaction(self._connection) as tx:
-            yield tx
+    def _transaction(self) -> contextlib.AbstractContextManager[Any]:
+        return self._dialect.transaction(self._connection)
 
     def own(self) -> int:
         """Takes every shard, whoever holds it; the highest new epoch."""

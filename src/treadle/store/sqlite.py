@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from treadle.kernel.errors import (
@@ -51,6 +52,47 @@ _IN_STEPS: Final = 2
 _BUSY_PAUSE_S: Final = 0.01
 _SLOW_S: Final = 0.001
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
+
+
+class WholeTransaction:
+    """A `with` whose statements are durable after it, or leave nothing behind. It begins with the write lock, so that a
+    busy store is noticed before anything is done. Every commit is one, so it is no generator."""
+
+    __slots__ = ("_connection", "_dialect")
+
+    def __init__(self, dialect: SqliteDialect, connection: sqlite3.Connection) -> None:
+        self._dialect = dialect
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise self._dialect.translate(error) from error
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if raised is not None:
+            self._undo(raised)
+            return
+        try:
+            began = time.perf_counter()
+            self._connection.execute("COMMIT")
+            self._dialect.synced(time.perf_counter() - began)
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def _undo(self, error: BaseException) -> None:
+        """Leaves nothing behind; an error of SQLite's becomes ours."""
+        with contextlib.suppress(Exception):
+            self._connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise self._dialect.translate(error) from error
+        if isinstance(error, UNFIT):
+            raise unfit(error) from error
 
 
 class SqliteDialect:
@@ -228,19 +270,12 @@ class SqliteDialect:
                     raise
             time.sleep(_BUSY_PAUSE_S)
 
-    @contextlib.contextmanager
-    def transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-        """Begins with the write lock, so that a busy store is noticed before anything is done."""
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            began = time.perf_counter()
-            connection.execute("COMMIT")
-            self._sync_s += (time.perf_counter() - began - self._sync_s) / 8
-        except BaseException:
-            with contextlib.suppress(Exception):
-                connection.execute("ROLLBACK")
-            raise
+    def transaction(self, connection: sqlite3.Connection) -> WholeTransaction:
+        return WholeTransaction(self, connection)
+
+    def synced(self, seconds: float) -> None:
+        """The disk has taken so long for a commit."""
+        self._sync_s += (seconds - self._sync_s) / 8
 
     def begin(self, connection: sqlite3.Connection) -> Transaction:
         if self._committer is None:

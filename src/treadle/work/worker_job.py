@@ -34,12 +34,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.worker")
 
 
+class ValueRedactor(Protocol):
+    def value(self, value: Value) -> Value:
+        """The value without the secrets that it quotes; the same object if it quotes none."""
+        ...
+
+
 class Vault(Protocol):
     """Secrets, as the worker needs them."""
 
     async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
 
-    def redact(self, value: Value) -> Value: ...
+    @property
+    def redactor(self) -> ValueRedactor: ...
 
     def learn(self, name: str, value: str | dict[str, str]) -> str | dict[str, str]:
         """From now on it is redacted."""
@@ -91,20 +98,21 @@ class WorkerJob:
         return self.intent.idempotency_key or self.intent.id
 
     def clean(self, text: str) -> str:
-        return str(self._worker.vault.redact(text))
+        return str(self._worker.vault.redactor.value(text))
 
     async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
         shown = data if value is None else value
         check_written(shown)
-        kind, clean = self._worker.vault.redact(to_value([str(type), shown]))
+        kind, clean = self._worker.vault.redactor.value(to_value([str(type), shown]))
         self._frames += 1
         self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
 
     async def save(
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
     ) -> None:
-        redact = self._worker.vault.redact
-        body, shown = redact(to_value(checkpoint)), redact(to_value(events)) if events else []
+        redactor = self._worker.vault.redactor
+        body = redactor.value(to_value(checkpoint))
+        shown = redactor.value(to_value(events)) if events else []
         blobs = self._unsaved() if self._blobs else {}
         self._worker.bus.saved(self.intent.id, body)
         if not durable:
@@ -147,7 +155,7 @@ class WorkerJob:
         return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
 
     def _written(self, value: Value) -> tuple[bytes, str]:
-        body = encode(self._worker.vault.redact(value))
+        body = encode(self._worker.vault.redactor.value(value))
         return body, digest_bytes(body)
 
     async def load_definition(self) -> Any:
@@ -183,7 +191,7 @@ class WorkerJob:
 
     def finish(self, done: Done) -> Item:
         """The receipt: redacted, and by reference where it is large."""
-        redact = self._worker.vault.redact
+        redactor = self._worker.vault.redactor
         told: list[dict[str, Any]] = []
         if done.body is not None:
             given, body = done.value, done.body
@@ -198,7 +206,7 @@ class WorkerJob:
             body = b""  # nothing to copy, nothing to measure
         else:
             given, body = copied(given)
-        value = redact(given)
+        value = redactor.value(given)
         if value is not given:
             body = encode(value)
         if len(body) > PAYLOAD_INLINE_BYTES_MAX:
@@ -209,10 +217,10 @@ class WorkerJob:
             intent=self.intent.id,
             status=done.status,
             value=value,
-            error=brief(redact(_writable(done.error))) if done.error is not None else None,
+            error=brief(redactor.value(_writable(done.error))) if done.error is not None else None,
             attempts=done.attempts,
             by=done.by,
-            events=redact(told) if told else told,
+            events=redactor.value(told) if told else told,
         )
         row = self._worker.performers[self.dialect, self.intent.kind]
         if row is not None and row.signed:

@@ -73,7 +73,19 @@ def started(count: int) -> int:
     return len(asked)
 
 
-@pytest.mark.parametrize("asked_for", [taken_over, received, started])
+def begotten(count: int) -> int:
+    """How many questions it asks for so many children, which all go by one name."""
+    bench = Bench().settle()
+    child = {"do": "child", "program": {"lanes": []}}
+    for number in range(0, count, 10):
+        bench.start(f"parent-{number}", *([child] for _ in range(10)))
+    with questions(bench) as asked:
+        bench.core.turn()
+    assert {bench.status(f"parent-{number}") for number in range(0, count, 10)} == {"completed"}
+    return len(asked)
+
+
+@pytest.mark.parametrize("asked_for", [taken_over, received, started, begotten])
 def test_many_cold_runs_cost_no_more_questions_than_a_few(asked_for: Callable[[int], int]) -> None:
     few, many = asked_for(10), asked_for(90)
     # Numbers of new runs come in blocks.

@@ -124,16 +124,17 @@ def measure(value: Value, bytes_max: int = VALUE_BYTES_MAX) -> int:
         below: list[Value] = []
         for item in level:
             total += 9
-            if isinstance(item, str):
+            kind = type(item)
+            if kind is str:
                 # What is stored is UTF-8.
                 total += len(item) if item.isascii() else len(item.encode())
-            elif isinstance(item, bytes):
-                total += len(item)
-            elif isinstance(item, list):
-                below.extend(item)
-            elif isinstance(item, dict):
+            elif kind is dict:
                 total += sum(map(len, item))
                 below.extend(item.values())
+            elif kind is list:
+                below.extend(item)
+            elif kind is bytes:
+                total += len(item)
             if total + len(below) > bytes_max:
                 too_large(bytes_max)
         level = below

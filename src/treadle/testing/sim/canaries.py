@@ -113,7 +113,7 @@ def double_settle() -> Iterator[None]:
 
     def forgetful(run: Any, machine: Any, definition: Any, event: Any, **more: Any) -> Any:
         if isinstance(event, Receipt) and event.intent in settled:
-            run.opens(settled[event.intent])
+            kernel_run.open_intent(run, settled[event.intent])
         step = advance(run, machine, definition, event, **more)
         if step.settled is not None:
             settled[step.settled.id] = step.settled
