@@ -59,8 +59,8 @@ def _performed(given: list[str]) -> int:
     except UnicodeEncodeError:
         return Output(as_json="--json" in given).error(Usage(f"{argument!a} is not valid UTF-8 text"))
     try:
-        # The list of all commands shows no option of any.
-        outline = given in ([], ["-h"], ["--help"])
+        # The list of all commands shows no option of any. (Without a word it may be a shell that asks, which wants them.)
+        outline = given in (["-h"], ["--help"])
         code = _command(named_by(given), outline=outline)(given, prog_name="treadle", standalone_mode=False)
     except typer.Abort:
         code = EXIT_FAILED
