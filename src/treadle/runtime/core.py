@@ -275,8 +275,7 @@ class Core:
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         due = intake and self._intake.due(now)
-        is_held = self.staging.staged.held
-        if not (due or self._mail.ready or self._changes.waiting or self._progress.waiting or is_held):
+        if not (due or self._has_work or self.staging.staged.held):
             return False
         try:
             if due:
@@ -375,8 +374,8 @@ class Core:
         )
 
     def _commit_and_go_on(self) -> bool:
-        """Commits, and meanwhile decides the next events, on top of what is not durable yet. They are the next commit:
-        nothing of them is told before that one, and if this one fails they are undone first. False if one of both failed."""
+        """Commits, and meanwhile decides the next events (no receipt before what its work said): the next commit. Nothing of
+        them is told before that one, and if this one fails they are undone first. False if one of both failed."""
         self._publication.post_leftovers()
         began, stuck = perf_counter(), None
         try:
@@ -387,7 +386,8 @@ class Core:
         aside = self._publication.set_aside()
         try:
             self._accept_all()
-            while self._mail.ready and not (commit.done or self.staging.staged.full(self.limits)):
+            staged, said = self.staging.staged, self._progress.waiting
+            while self._mail.ready and not (said or commit.done or staged.full(self.limits)):
                 if not self._admit_next():
                     break
         except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from treadle.kernel.model import Event
+from treadle.kernel.model import Event, Receipt
 
 from .ports import Item
 from .shards import Held
@@ -26,6 +26,10 @@ class Leftovers(NamedTuple):
 
 
 NOTHING: Final = Leftovers([], [])
+
+
+def _settles(event: Event | None, intent: str) -> bool:
+    return isinstance(event, Receipt) and event.intent == intent
 
 
 class Mail:
@@ -61,6 +65,16 @@ class Mail:
             box.append(item)
         if item.derived:
             self.made[id(item)] = item
+
+    def post_frame(self, item: Item, intent: str) -> None:
+        """Before the receipt of its intent, should that be here already."""
+        box = self._boxes.get(item.run, ())
+        events = (waiting.event for waiting in box)
+        at = next((at for at, event in enumerate(events) if _settles(event, intent)), None)
+        if at is None:
+            self.post(item)
+        else:
+            self._boxes[item.run].insert(at, item)
 
     def send(self, run: str, event: Event, key: str, **more: Any) -> None:
         """A message from the batch at hand to a run: decided with it, or an inbox row of it under this key."""

@@ -62,7 +62,7 @@ class ProgressQueue:
             if progress.type == LATE:
                 return  # its work is in other hands now, and that of these hands is no matter
             if _wants_frames(hot):
-                self._mail.post(_as_event(progress))
+                self._mail.post_frame(_as_event(progress), progress.intent)
             else:
                 self._staging.show(hot, frame_event(progress.type, progress.data))
         else:

@@ -615,6 +615,27 @@ def test_a_step_that_fails_after_frames_in_the_same_commit_keeps_the_numbers_apa
     assert len(numbers) == len(set(numbers)) == 2, "the frame, and the stale receipt"
 
 
+class HeedingMachine(DrillMachine):
+    """Decides on what its work says."""
+
+    def wants_frames(self, definition: Any) -> bool:
+        return True
+
+
+def test_what_work_said_is_decided_before_its_receipt_also_in_a_run_that_is_not_in_memory() -> None:
+    bench = Bench(machine=HeedingMachine())
+    bench.start("run", [work()])
+    bench.settle()
+    intent = bench.works[0].intent.id
+    again = bench.reborn(machine=HeedingMachine())
+    for number in (1, 2):
+        again.core.submit(FrameSent("run", intent, number, "said", {}))
+    again.core.submit(Item("run", Receipt(intent=intent, value=1)))
+    again.settle()
+    assert again.kinds("run") == ["started", "frame", "frame", "receipt"]
+    assert again.status("run") == "completed"
+
+
 class OddMachine(DrillMachine):
     """Refuses patches with an error that cannot be written down."""
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from treadle.kernel.errors import StoreFull, TreadleError
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import Signal
+from treadle.kernel.model import Receipt, Signal
+from treadle.kernel.values import decode
+from treadle.runtime.commands import FrameSent
 from treadle.runtime.core import OVERLAPS_MAX, RETRY_AFTER_NS
+from treadle.runtime.ports import Item
 from treadle.store.protocol import Batch
 from treadle.store.sql import SqlStore
 
@@ -91,6 +94,32 @@ def test_pure_work_is_begun_however_many_commits_a_turn_overlaps() -> None:
     signal_all(bench, runs)
     bench.settle()
     assert sorted(begun.run for begun in hasty.begun) == sorted(f"r{number}" for number in range(runs))
+
+
+def test_a_receipt_that_comes_while_a_commit_is_made_durable_does_not_overtake_the_frame_before_it() -> None:
+    bench, store = overlapping()
+    bench.start("busy", [work()])
+    bench.settle()
+    intent = bench.works[-1].intent.id
+    begin = store.begin
+
+    def begin_and_hear(batch: Batch) -> SlowCommit:
+        if not heard:
+            heard.append(intent)
+            bench.core.submit(FrameSent("busy", intent, 1, "said", {}))
+            bench.core.submit(Item("busy", Receipt(intent=intent, value=1)))
+        return begin(batch)
+
+    heard: list[str] = []
+    store.begin = begin_and_hear  # type: ignore[method-assign]
+    signal_all(bench)
+    bench.settle()
+    assert heard
+    assert bench.status("busy") == "completed"
+    frames = [told for _, _, told in bench.real.frames(4)]
+    assert [decode(told)["type"] for told in frames] == ["said"], (
+        "it is not taken for that of work that is over"
+    )
 
 
 def test_a_commit_that_fails_undoes_what_was_decided_on_top_of_it() -> None:
