@@ -126,9 +126,11 @@ class PipelinePerformer:
         return found
 
     def _is_plain(self, task: Task) -> bool:
-        # A wait is no wait of the worker's: its pipeline gives its lease back.
-        if task.kind == "noop" or task.kind in SUSPENDING:
+        if task.kind == "noop":
             return True
+        if task.kind in SUSPENDING:
+            # Iterations of a loop come to wait in the order of their items on the loop; on threads they need not.
+            return False
         try:
             tool = self._tools.get(task.kind, task.config.value_if_constant)
         except TreadleError:
