@@ -162,9 +162,10 @@ class Changes:
         except Exception as error:
             self._refuse(change, known(error))
             return
-        if value is HANDED_ON:
-            return
-        desk.answers.settle(change, value, None)
+        if value is not HANDED_ON:
+            desk.answers.settle(change, value, None)
+        elif isinstance(change, Operate):
+            return  # kept beside the event that answers it
         desk.staging.staged.writes.append(change)
 
     def _refuse(self, change: Change, error: TreadleError) -> None:
