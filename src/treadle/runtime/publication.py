@@ -136,7 +136,11 @@ class Publication:
     def _withdraw_changes(
         self, staged: Staged, error: TreadleError, *, told: bool, but: object
     ) -> list[tuple[Ack, Any, TreadleError | None]]:
-        performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
+        performed = [
+            *staged.writes,
+            *staged.passed_on,
+            *(op for op, item in staged.handed if but not in (op, item)),
+        ]
         if told:
             return [(change.ack, None, error) for change in performed if change.ack is not None]
         # What came in a message is read again.
