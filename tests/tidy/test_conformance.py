@@ -15,8 +15,6 @@ TABLES = [*sorted((ROOT / "docs" / "conformance").glob("*.md")), ROOT / "docs" /
 # `tests/dialects/x/test_y.py::test_z[case]`, with or without the folder of the page's own dialect.
 NAMED = re.compile(r"`(?P<file>[\w/.-]*?test_\w+\.py)::(?P<name>\w+)(?:\[[^`\]]*\])?`")
 DIALECTS = ("agent", "functions", "playbook", "process", "reactive")
-# Rules with very many cases: `make house` has them all, `make test` has them at home.
-ONLY_IN_MAKE_HOUSE = {"test_case", "test_roles_against_operations"}
 TEST = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.M)
 
 
@@ -74,6 +72,6 @@ def test_what_proves_a_rule_of_a_dialect_also_runs_on_postgresql_with_nats_and_a
     missing = sorted(
         f"{path.relative_to(ROOT)}::{name}"
         for path, name in named
-        if name not in ONLY_IN_MAKE_HOUSE and name in opens_an_engine_at_home_only(path)
+        if name in opens_an_engine_at_home_only(path)
     )
     assert not missing, f"mark these `house`, or `at_home` with the reason: {missing}"

@@ -37,6 +37,7 @@ def test_there_are_enough_of_them() -> None:
     assert len(CASES) >= 25
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 async def test_case(path: Path) -> None:
     document = parse(path.read_text(), file=str(path))

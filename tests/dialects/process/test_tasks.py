@@ -123,6 +123,7 @@ async def operate(engine: Engine, operation: str, id: str, user: str | None, rol
             return await engine.task_complete(id, {"ok": True}, **who)
 
 
+@pytest.mark.house
 @pytest.mark.parametrize("operation", list(OPEN_MAY))
 @pytest.mark.parametrize("claimed", [False, True])
 @pytest.mark.parametrize("actor", EVERYONE, ids=lambda actor: f"{actor[0]}:{','.join(actor[1])}")
