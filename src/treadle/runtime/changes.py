@@ -21,7 +21,7 @@ from treadle.store.protocol import Batch, Store, TaskRow
 from .admission import Admission
 from .answers import Answers
 from .board import Board
-from .commands import HANDED_ON, Change, Operate, Operations, Write
+from .commands import HANDED_ON, Change, Operate, Operations
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import LOOK, Lines
@@ -162,11 +162,10 @@ class Changes:
         except Exception as error:
             self._refuse(change, known(error))
             return
-        if value is not HANDED_ON:
-            desk.answers.settle(change, value, None)
-            desk.staging.staged.writes.append(change)
-        elif isinstance(change, Write):
-            desk.staging.staged.passed_on.append(change)
+        if value is HANDED_ON:
+            return
+        desk.answers.settle(change, value, None)
+        desk.staging.staged.writes.append(change)
 
     def _refuse(self, change: Change, error: TreadleError) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
@@ -174,6 +173,6 @@ class Changes:
         before = staging.begin()
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics
-        now.handed, now.passed_on, now.writes = before.handed, before.passed_on, [*before.writes, change]
+        now.handed, now.writes = before.handed, [*before.writes, change]
         now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
         self._desk.answers.settle(change, None, error)

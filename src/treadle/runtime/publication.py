@@ -116,7 +116,9 @@ class Publication:
         answers: list[tuple[Ack, Any, TreadleError | None]] = []
         self._ahead.withdrawn(staged.ahead)
         self._hot.drop_batch(staged.number)
-        # Leftovers by a step or a change of this batch are made again with it. Who waits for one waits for the change.
+        # Leftovers by a step or a change of this batch: made again with it; who waits for one is told.
+        derived = [item for item in (*self._mail, *self._mail.away, *staged.taken) if item.derived]
+        answers += [(item.ack, None, error) for item in derived if item.ack is not None]
         handed = {id(item) for _, item in staged.handed}
         self._mail.discard(lambda item: item.derived or id(item) in handed)
         for item in reversed(staged.taken):
@@ -136,11 +138,7 @@ class Publication:
     def _withdraw_changes(
         self, staged: Staged, error: TreadleError, *, told: bool, but: object
     ) -> list[tuple[Ack, Any, TreadleError | None]]:
-        performed = [
-            *staged.writes,
-            *staged.passed_on,
-            *(op for op, item in staged.handed if but not in (op, item)),
-        ]
+        performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
         if told:
             return [(change.ack, None, error) for change in performed if change.ack is not None]
         # What came in a message is read again.

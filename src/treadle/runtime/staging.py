@@ -18,7 +18,7 @@ from treadle.kernel.model import TERMINAL, OpenIntent
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Batch, DefinitionRow
 
-from .commands import Change, Operate, Progress, Write
+from .commands import Change, Operate, Progress
 from .hot import BlobCache, Expected, Hot
 from .narrative import numbered
 from .ports import Ack, Clock, Item, News, Work
@@ -55,8 +55,6 @@ class Staged(msgspec.Struct):
     taken: list[Item] = []
     progress: list[Progress] = []
     writes: list[Change] = []
-    # Changes that are answered when all the events are decided that they made.
-    passed_on: list[Write] = []
     # Operations that an event answers in their place, with that event.
     handed: list[tuple[Operate, Item]] = []
     # What follows from it, to be done if it does not.
@@ -118,8 +116,7 @@ class Staged(msgspec.Struct):
     def holds(self) -> int:
         """How many came from outside; what they made here does not count."""
         taken = sum(not item.derived for item in self.taken)
-        changes = len(self.writes) + len(self.passed_on) + len(self._not_taken())
-        return changes + len(self.progress) + taken
+        return len(self.writes) + len(self.progress) + taken + len(self._not_taken())
 
     def _not_taken(self) -> list[Operate]:
         """Operations whose event has not had its turn."""
@@ -129,15 +126,14 @@ class Staged(msgspec.Struct):
     @property
     def vacant(self) -> bool:
         """Whether nobody in this batch could be to blame for it."""
-        changes = self.writes or self.passed_on or self.handed
-        return not (self.taken or self.progress or changes or self.batch.inbox_done)
+        return not (self.taken or self.progress or self.writes or self.handed or self.batch.inbox_done)
 
     def release(self) -> Item | Change | Progress | None:
         """The only one that this batch holds, taken out of it; None if it holds several, or none."""
         if self.holds != 1:
             return None
-        if self.writes or self.passed_on:
-            return (self.writes or self.passed_on).pop()
+        if self.writes:
+            return self.writes.pop()
         if self.progress:
             return self.progress.pop()
         if waiting := self._not_taken():

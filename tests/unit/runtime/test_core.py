@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from treadle.kernel.errors import (
-    AppendConflict,
     JournalCorrupt,
     RunEnded,
     RunExists,
@@ -27,7 +26,6 @@ from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
 from treadle.runtime.commands import (
-    HANDED_ON,
     LATE,
     CheckpointSaved,
     Elsewhere,
@@ -615,34 +613,6 @@ def test_a_step_that_fails_after_frames_in_the_same_commit_keeps_the_numbers_apa
     assert bench.status("run") == "failed"
     numbers = [no for no, _, _ in bench.real.frames(1)]
     assert len(numbers) == len(set(numbers)) == 2, "the frame, and the stale receipt"
-
-
-@pytest.mark.parametrize("error", [AppendConflict("a rival was faster"), StoreFull("no room")], ids=str)
-def test_a_change_that_handed_its_answer_on_is_made_again_with_it_or_told_once(error: TreadleError) -> None:
-    bench = Bench()
-    bench.start("run", [awaits()])
-    bench.settle()
-    told: list[Any] = []
-
-    def ack(value: Any, error: TreadleError | None) -> None:
-        told.append(error or value)
-
-    def change(desk: Any) -> Any:
-        desk.post(Item("run", Signal(name="go", data=1), ack=ack, derived=True, message="m"))
-        return HANDED_ON
-
-    bench.store.failing = [error]
-    bench.core.submit(Write(change, ack))
-    bench.settle()
-    bench.time_ns += RETRY_AFTER_NS
-    bench.settle()
-    if isinstance(error, AppendConflict):
-        assert len(told) == 1, told
-        assert not isinstance(told[0], TreadleError), "it was decided again"
-        assert bench.status("run") == "completed"
-    else:
-        assert told == [error]
-        assert bench.status("run") == "waiting"
 
 
 class HeedingMachine(DrillMachine):
