@@ -24,7 +24,7 @@ from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
 from treadle.host.acting import stamped
-from treadle.kernel.errors import InputInvalid, RunExists, TreadleError, UnknownWorkflow
+from treadle.kernel.errors import AppendConflict, InputInvalid, RunExists, TreadleError, UnknownWorkflow
 from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
@@ -120,15 +120,27 @@ class Applications:
         for name in self._taking(schema):
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
-            if submission_id is not None and not self._engine.decides(name):
+            found = None
+            if not self._engine.decides(name):
                 # Whoever decides it would pass over what it has answered; the answer is in the store.
-                known = await self._engine.read(partial(cells.answered, app=name, submission=submission_id))
-                if known is not None:
-                    reached += [run for run in cells.runs_of(known) if run != name]
-                    continue
-            made = cells.items(app, schema, canonical, submission=submission_id, key=key)
-            reached += await self._deliver(app, made, submission_id)
+                found = await self._answered(name, submission_id)
+            if found is None:
+                made = cells.items(app, schema, canonical, submission=submission_id, key=key)
+                try:
+                    found = await self._deliver(app, made, submission_id)
+                except AppendConflict:
+                    # Another member was faster with the same submission: what it was answered is the answer.
+                    if (found := await self._answered(name, submission_id)) is None:
+                        raise
+            reached += found
         return reached
+
+    async def _answered(self, app: str, submission: str | None) -> list[str] | None:
+        """The runs that a submission reached, as its durable answer says; None if it has none."""
+        if submission is None:
+            return None
+        known = await self._engine.read(partial(cells.answered, app=app, submission=submission))
+        return None if known is None else [run for run in cells.runs_of(known) if run != app]
 
     async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
         """One cell: straight to its mailbox. Several: accepted as one where the application is decided; else each by itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sqlite3
 from dataclasses import dataclass, replace
@@ -29,10 +30,11 @@ from reactive_shop import (
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.apps import cells
 from treadle.apps.snapshots import StoreBlobs
 from treadle.dialects.reactive.index import CellIndex
 from treadle.kernel.errors import BlobMissing, InputInvalid, TreadleError
-from treadle.kernel.values import decode
+from treadle.kernel.values import decode, encode
 from treadle.testing import assert_replays
 
 # Also on PostgreSQL, with a worker behind NATS.
@@ -120,6 +122,33 @@ async def test_a_refusal_is_raised_by_publish_and_leaves_no_trace(tmp_path):
             await engine.publish("com.acme/Booked@1", {"order_id": 1})
         with pytest.raises(InputInvalid):
             await engine.publish("com.acme/Nobody@1", {})
+
+
+@pytest.mark.at_home("writes into the file what another member would have committed")
+async def test_who_publishes_what_another_member_is_just_answering_gets_its_answer(tmp_path, monkeypatch):
+    @rx.workflow("t/one@1", state=Note, events=[Booked], key="order_id", effects=[])
+    def one(state, event, ctx):
+        return rx.Output(state)
+
+    @rx.workflow("t/two@1", state=Note, events=[Booked], key="order_id", effects=[])
+    def two(state, event, ctx):
+        return rx.Output(state)
+
+    post = cells.post
+
+    def post_too_late(desk, app, made, submission, ack):
+        found = post(desk, app, made, submission, ack)
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as rival, rival:
+            answer = encode({"runs": ["t/one@1/a", "t/two@1/a"]})
+            rival.execute("INSERT INTO submissions VALUES ('app:x', ?, 0, ?)", (submission, answer))
+        return found
+
+    monkeypatch.setattr(cells, "post", post_too_late)
+    engine = Engine(url(tmp_path))
+    engine.deploy(rx.App("x", [one, two]))
+    async with engine:
+        assert await engine.publish(Booked("a"), submission_id="s") == ["t/one@1/a", "t/two@1/a"]
+        assert await engine.cell(one, "a") is None, "nothing was decided here: that is the rival's"
 
 
 async def test_submissions_are_taken_once_also_after_a_restart(tmp_path):
