@@ -69,6 +69,7 @@ def _performed(given: list[str]) -> int:
             return EXIT_USAGE
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "treadle"
-        hint = f"{error.format_message().rstrip('.')}. Try: {path} --help"
+        said = error.format_message().rstrip(".")
+        hint = f"{said}{'' if said.endswith('?') else '.'} Try: {path} --help"
         code = Output(as_json="--json" in given).error(Usage(hint))
     return code if isinstance(code, int) else 0
