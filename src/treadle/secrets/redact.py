@@ -46,6 +46,8 @@ class Redactor:
     """Learns values, then cleans text and values of them. Cheap when nothing is known."""
 
     def __init__(self) -> None:
+        # Whether there is anything to look for. Who has much to clean asks before it does.
+        self.knows = False
         self._known: dict[str, str] = {}
         self._matcher: _Matcher | None = None
         self._stale = False
@@ -64,7 +66,7 @@ class Redactor:
             if part and (marked or len(part) >= LENGTH_MIN) and part not in self._known:
                 with self._lock:
                     self._known[part] = name
-                    self._stale = True
+                    self._stale = self.knows = True
 
     def text(self, text: str) -> str:
         """The text without any known secret."""
@@ -73,7 +75,7 @@ class Redactor:
 
     def value(self, value: Value) -> Value:
         """The value with every text in it cleaned; the same object if nothing was found."""
-        if self._matcher is None and not self._stale:
+        if not self.knows:
             return value
         matcher = self._current()
         return value if matcher is None else matcher.value(value)

@@ -35,6 +35,11 @@ log = logging.getLogger("treadle.worker")
 
 
 class ValueRedactor(Protocol):
+    @property
+    def knows(self) -> bool:
+        """Whether there is any secret that a value could quote."""
+        ...
+
     def value(self, value: Value) -> Value:
         """The value without the secrets that it quotes; the same object if it quotes none."""
         ...
@@ -111,8 +116,9 @@ class WorkerJob:
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
     ) -> None:
         redactor = self._worker.vault.redactor
-        body = redactor.value(to_value(checkpoint))
-        shown = redactor.value(to_value(events)) if events else []
+        body, shown = to_value(checkpoint), to_value(events) if events else []
+        if redactor.knows:
+            body, shown = redactor.value(body), redactor.value(shown)
         blobs = self._unsaved() if self._blobs else {}
         self._worker.bus.saved(self.intent.id, body)
         if not durable:
@@ -206,8 +212,8 @@ class WorkerJob:
             body = b""  # nothing to copy, nothing to measure
         else:
             given, body = copied(given)
-        value = redactor.value(given)
-        if value is not given:
+        value = given
+        if redactor.knows and (value := redactor.value(given)) is not given:
             body = encode(value)
         if len(body) > PAYLOAD_INLINE_BYTES_MAX:
             digest = digest_bytes(body)
@@ -220,7 +226,7 @@ class WorkerJob:
             error=brief(redactor.value(_writable(done.error))) if done.error is not None else None,
             attempts=done.attempts,
             by=done.by,
-            events=redactor.value(told) if told else told,
+            events=redactor.value(told) if redactor.knows else told,
         )
         row = self._worker.performers[self.dialect, self.intent.kind]
         if row is not None and row.signed:
