@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -87,6 +86,43 @@ class _AtRest(msgspec.Struct, frozen=True):
 
 
 class Life:
+    # Ten thousand of them may wait at a time.
+    __slots__ = (
+        "__weakref__",
+        "_dropped",
+        "_patience",
+        "_timers",
+        "answered",
+        "cancelled",
+        "code",
+        "context",
+        "count",
+        "ctx",
+        "data",
+        "ending",
+        "expected",
+        "expired",
+        "generation",
+        "loop",
+        "made",
+        "now_ns",
+        "offence",
+        "open",
+        "outcome",
+        "patches",
+        "queue",
+        "record",
+        "reference",
+        "repeating",
+        "root",
+        "run",
+        "seed",
+        "started_ns",
+        "state",
+        "undo",
+        "undone",
+    )
+
     def __init__(
         self,
         code: Workflow[Any, Any],
@@ -110,7 +146,8 @@ class Life:
         self.data = CheckedState({name: plain(self.loaded(part)) for name, part in state["first"].items()})
         self.count = 0
         self.open: dict[int, Await] = {}
-        self.queue: deque[Await] = deque()
+        # A list: many lives wait at the same time, and an empty deque is ten times as large.
+        self.queue: list[Await] = []
         self.undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.undone: list[dict[str, Any]] = []
         # Set while a recorded decision is repeated: the awaits that it has to make again.
@@ -169,9 +206,13 @@ class Life:
         if self.offence is not None:
             raise self.offence
         room = BYTES_AT_ONCE_MAX
-        while self.queue and len(self.made.intents) < STEP_INTENTS_MAX and room > 0:
-            room -= self.queue[0].bytes
-            self._open(self.queue.popleft())
+        opened = 0
+        while opened < len(self.queue) and len(self.made.intents) < STEP_INTENTS_MAX and room > 0:
+            wait = self.queue[opened]
+            opened += 1
+            room -= wait.bytes
+            self._open(wait)
+        del self.queue[:opened]
 
     def _drive(self) -> None:
         if self.offence is None:
@@ -227,7 +268,7 @@ class Life:
     def _reopen(self, by: str | None) -> None:
         """Everything that is open will be opened anew, because it was cancelled when the run failed."""
         self.tell({"type": "workflow.retried", "by": by})
-        self.queue = deque(self.open.values())
+        self.queue = list(self.open.values())
         for wait in self.queue:
             wait.opened = False
             if wait.is_expiry and self.code.timeout_ns is not None:  # it has its time anew

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
@@ -26,6 +25,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _TASKS: Final = asyncio.tasks.__file__
 TASKS_LOOKED_AT: Final = 32
+# How many that have run are let go of together.
+HANDLES_KEPT: Final = 256
 # How often a function may catch its own end before it is left as it is.
 THROWS_MAX: Final = 100
 
@@ -93,13 +94,15 @@ class FlowTask(asyncio.Task[T]):
 
 
 class Loop(asyncio.AbstractEventLoop):
+    __slots__ = ("_ended", "_look_at", "_numbers", "_ready", "generators", "run", "tasks")
+
     def __init__(self, run: Numbered) -> None:
         self.run = run
         # Those that are not done, and some that are: looked through when there are twice as many as were left last.
         self.tasks: list[FlowTask[Any]] = []
         self._look_at = TASKS_LOOKED_AT
         self.generators: list[Any] = []
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: list[asyncio.Handle] = []
         self._numbers = 0
         self._ended = False
 
@@ -122,15 +125,23 @@ class Loop(asyncio.AbstractEventLoop):
             self._look_at = max(TASKS_LOOKED_AT, 2 * len(self.tasks))
 
     def _run_ready(self) -> None:
-        while self._ready and self.run.offence is None:
-            handle = self._ready.popleft()
-            if not handle._cancelled:
-                try:
-                    handle._run()
-                except (SystemExit, KeyboardInterrupt) as error:
-                    if is_stop(error):
-                        raise
-                    # else the task that raised it has it for its outcome
+        ran = 0
+        try:
+            while ran < len(self._ready) and self.run.offence is None:
+                handle = self._ready[ran]
+                ran += 1
+                if ran == HANDLES_KEPT:
+                    del self._ready[:ran]
+                    ran = 0
+                if not handle._cancelled:
+                    try:
+                        handle._run()
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        if is_stop(error):
+                            raise
+                        # else the task that raised it has it for its outcome
+        finally:
+            del self._ready[:ran]
 
     def put(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)
