@@ -42,10 +42,10 @@ from .host.bridge import Bridge
 from .host.house_methods import HouseMethods
 from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
+from .host.news import WatchMethods, is_going_on
 from .host.operations import EngineOperations
 from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
-from .host.watch_methods import WatchMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .performers.process.transports import Transports
@@ -244,7 +244,7 @@ class Engine(
 
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""
-        return await self.library.resolve(workflow, self.read, owns=self.owns)
+        return await self.library.resolve(workflow, self.read, owns=self._bridge.owns)
 
     async def definitions(self) -> Rows:
         """The deployed definitions: name, version, dialect, digest, and whether they can run here."""
@@ -326,7 +326,8 @@ class Engine(
                 event, blobs = arguments.started(row, dialect.machine, given, options, reference, priority)
                 own_key = None if key is None else from_caller(key)
                 create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
-                await self.teach(run, row)
+                if not self._bridge.decides(run):
+                    await self.teach(run, row)
                 answer = await self.submit(run, event, create=create, blobs=blobs)
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
@@ -345,7 +346,7 @@ class Engine(
 
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
-        if not self._bridge.is_going_on(id):
+        if not is_going_on(self._bridge.core, id):
             await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 

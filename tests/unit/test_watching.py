@@ -24,18 +24,10 @@ class Stored:
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
         return [{"seq": seq, "record": seq} for seq in range(max(after + 1, record), self.last + 1)]
 
-    def is_going_on(self, run: str) -> bool:
-        return False
-
-    def work_of(self, run: str) -> list[str]:
-        return []
-
-    def outcome(self, run: str) -> dict[str, Any] | None:
-        return None
-
     async def runs_beyond(self, event_no: int) -> list[str]:
         return ["r"] if self.last > event_no else []
 
+    core = None
     is_told = True
     shares = False
 

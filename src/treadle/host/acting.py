@@ -55,9 +55,8 @@ _SILENT: Final = frozenset(
 )
 
 
-def origin() -> Origin | None:
-    """For whom something is done here, if anybody is known."""
-    return _ORIGIN.get()
+# For whom something is done here, if anybody is known.
+origin: Final = _ORIGIN.get
 
 
 @contextmanager

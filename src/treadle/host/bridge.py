@@ -15,19 +15,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
-from treadle.kernel.model import Receipt
-from treadle.runtime import document, pools
+from treadle.kernel.model import Receipt, Started
+from treadle.runtime import pools
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.ports import Ack, Clock, Item, News, SystemClock, Work
+from treadle.runtime.ports import Ack, Answer, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
 from treadle.store.members import Membership
 from treadle.store.open import Place
@@ -35,15 +34,13 @@ from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
-from . import glance
-from .acks import LoopAck, answer_all, blocking_ack
-from .acting import stamped
+from .acting import origin, stamped
 from .aside import aside, threads_given
 from .asking import UNDECIDED
 from .helping import Asking
 from .news import Watching
 from .pool_sharing import PoolSharing
-from .readers import Readers
+from .readers import Readers, events_after
 from .sharing import Sharing
 from .signing import Signer, node_signer
 from .thread import CoreThread, Together
@@ -54,9 +51,35 @@ T = TypeVar("T")
 # A CPU-busy tool on another thread holds the interpreter for this long before the core gets it:
 # the default of 5 ms would be added to every commit.
 SWITCH_INTERVAL_S = 0.0005
-EVENTS_PER_READ = 500
 # How long a guest waits for the owner's answer before it says whom it waits for, and how often again.
 PATIENCE_S = 5.0
+
+
+class ThreadAck:
+    """Answers a thread that waits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> None:
+        self.future = future
+
+    def __call__(self, value: Any, error: TreadleError | None) -> None:
+        if not self.future.done():  # else it waits no more, or was told that its core is over
+            if error is not None:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(value)
+
+
+class LoopAck(ThreadAck):
+    """Answers a coroutine; many of them travel to the event loop in one hop."""
+
+    __slots__ = ()
+
+
+def _answer_all(answers: list[Answer]) -> None:
+    for ack, value, error in answers:
+        ack(value, error)
 
 
 class Bridge:
@@ -92,7 +115,6 @@ class Bridge:
         self._lock: Tenure | None = None
         # This engine among those who share the store, where several may.
         self.member: Membership | None = None
-        self._on_moved: list[Callable[[], None]] = []
         self.pools: PoolSharing | None = None
         self._readers: Readers | None = None
         self._pid = os.getpid()
@@ -123,6 +145,12 @@ class Bridge:
         """How many shards are decided here, of how many."""
         core = self.core
         return (0, 1) if core is None else (len(core.store.held), core.store.shards)
+
+    @property
+    def owns(self) -> bool:
+        """Whether runs are decided here."""
+        core = self.core
+        return core is not None and len(core.store.held) > 0
 
     def decides(self, run: str) -> bool:
         core = self.core
@@ -307,24 +335,18 @@ class Bridge:
     def _moved(self) -> None:
         """Those who wait for runs look again: news of some come from elsewhere from now on."""
         self._hop(self.watching.awaken, None)
-        for listener in self._on_moved:
-            listener()
-
-    def on_moved(self, listener: Callable[[], None]) -> None:
-        """Has a function called, on the core's thread, whenever shards came or went."""
-        self._on_moved.append(listener)
 
     # --- the core's port: called on the core thread, after a commit ---
 
-    def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None:
-        awaited: list[tuple[Ack, Any, TreadleError | None]] = []
+    def answer(self, answers: list[Answer]) -> None:
+        awaited: list[Answer] = []
         for ack, value, error in answers:
             if type(ack) is LoopAck:
                 awaited.append((ack, value, error))
             else:
                 ack(value, error)
         if awaited:
-            self._hop(answer_all, awaited)
+            self._hop(_answer_all, awaited)
 
     def dispatch(self, works: list[Work]) -> None:
         sharing = None if self._thread is None else self._thread.sharing
@@ -368,7 +390,10 @@ class Bridge:
         future: asyncio.Future[Any] = loop.create_future()
         self._unanswered.add(future)
         try:
-            command = stamped(make(LoopAck(future)))
+            command = make(LoopAck(future))
+            # Who starts a run is not named by it: where nobody is known to act, there is nothing to say.
+            if origin() is not None or not (type(command) is Item and type(command.event) is Started):
+                command = stamped(command)
             self.submit(command)
             if self._thread is not None and not self._thread.decides(command):
                 await self._be_patient(future)
@@ -397,7 +422,7 @@ class Bridge:
         try:
             if self._failure is not None:
                 raise self._failure
-            self.submit(stamped(make(blocking_ack(done))))
+            self.submit(stamped(make(ThreadAck(done))))
             return done.result(timeout=timeout_s)
         finally:
             self._unanswered.discard(done)
@@ -451,25 +476,7 @@ class Bridge:
     # --- events, for those who watch ---
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
-        """Page by page, so that a long history holds nobody up."""
-
-        def ask(reads: Reads) -> list[dict[str, Any]]:
-            row = reads.run(run)
-            if row is None:
-                return []
-            machine = self._registry_of(reads).machine(row.dialect)
-            return [
-                *islice(document.events(reads, row, machine, after=after, record=record), EVENTS_PER_READ)
-            ]
-
-        found: list[dict[str, Any]] = []
-        while page := await self.read(ask):
-            found += page
-            if len(page) < EVENTS_PER_READ:
-                break
-            after = page[-1]["seq"]
-            record = next((event["record"] for event in reversed(page) if event["record"]), record)
-        return found
+        return await events_after(self.read, self._registry_of, run, after, record)
 
     @property
     def is_told(self) -> bool:
@@ -486,15 +493,6 @@ class Bridge:
         self, since: tuple[int, int]
     ) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
         return await self.read(lambda reads: reads.moved(since))
-
-    def is_going_on(self, run: str) -> bool:
-        return glance.is_going_on(self.core, run)
-
-    def work_of(self, run: str) -> list[str]:
-        return glance.work_of(self.core, run)
-
-    def outcome(self, run: str) -> dict[str, Any] | None:
-        return glance.outcome(self.core, run)
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

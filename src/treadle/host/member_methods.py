@@ -22,7 +22,7 @@ class MemberMethods:
     def owns(self) -> bool:
         """Whether runs are decided here: this engine owns the store, or holds shards of it. Else it is the guest of
         another process."""
-        return self._bridge.shards[0] > 0
+        return self._bridge.owns
 
     @property
     def begins_anew(self) -> bool:

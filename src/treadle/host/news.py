@@ -1,4 +1,4 @@
-"""Those who watch runs: handles that wait for an end, followers of events, observers.
+"""Those who watch runs: handles that wait for an end, followers of events, observers; and what they see in memory.
 
 A watch is only a wake-up: whoever is woken reads the store, so nothing depends on a message being
 delivered. Observers get the events themselves, in order, after the commit; what they raise is
@@ -14,14 +14,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import TERMINAL
-from treadle.kernel.values import to_value
-from treadle.runtime.payloads import refers
+from treadle.kernel.model import ENGINE_KINDS, TERMINAL
+from treadle.kernel.values import copied, to_value
+from treadle.runtime.core import Core
+from treadle.runtime.payloads import may_refer, refers
 from treadle.runtime.ports import News
 from treadle.work.job import is_revoked
+
+if TYPE_CHECKING:
+    from .bridge import Bridge
 
 log = logging.getLogger("treadle.observer")
 
@@ -42,9 +46,11 @@ class EventSource(Protocol):
     async def runs_beyond(self, event_no: int) -> list[str]: ...
 
     def check_loop(self) -> object: ...
-    def is_going_on(self, run: str) -> bool: ...
-    def work_of(self, run: str) -> list[str]: ...
-    def outcome(self, run: str) -> dict[str, Any] | None: ...
+
+    @property
+    def core(self) -> Core | None:
+        """Where runs are in memory, if any are decided here."""
+        ...
 
     @property
     def is_told(self) -> bool: ...
@@ -70,6 +76,36 @@ class _Moved(NamedTuple):
     new: bool
 
 
+# What can be seen of a run in memory, from beside the core: enough to know that there is nothing to look up yet. The core
+# goes on meanwhile. Whatever is seen here was so a moment ago.
+
+
+def is_going_on(core: Core | None, run: str) -> bool:
+    hot = core.hot.peek(run) if core is not None and isinstance(run, str) else None
+    return hot is not None and hot.state.status not in TERMINAL
+
+
+def work_of(core: Core | None, run: str) -> list[str]:
+    """The intents of a run that somebody has to work for."""
+    hot = core.hot.peek(run) if core is not None else None
+    if hot is None or hot.state.status in TERMINAL:
+        return []
+    intents = list(hot.state.open.values())  # in one go: it changes
+    return [intent.id for intent in intents if intent.kind not in ENGINE_KINDS]
+
+
+def outcome(core: Core | None, run: str) -> dict[str, Any] | None:
+    """How a run ended, if it is in memory; asked by those who were told of its end."""
+    hot = core.hot.peek(run) if core is not None else None
+    if hot is None or hot.state.status not in TERMINAL:
+        return None
+    result, body = copied(hot.state.result)
+    if may_refer(body):
+        return None
+    error = hot.state.error
+    return {"status": hot.state.status, "result": result, "error": None if error is None else to_value(error)}
+
+
 class Watch:
     """Wakes when a run changes, or only when it ends. A watch on "" wakes when any run changes."""
 
@@ -93,12 +129,12 @@ class Watch:
     @property
     def is_going_on(self) -> bool:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
-        return self._watching.source.is_going_on(self.run)
+        return is_going_on(self._watching.source.core, self.run)
 
     @property
     def work(self) -> list[str]:
         """What somebody works on for the run, if it is in memory here: there will be news of it."""
-        return self._watching.source.work_of(self.run)
+        return work_of(self._watching.source.core, self.run)
 
     @property
     def is_told(self) -> bool:
@@ -107,7 +143,7 @@ class Watch:
 
     def outcome(self) -> dict[str, Any] | None:
         """How the run ended, if that was told (so it is durable) and is still in memory."""
-        return self._watching.source.outcome(self.run) if self.saw_end else None
+        return outcome(self._watching.source.core, self.run) if self.saw_end else None
 
     def wake(self, failure: BaseException | None = None) -> None:
         self._failure = failure or self._failure
@@ -334,3 +370,25 @@ class _Observing:
             if is_revoked(error):
                 raise
             log.exception("an observer failed on %s", event.get("type"))
+
+
+class WatchMethods:
+    """What `Engine` offers to those who watch: observers of all events, wake-ups for one run, events after a number."""
+
+    _bridge: Bridge
+
+    def observe(
+        self, observer: Callable[[dict[str, Any]], Any], *, after: int | Mapping[str, int] = 0
+    ) -> None:
+        """Calls `observer(event)` for every event of every run, after its commit, in order. What it
+        raises is logged and swallowed. An observer that comes back says how far it had got, for the
+        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
+        self._bridge.watching.observe(observer, after=after)
+
+    def watch(self, run: str, *, end: bool = False) -> Watch:
+        """Wakes when a run changes (or ends); for those who then read the store."""
+        return self._bridge.watching.watch(run, end=end)
+
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
+        """A run's events with a higher number than `after`, none of which is in a record before `record`."""
+        return await self._bridge.events_after(run, after, record)

@@ -11,19 +11,24 @@ import concurrent.futures
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 from treadle.kernel.errors import ConnectionLost, StoreGone
+from treadle.runtime import document
+from treadle.runtime.registry import Registry
 from treadle.store.open import Place, open_sqlite
 from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
 
 T = TypeVar("T")
+Ask = Callable[[Callable[[Reads], list[dict[str, Any]]]], Awaitable[list[dict[str, Any]]]]
 
 SHORT_THREADS = 3
 LONG_THREADS = 2
+EVENTS_PER_READ = 500
 # A store's server that did not answer is not asked again for so long. Each question would wait for it on one of few threads,
 # and those behind it for that.
 AWAY_S = 0.5
@@ -146,3 +151,25 @@ class Readers:
         if not self._place.shared or (self._onlooker and not self._place.has_store()):
             return None
         return self._place.reader()
+
+
+async def events_after(
+    read: Ask, registry_of: Callable[[Reads], Registry], run: str, after: int, record: int
+) -> list[dict[str, Any]]:
+    """Page by page, so that a long history holds nobody up."""
+
+    def ask(reads: Reads) -> list[dict[str, Any]]:
+        row = reads.run(run)
+        if row is None:
+            return []
+        machine = registry_of(reads).machine(row.dialect)
+        return [*islice(document.events(reads, row, machine, after=after, record=record), EVENTS_PER_READ)]
+
+    found: list[dict[str, Any]] = []
+    while page := await read(ask):
+        found += page
+        if len(page) < EVENTS_PER_READ:
+            break
+        after = page[-1]["seq"]
+        record = next((event["record"] for event in reversed(page) if event["record"]), record)
+    return found

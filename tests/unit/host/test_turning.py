@@ -1,4 +1,4 @@
-"""The hand-over between threads: the core's own, and workers' that turn it for once (`host/turning.py`)."""
+"""The hand-over between threads: the core's own, and workers' that turn it for once (`host/thread.py`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from treadle.host.thread import CoreThread
-from treadle.host.turning import AGAIN, Turning
+from treadle.host.thread import AGAIN, CoreThread, Turning
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition

@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.apps import barrier, snapshots
 from treadle.dialects.reactive.app import App
-from treadle.host.turning import Turning
+from treadle.host.thread import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import Context, OpenIntent, Receipt
 from treadle.runtime import admission

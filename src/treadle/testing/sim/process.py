@@ -15,7 +15,7 @@ from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
-from treadle.host.turning import AGAIN, Turning
+from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
