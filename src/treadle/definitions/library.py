@@ -256,7 +256,7 @@ class Library(Known):
     def make_ready(self, row: DefinitionRow) -> Loaded:
         """A definition made ready by its machine, kept by its digest."""
         machine = self.machine_of(row.dialect)
-        return self.cache.add(row.digest, Loaded(row, machine, machine.load(row.body)))
+        return self.cache.add(row.digest, Loaded.of(row, machine))
 
     def loaded(self, row: DefinitionRow) -> Any:
         """A definition made ready by its machine; for checks before a run is started."""

@@ -19,6 +19,7 @@ from treadle.kernel.model import (
     ENGINE_KINDS,
     PLACE,
     REFUSABLE,
+    TERMINAL,
     Apply,
     Cancel,
     Continue,
@@ -139,7 +140,7 @@ class Admission:
                 self._answers.settle(item, {"run": item.run, "seq": state.seq, "stale": True}, None)
                 return True
             event = given
-        if self._gate.turns_away(hot, item, event):
+        if not _counts_plainly(hot, item, event) and self._gate.turns_away(hot, item, event):
             return True
         at_ns = self._clock.now_ns()
         if type(event) is Domain:
@@ -195,6 +196,8 @@ class Admission:
             self._staging.staged.taken.pop()
             return False
         try:
+            if self._lines.silent and self._registry.quota(event.definition or hot.state.definition) is None:
+                return self._step(hot, item, event, at_ns)
             place = self._lines.place_for(hot, event, item.blobs)
         except PASSING:
             raise
@@ -210,10 +213,13 @@ class Admission:
         if item.blobs:
             self._staging.hold(hot, item.blobs)
         state = hot.state
-        settled = state.open.get(event.intent) if type(event) is Receipt else None
-        # What workers give is by reference already, and was marked where it came from.
-        if settled is None or settled.kind in ENGINE_KINDS:
-            event = self._taken_in(hot, event, settled)
+        if type(event) is Receipt:
+            # What workers give is by reference already, and was marked where it came from.
+            settled = state.open.get(event.intent)
+            if settled is None or settled.kind in ENGINE_KINDS:
+                event = self._taken_in(hot, event, settled)
+        elif type(event) is not Started or event.parent is not None or event.continued_from is not None:
+            event = self._taken_in(hot, event, None)
         try:
             if isinstance(event, Retry) and event.definition is not None:
                 event = self._mend(hot, event, event.definition)
@@ -251,7 +257,8 @@ class Admission:
         try:
             if isinstance(item.event, Retry):
                 self._undecided.try_again(item.run)
-            self._undecided.check(item.run)
+            if (reason := self._undecided.known.get(item.run)) is not None:
+                raise reason
             hot = self._hot.get(item.run, self._expected(item.run))
             if hot is None and item.create is not None:
                 hot = self._create(item)
@@ -440,6 +447,25 @@ class Admission:
         """Takes in a run that was made by other means than an event: a fork."""
         self._hot.add(hot)
         self._records.add(hot, step, Own(hot.state.id, None), forked=True)
+
+
+def _counts_plainly(hot: Hot, item: Item, event: Event) -> bool:
+    """Whether an event counts without a doubt, so that the gate need not be asked: nearly all do. The receipt for what
+    is open, under no condition; the start of a run that is not there yet."""
+    if item.provided is not None or item.expected_version is not None:
+        return False
+    state = hot.state
+    if has_role(type(hot.machine), CellMachine) or state.status in TERMINAL:
+        return False
+    if type(event) is Receipt:
+        return event.intent in state.open and item.create is None and not hot.machine.traits.signed
+    new = item.create
+    return (
+        type(event) is Started
+        and state.seq == 0
+        and new is not None
+        and (new.workflow, new.dialect) == (state.workflow, state.dialect)
+    )
 
 
 def _is_refusable(item: Item, hot: Hot) -> bool:

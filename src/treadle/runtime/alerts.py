@@ -15,6 +15,7 @@ from treadle.kernel.limits import RUN_ID_CHARS_MAX
 from treadle.kernel.model import Started
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.state import RunState
+from treadle.lang.alerts import Alerts
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import TimerRow
 
@@ -45,12 +46,11 @@ class AlertBell:
         self._timers = timers
         self._entropy = entropy
 
-    def heed(self, hot: Hot, step: Step) -> None:
-        """The status of a run has changed, or it has begun."""
+    def heed(self, hot: Hot, step: Step, alerts: Alerts) -> None:
+        """The status of a run that has alerts has changed, or it has begun."""
         state = hot.state
         if MARK in state.options:
             return
-        alerts = self._registry.alerts(state.definition, is_root=state.parent is None)
         if alerts.late is not None:
             self._watch(hot, step, alerts.after_ns)
         workflow = {"failed": alerts.failed, "stalled": alerts.stalled}.get(step.status)

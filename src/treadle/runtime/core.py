@@ -304,10 +304,9 @@ class Core:
 
     def _is_empty(self) -> bool:
         staged = self.staging.staged
-        if staged.batch.records or not staged.empty:
-            return False
-        self.staging.begin()
-        return True
+        if is_empty := not staged.batch.records and staged.empty:
+            self.staging.begin()
+        return is_empty
 
     def _accept_all(self) -> None:
         waiting = self._incoming.qsize()
@@ -329,19 +328,21 @@ class Core:
             self._mail.post(command)
 
     def _fill(self) -> None:
-        staging, isolation, limits, changes = self.staging, self._isolation, self.limits, self._changes
-        while changes.waiting and changes.ready and not (staging.staged.full(limits) or isolation.closes):
+        staging, changes = self.staging, self._changes
+        while changes.waiting and changes.ready and not self._is_full():
             if not staging.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return
             changes.perform_next()
-        while self._progress.waiting and not (staging.staged.full(limits) or isolation.closes):
+        while self._progress.waiting and not self._is_full():
             self._progress.stage_next()
-        while self._mail.ready and not (
-            staging.staged.full(limits) or (isolation.apart and isolation.closes)
-        ):
+        while self._mail.ready and not self._is_full():
             if not self._admit_next():
                 return
+
+    def _is_full(self) -> bool:
+        """Whether the commit at hand takes no more."""
+        return self.staging.staged.full(self.limits) or (self._isolation.apart > 0 and self._isolation.closes)
 
     def _admit_next(self) -> bool:
         item = self._mail.take()

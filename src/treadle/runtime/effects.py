@@ -68,7 +68,7 @@ class Effects:
                     self._ahead.opened(work)
                 else:
                     staged.dispatched.append(work)
-        if step.ended or step.seq == 1:
+        if (state.parent_intent is not None and step.ended) or (item.reply is not None and step.seq == 1):
             self._children.report(hot, step, item)
 
     def _settle_task(self, intent: OpenIntent, item: Item) -> None:

@@ -67,4 +67,6 @@ class Entrance:
 
     def is_here(self, command: Item | Operate | Progress) -> bool:
         """Whether something is decided here: it lives on a shard that is ours."""
-        return self._held.holds(command.home if isinstance(command, Operate) else command.run)
+        return not self._held.several or self._held.holds(
+            command.home if isinstance(command, Operate) else command.run
+        )

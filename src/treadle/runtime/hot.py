@@ -216,6 +216,10 @@ class HotRuns:
         self._blobs = blobs
         self._limit = limit
         self._runs: OrderedDict[str, Hot] = OrderedDict()
+        # A run that is in memory, which is not to stay there on this account.
+        self.peek: Callable[[str], Hot | None] = self._runs.get
+        # Whether there are more than there is room for.
+        self.crowded = False
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -236,7 +240,7 @@ class HotRuns:
         if saved is None:
             saved = frozenset(self._reads.checkpoints(row.no)) if state.open else frozenset()
         hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, set(saved))
-        if self._held.holds(id):
+        if not self._held.several or self._held.holds(id):
             self.add(hot)
         else:
             # Only looked at: it goes on elsewhere, and is another one by the next time.
@@ -266,12 +270,11 @@ class HotRuns:
         except Exception as error:
             log.debug("%d runs are read one by one: %s", len(cold), error)
 
-    def peek(self, id: str) -> Hot | None:
-        return self._runs.get(id)
-
     def add(self, hot: Hot) -> None:
-        hot.shard = self._held.shard_of(hot.state.id)
+        if self._held.several:
+            hot.shard = self._held.shard_of(hot.state.id)
         self._runs[hot.state.id] = hot
+        self.crowded = len(self._runs) > self._limit
 
     def drop(self, id: str) -> None:
         hot = self._runs.pop(id, None)
@@ -301,3 +304,4 @@ class HotRuns:
             durable = (id for id, hot in self._runs.items() if hot.batch != at_hand)
             for id in list(islice(durable, over)):
                 self.drop(id)
+        self.crowded = len(self._runs) > self._limit

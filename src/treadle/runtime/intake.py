@@ -91,7 +91,7 @@ class Intake:
             self._inbox.committed(posted, batch.inbox_done)
         if batch.timers_done:
             self._timers.committed(batch.timers_done)
-        if batch.documents or batch.runs_changed:
+        if batch.documents or (batch.runs_changed and self._schedules.awaited):
             self._schedules.committed(staged)
         if self._recovery.cares:
             self._recovery.committed(staged.dispatched)

@@ -84,6 +84,8 @@ class Lines:
         self._batch = 0
         self._limits: dict[str, Quota] = {}
         self._limits_at_ns: int | None = None
+        # Whether operators are known to have said nothing: then what definitions say is all there is to ask for.
+        self.silent = False
         self._last_ns: int | None = None
         # Lines in which time lets somebody begin.
         self._due: dict[Line, int] = {}
@@ -111,6 +113,7 @@ class Lines:
             found = self._reads.documents(LIMIT)
             self._limits = {name: Quota.of(value) for name, value in found}
             self._limits_at_ns = now
+            self.silent = not self._limits and not self._held.several
         return self._limits
 
     def override(self, workflow: str, quota: Quota | None) -> None:
@@ -120,6 +123,7 @@ class Lines:
         self._staging.batch.documents.append((LIMIT, workflow, self._clock.now_ns(), body))
         limits = {name: item for name, item in self._overrides().items() if name != workflow}
         self._limits = limits if quota is None else {**limits, workflow: quota}
+        self.silent = not self._limits and not self._held.several
         for line in self._reads.lines_waiting():
             if line.workflow == workflow:
                 self._give(line)
@@ -337,6 +341,7 @@ class Lines:
     def look(self) -> None:
         """Who waits may not be known here: another process gave places away, or a commit left no trace."""
         self._looked, self._limits_at_ns, self._last_ns, self.next_due_ns = False, None, None, 0
+        self.silent = False
         self._due.clear()
 
     def fire(self, now_ns: int) -> None:

@@ -107,7 +107,8 @@ class Publication:
             self._elsewhere.await_replies(staged.asked)
         if staged.answers:
             self._port.answer(staged.answers)
-        self._hot.evict(self._staging.staged.number)
+        if self._hot.crowded:
+            self._hot.evict(self._staging.staged.number)
 
     def withdraw(self, error: TreadleError, *, told: bool = True, but: object = None) -> None:
         """The batch left no trace: forget every touched run, put the events back in order. Callers are

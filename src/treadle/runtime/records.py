@@ -6,6 +6,7 @@ from treadle.kernel.model import PLACE, QUEUED, Receipt
 from treadle.kernel.run import Step
 from treadle.kernel.state import RunState
 from treadle.kernel.tracing import OPTION
+from treadle.lang.alerts import NO_ALERTS
 from treadle.lang.retention import kept_until
 
 from .alerts import AlertBell
@@ -67,7 +68,9 @@ class Records:
         self._effects.apply(hot, step, item)
         self._write_row(hot, step)
         if step.status_changed and (step.seq == 1 or step.ended or step.status == "stalled"):
-            self._bell.heed(hot, step)
+            alerts = self._registry.alerts(state.definition, is_root=state.parent is None)
+            if alerts is not NO_ALERTS:
+                self._bell.heed(hot, step, alerts)
             rests = step.status if step.ended or step.status == "stalled" else None
             trace = state.options.get(OPTION)
             turn = RunTurn(state.id, state.workflow, step.seq == 1, rests, trace)

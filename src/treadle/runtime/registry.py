@@ -63,6 +63,13 @@ class Loaded(msgspec.Struct, frozen=True):
     row: DefinitionRow
     machine: Machine
     definition: Any
+    # How long its ended runs are kept, unless its author says otherwise.
+    retention_ns: int
+
+    @staticmethod
+    def of(row: DefinitionRow, machine: Machine) -> Loaded:
+        definition = machine.load(row.body)
+        return Loaded(row, machine, definition, machine.retention_ns(definition))
 
 
 def version_key(version: str) -> tuple[Any, ...]:
@@ -166,7 +173,7 @@ class Registry:
         if row is None:
             raise UnknownWorkflow(f"the definition {digest} is not in the store")
         machine = self._machine_of(row.dialect)
-        return self._loaded.add(digest, Loaded(row, machine, machine.load(row.body)))
+        return self._loaded.add(digest, Loaded.of(row, machine))
 
     def find(self, workflow: str, *, caller: str) -> DefinitionRow:
         """A child's definition: the file that its caller's definition named, as it was when that was
@@ -203,7 +210,7 @@ class Registry:
         loaded = self.load(digest)
         said = self._known.retention(loaded)
         age_ns = None if said is None else said.age_ns(status)
-        return loaded.machine.retention_ns(loaded.definition) if age_ns is None else age_ns
+        return loaded.retention_ns if age_ns is None else age_ns
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

@@ -95,7 +95,7 @@ class SchedulesDue:
         # Schedules whose change waits for its commit.
         self._asked: set[str] = set()
         # Runs whose end lets a tick start that waits for it, with their schedules.
-        self._awaited: dict[str, str] = {}
+        self.awaited: dict[str, str] = {}
         # None: nothing is due ever. 0: not known yet.
         self.next_due_ns: int | None = 0
 
@@ -125,7 +125,7 @@ class SchedulesDue:
         return self._held.holds("") and advance(desk, name=name, since_ns=self._since_ns)
 
     def _load(self, now_ns: int) -> None:
-        self._due, self._awaited, self._loaded, self._since_ns = {}, {}, True, now_ns
+        self._due, self.awaited, self._loaded, self._since_ns = {}, {}, True, now_ns
         for name, value in self._reads.documents(KIND):
             row = ScheduleRow.of(value)
             self._learn(name, row, now_ns)
@@ -134,13 +134,13 @@ class SchedulesDue:
                 self._due[name] = now_ns
 
     def _learn(self, name: str, row: ScheduleRow | None, now_ns: int) -> None:
-        self._awaited = {run: of for run, of in self._awaited.items() if of != name}
+        self.awaited = {run: of for run, of in self.awaited.items() if of != name}
         self._due.pop(name, None)
         if row is None or row.schedule.paused:
             return
         due = row.due_ns
         if row.waiting:
-            self._awaited |= dict.fromkeys(row.going, name)
+            self.awaited |= dict.fromkeys(row.going, name)
             if not all(map(self._held.holds, row.going)):
                 # Nobody tells us when it ends.
                 due = min(due or now_ns + LOOK_AGAIN_NS, now_ns + LOOK_AGAIN_NS)
@@ -176,9 +176,9 @@ class SchedulesDue:
                 self._meter.schedule_lag.observe(max(0, now_ns - due) / 1e9)
             self._learn(id, None if body is None else ScheduleRow.of(decode_trusted(body)), now_ns)
         ended = False
-        if self._awaited:
+        if self.awaited:
             for row in staged.batch.runs_changed.values():
-                if row.status in TERMINAL and (name := self._awaited.get(row.id)) is not None:
+                if row.status in TERMINAL and (name := self.awaited.get(row.id)) is not None:
                     self._due[name], ended = 0, True
         if changed or ended:
             self._rest()

@@ -66,23 +66,19 @@ class Undecided:
         self._timers = timers
         self._lines = lines
         self._clock = clock
-        self._known: dict[str, TreadleError] = {}
+        # Why they cannot be decided, by run. Nearly always there is none, and nobody asks further.
+        self.known: dict[str, TreadleError] = {}
         # What came for runs that wait for other code, by the key it is stored under.
         self._held: dict[str, Item] = {}
 
-    def check(self, run: str) -> None:
-        """Raises what is known of a run that could not be decided."""
-        if run in self._known:
-            raise self._known[run]
-
     def forget(self) -> None:
         """Gives such runs another chance, after what they need was registered."""
-        for run in list(self._known):
+        for run in list(self.known):
             self.try_again(run)
 
     def try_again(self, run: str) -> None:
         """Gives one run another chance; what came for it meanwhile is told first."""
-        if not isinstance(self._known.pop(run, None), Undecidable):
+        if not isinstance(self.known.pop(run, None), Undecidable):
             return
         for key in [key for key, item in self._held.items() if item.run == run]:
             self._mail.post(self._held.pop(key))
@@ -90,13 +86,13 @@ class Undecided:
 
     def drop_foreign(self, held: Held) -> None:
         """Shards were lost: others see whether they can decide their runs."""
-        self._known = {run: error for run, error in self._known.items() if held.holds(run)}
+        self.known = {run: error for run, error in self.known.items() if held.holds(run)}
         self._held = {key: item for key, item in self._held.items() if held.holds(item.run)}
 
     def quarantine(self, item: Item, error: TreadleError) -> None:
         """A run that cannot be loaded is left as it is; its open work stays open."""
-        if item.run not in self._known:
-            self._known[item.run] = error
+        if item.run not in self.known:
+            self.known[item.run] = error
             self._note(item.run, error)
         if isinstance(error, Undecidable) and isinstance(item.event, Signal | Patch | Receipt):
             self._hold(item)
