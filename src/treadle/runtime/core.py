@@ -328,9 +328,8 @@ class Core:
             self._mail.post(command)
 
     def _fill(self) -> None:
-        staging, changes = self.staging, self._changes
-        while changes.waiting and changes.ready and not self._is_full():
-            if not staging.batch.empty:
+        while (changes := self._changes).waiting and changes.ready and not self._is_full():
+            if not self.staging.batch.empty:
                 # A change may refuse itself halfway: nothing may share its commit before it.
                 return
             changes.perform_next()
