@@ -293,7 +293,8 @@ def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[st
         raise Unsupported(
             "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
         )
-    input = dialect.given(input)
+    if dialect.is_typed:
+        input = dialect.given(input)
     try:
         return dialect.check_input(loaded, from_caller(input), options)
     except ValueRefused:

@@ -318,7 +318,7 @@ class Engine(
             try:
                 row = row or await self.definition(workflow)
                 options, loaded = options_for(row), self.library.loaded(row)
-                dialect = self.dialects[row.dialect]
+                dialect = self.dialects.loaded.get(row.dialect) or self.dialects[row.dialect]
                 given = arguments.checked_input(dialect, loaded, input, options)
                 self._check_model(dialect, loaded, options)
                 if config:
@@ -332,7 +332,8 @@ class Engine(
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
                 continue
-            return TypedRun(self, run, existing="existing" in answer, typed=partial(dialect.result, loaded))
+            typed = partial(dialect.result, loaded) if dialect.is_typed else None
+            return TypedRun(self, run, existing="existing" in answer, typed=typed)
 
     def _check_model(self, dialect: Dialect, loaded: Any, options: Mapping[str, Any]) -> None:
         """Refuses a run that can ask nobody, before it is there: its provider cannot be made, or none is

@@ -55,13 +55,13 @@ class Run:
         id: str,
         *,
         existing: bool = False,
-        typed: Callable[[Value], Any] = lambda value: value,
+        typed: Callable[[Value], Any] | None = None,
     ) -> None:
         self._engine = engine
         self.id = id
         # Whether `start` found this run instead of making it.
         self.existing = existing
-        # What its author's annotations make of the result.
+        # What its author's annotations make of the result, if they say something.
         self._typed = typed
 
     def __repr__(self) -> str:
@@ -144,7 +144,8 @@ class Run:
             shown = await self.show() if ended is None else ended
             if shown["status"] not in TERMINAL:
                 raise TimeoutError(unfinished(shown, timeout)) from error
-        return self._typed(result_of({"id": self.id, **shown}))
+        result = result_of({"id": self.id, **shown})
+        return result if self._typed is None else self._typed(result)
 
     async def _end(self, timeout: float | None) -> dict[str, Any]:
         async with asyncio.timeout(timeout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from threading import Lock
 
-from .entries import OTHERS, RESIDENT, WorkEntry, WorkQueue
+from .queues import OTHERS, RESIDENT, WorkEntry, WorkQueue
 from .seal import Seal
 
 

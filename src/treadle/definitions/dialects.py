@@ -14,32 +14,32 @@ class Dialects(Mapping[str, Dialect]):
     """By name. Each is told what this engine has."""
 
     def __init__(self, surroundings: Surroundings | None = None) -> None:
-        self._loaded: dict[str, Dialect] = {}
-        # The machines of those that were needed before; asked at every step.
+        # Those that were needed before.
+        self.loaded: dict[str, Dialect] = {}
+        # And their machines; asked at every step.
         self.machines: dict[str, Machine] = {}
         self._surroundings = surroundings or Surroundings()
 
     def __getitem__(self, name: str) -> Dialect:
-        if name not in self._loaded:
+        if name not in self.loaded:
             if name not in INSTALLED:
                 raise KeyError(name)
             found: Dialect = import_module(f"treadle.dialects.{name}").DIALECT
             # Two threads may meet here: all of them get the one that came first.
-            loaded = self._loaded.setdefault(name, found.within(self._surroundings))
+            loaded = self.loaded.setdefault(name, found.within(self._surroundings))
             self.machines[name] = loaded.machine
-            return loaded
-        return self._loaded[name]
+        return self.loaded[name]
 
     def __setitem__(self, name: str, dialect: Dialect) -> None:
         """For tests and plug-ins: a dialect of one's own."""
-        self._loaded[name] = dialect
+        self.loaded[name] = dialect
         self.machines[name] = dialect.machine
 
     def __contains__(self, name: object) -> bool:
-        return name in INSTALLED or name in self._loaded
+        return name in INSTALLED or name in self.loaded
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*INSTALLED, *(name for name in self._loaded if name not in INSTALLED)])
+        return iter([*INSTALLED, *(name for name in self.loaded if name not in INSTALLED)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -106,6 +106,12 @@ class Dialect(ABC):
     at_home: ClassVar[frozenset[str]] = frozenset()
     # Whether `check_input` is heard before it is known that an input can be stored at all.
     checks_input_first: ClassVar[bool] = False
+    # Whether it makes something of inputs and results (`given`, `result`): else nobody has to ask.
+    is_typed: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.is_typed = cls.given is not Dialect.given or cls.result is not Dialect.result
 
     def is_at_home(self, intent: OpenIntent) -> bool:
         """Whether this work reaches other runs."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
-from treadle.bus.entries import RESIDENT
 from treadle.bus.hatch import Hatch
 from treadle.bus.protocol import DEFAULT_POOL, Told
+from treadle.bus.queues import RESIDENT
 from treadle.engine import Engine
 from treadle.kernel.errors import LimitExceeded, TreadleError, Unsupported
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX

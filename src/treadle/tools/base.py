@@ -48,9 +48,11 @@ class ToolBase(ABC):
     timeout_kind = "timeout"
 
     async def run(self, config: dict[str, Any], call: ToolCall) -> Outcome:
-        with at_hand.calling(self.kind, call.attempt) as span:
+        if (job := at_hand.current()) is None or job.span is None:
+            return await self._within(config, call)  # nobody traces it
+        with at_hand.calling(job.span, self.kind, call.attempt) as span:
             outcome = await self._within(config, call)
-            if span is not None and outcome.error is not None:
+            if outcome.error is not None:
                 span.failed(str(outcome.error.get("code") or outcome.error["kind"]))
             return outcome
 

@@ -38,11 +38,8 @@ _JOB: Final[ContextVar[JobAtHand | None]] = ContextVar("treadle_job", default=No
 _CALL: Final[ContextVar[ToolSpan | None]] = ContextVar("treadle_call", default=None)
 
 
-def current() -> JobAtHand | None:
-    return _JOB.get()
-
-
-# What is at hand from now on; None: nothing is.
+# What is at hand; None: nothing is. And what is from now on. Asked for every piece of work: no functions of our own.
+current: Final = _JOB.get
 begin: Final = _JOB.set
 
 
@@ -61,13 +58,9 @@ def note(**attributes: str | int | None) -> None:
 
 
 @contextmanager
-def calling(tool: str, attempt: int) -> Iterator[ToolSpan | None]:
-    """A call of a tool on behalf of the job at hand."""
-    job = _JOB.get()
-    if job is None or job.span is None:
-        yield None
-        return
-    with job.span.calling(tool, attempt) as made:
+def calling(span: WorkSpan, tool: str, attempt: int) -> Iterator[ToolSpan]:
+    """A call of a tool on behalf of the job at hand, which is traced."""
+    with span.calling(tool, attempt) as made:
         token = _CALL.set(made)
         try:
             yield made

@@ -44,7 +44,8 @@ class PerformerTable(dict[tuple[str, str], "Performs | None"]):
         super().__init__()
         self._find = find
         self._rows: dict[tuple[str, str], Performs] = {}
-        self._ready: set[str] = set()
+        # The dialects whose rows are filled in.
+        self.ready: set[str] = set()
         self._filling = threading.Lock()
         # Held for a moment by whoever finds something out, or changes what is found.
         self._lock = threading.Lock()
@@ -55,18 +56,15 @@ class PerformerTable(dict[tuple[str, str], "Performs | None"]):
             self._rows[dialect, row.kind] = row
             self.clear()
 
-    def is_ready(self, dialect: str) -> bool:
-        return dialect in self._ready
-
     def prepare(self, dialect: str) -> None:
         """Fills in a dialect's rows. Takes its time; raises what importing them raises."""
         with self._filling:
-            if dialect not in self._ready:
+            if dialect not in self.ready:
                 rows = list(self._find(dialect))
                 with self._lock:
                     for row in rows:
                         self._rows.setdefault((dialect, row.kind), row)
-                    self._ready.add(dialect)
+                    self.ready.add(dialect)
                     self.clear()
 
     async def close(self) -> None:
@@ -76,7 +74,7 @@ class PerformerTable(dict[tuple[str, str], "Performs | None"]):
 
     def __missing__(self, asked: tuple[str, str]) -> Performs | None:
         dialect, kind = asked
-        if dialect not in self._ready:
+        if dialect not in self.ready:
             return None
         with self._lock:
             rows = self._rows

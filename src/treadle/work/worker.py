@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from treadle.bus.entries import OTHERS, RESIDENT
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
+from treadle.bus.queues import OTHERS, RESIDENT
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import LATE, Command, FrameSent
@@ -313,7 +313,7 @@ class Worker:
         item: Item | None = None
         try:
             try:
-                if not self.performers.is_ready(work.dialect):
+                if work.dialect not in self.performers.ready:
                     await self._make_ready(work.dialect)
                     if self._is_threaded(work):
                         self.bus.move(work.intent.id, FUNCTIONS)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from treadle import Engine
-from treadle.bus.entries import OTHERS, RESIDENT
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
+from treadle.bus.queues import OTHERS, RESIDENT
 from treadle.kernel.model import Intent, OpenIntent
 from treadle.runtime.ports import SystemClock, Work
 from treadle.testing import assert_replays
