@@ -11,56 +11,38 @@ import asyncio
 import os
 
 
-class _Counting(asyncio.StreamReaderProtocol):
-    """Knows how much has come, so that a reader can tell whether anything is left."""
-
-    received = 0
-
-    def data_received(self, data: bytes) -> None:
-        self.received += len(data)
-        super().data_received(data)
-
-
 class ReadPipe:
     """Hand `fd` to the child, call `started`, then read."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, protocol: _Counting, transport: asyncio.ReadTransport, fd: int
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport, fd: int) -> None:
         self.reader = reader
         self.fd = fd
-        self._protocol = protocol
         self._transport = transport
         self._given = False
 
     @classmethod
-    async def open(cls) -> ReadPipe:
+    async def open(cls, reader: asyncio.StreamReader | None = None) -> ReadPipe:
         read_fd, write_fd = os.pipe()
         end = os.fdopen(read_fd, "rb", 0)
-        reader = asyncio.StreamReader()
-        protocol = _Counting(reader)
+        reader = reader or asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, end)
         except BaseException:
             end.close()
             os.close(write_fd)
             raise
-        return cls(reader, protocol, transport, write_fd)
+        return cls(reader, transport, write_fd)
 
     @classmethod
-    async def pair(cls) -> tuple[ReadPipe, ReadPipe]:
-        """Both or none: when descriptors run out, the first must not be the one that is lost."""
-        first = await cls.open()
+    async def pair(cls, reader: asyncio.StreamReader | None = None) -> tuple[ReadPipe, ReadPipe]:
+        """Both or none: when descriptors run out, the first, which is read by `reader`, must not be lost."""
+        first = await cls.open(reader)
         try:
             return first, await cls.open()
         except BaseException:
             first.close()
             raise
-
-    @property
-    def received(self) -> int:
-        """How many bytes have come in all."""
-        return self._protocol.received
 
     def started(self) -> None:
         """The child has its copy of the writing end (or never will): ours is closed."""

@@ -7,7 +7,6 @@ for what the outside did wrong: an outcome with status `error` says it, in one v
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -88,8 +87,7 @@ async def _no_store(value: Any, **options: Any) -> Any:
     raise KeyError("there is no store of results here")
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, kw_only=True):
     """What a tool may know besides its configuration."""
 
     run: str = ""
@@ -103,7 +101,7 @@ class ToolCall:
     # The engine's own store of payloads (`Job.load_blob`, `Job.store_blob`); KeyError: not there.
     load_blob: Callable[[Mapping[str, Any]], Awaitable[Value]] = _no_store
     store_blob: Callable[..., Awaitable[dict[str, Any]]] = _no_store
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
 
 
 @runtime_checkable

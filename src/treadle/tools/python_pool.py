@@ -97,11 +97,24 @@ class PythonRequest(msgspec.Struct, kw_only=True):
 OnOutput = Callable[[str, str], Awaitable[None]]
 
 
+class _Answers(asyncio.StreamReader):
+    """Knows how much has come, so that it can be told whether anything is left."""
+
+    received = 0
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # a pipe's protocol feeds bytes
+        self.received += len(data)
+        super().feed_data(data)
+
+
 class PythonProcess:
     """One child: started, used, killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process, out: ReadPipe, err: ReadPipe) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, answers: _Answers, out: ReadPipe, err: ReadPipe
+    ) -> None:
         self._process = process
+        self._answers = answers
         self._out = out
         self._err = err
         self._stderr = b""
@@ -114,7 +127,8 @@ class PythonProcess:
     @classmethod
     async def start(cls, interpreter: str) -> PythonProcess:
         environment = {k: v for k, v in os.environ.items() if _ENVIRONMENT.fullmatch(k)}
-        out, err = await ReadPipe.pair()
+        answers = _Answers()
+        out, err = await ReadPipe.pair(answers)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(interpreter, "-X", "utf8", "-u", "-c", _BOOT, _CHILD),
@@ -130,12 +144,12 @@ class PythonProcess:
             raise
         out.started()
         err.started()
-        return cls(process, out, err)
+        return cls(process, answers, out, err)
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last answer; else the process is not to be trusted."""
-        return self._out.received == self._read and self._process.returncode is None
+        return self._answers.received == self._read and self._process.returncode is None
 
     async def call(self, request: PythonRequest, on_output: OnOutput) -> dict[str, Any]:
         """The child's reply. Raises ProcessDied, ForeignAnswer; a cancelled call leaves the process
@@ -160,11 +174,11 @@ class PythonProcess:
         return reply
 
     async def _frame(self, id: bytes, bytes_max: int) -> dict[str, Any]:
-        head = await self._out.reader.readexactly(_HEAD_BYTES)
+        head = await self._answers.readexactly(_HEAD_BYTES)
         (size,) = struct.unpack(">I", head[_ID_BYTES:])
         if not secrets.compare_digest(head[:_ID_BYTES], id) or size > bytes_max + _HEAD_BYTES:
             raise ForeignAnswer
-        data = await self._out.reader.readexactly(size)
+        data = await self._answers.readexactly(size)
         self._read += _HEAD_BYTES + size
         try:
             if size > _LARGE_BYTES:

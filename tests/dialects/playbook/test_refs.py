@@ -6,7 +6,7 @@ import pytest
 
 from treadle.dialects.playbook import errands
 from treadle.dialects.playbook.errands import errand_of
-from treadle.dialects.playbook.refs import KEYCHAIN, Ref
+from treadle.dialects.playbook.marking import KEYCHAIN, Ref
 
 
 @pytest.mark.parametrize(

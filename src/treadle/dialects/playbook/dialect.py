@@ -101,7 +101,8 @@ class PlaybookDialect(Dialect):
         if not isinstance(input, dict):
             message = "a playbook's input is a mapping that is merged over its workload"
             raise InputInvalid(message, details={"errors": [{"path": "$", "message": message}]})
-        inputs.check_input(definition, input)
+        if "input_schema" in definition.metadata:
+            inputs.check_input(definition, input)
         return input
 
     def graph(self, definition: Any, view: dict[str, Value] | None = None) -> Graph:

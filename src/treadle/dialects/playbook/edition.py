@@ -19,8 +19,3 @@ edition: ContextVar[int] = ContextVar("treadle_playbook_edition", default=CURREN
 def is_first() -> bool:
     """Whether the rules of version 1 (0.1.0) apply."""
     return edition.get() < 2
-
-
-def takes_waits() -> bool:
-    """Whether the machine takes steps itself that only wait (version 3)."""
-    return edition.get() >= 3

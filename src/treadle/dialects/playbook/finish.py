@@ -131,7 +131,7 @@ def halt(turn: Turn, why: str) -> None:
 def conclude(turn: Turn) -> None:
     """Called when nothing can run by itself any more: wait, run a closing step, or end."""
     state, playbook = turn.state, turn.playbook
-    waiting = state["parked"] or incomplete(state)
+    waiting = state["parked"] or (state["joins"] and incomplete(state))
     if waiting and state["phase"] == "flow":
         if playbook.pending_tokens == "wait":
             return

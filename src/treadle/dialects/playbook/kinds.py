@@ -12,8 +12,8 @@ from treadle.kernel.values import Value
 from treadle.lang.slips import nearest
 from treadle.lang.text import Path
 
+from .model import SUSPENDING
 from .reading import Reader
-from .suspension import KINDS as SUSPENDING
 
 Kinds = Callable[[], Collection[str]]
 

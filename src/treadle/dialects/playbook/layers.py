@@ -24,9 +24,6 @@ _ROUTING: Final = frozenset(
 )
 
 
-_NESTS: Final = frozenset({dict, list})
-
-
 def merge(outer: Value, inner: Value) -> Value:
     """Deep merge of two mappings, inner wins; anything but two mappings: inner."""
     if not isinstance(outer, dict) or not isinstance(inner, dict):
@@ -35,13 +32,6 @@ def merge(outer: Value, inner: Value) -> Value:
     for key, value in inner.items():
         out[key] = merge(out[key], value) if key in out else value
     return out
-
-
-def copied(value: Value) -> Value:
-    kind = type(value)
-    if kind is dict:
-        return {key: copied(item) if type(item) in _NESTS else item for key, item in value.items()}
-    return [copied(item) for item in value] if kind is list else value
 
 
 def knobs(spec: dict[str, Value] | None) -> dict[str, Value]:

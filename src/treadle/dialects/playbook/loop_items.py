@@ -17,7 +17,7 @@ from .edition import is_first
 from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Turn, canonical
 from .model import Loop
-from .pipeline import collection
+from .outcomes import collection
 from .states import Source, TokenState
 from .texts import NotThere, bounded
 

@@ -24,11 +24,11 @@ from .edition import is_first
 from .errands import KIND, LeaseParams
 from .handles import payload_of
 from .layers import merge
-from .marking import Turn, canonical
+from .marking import Ref, Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
-from .pipeline import NotACollection, failure, template_failure
+from .outcomes import NotACollection
+from .pipeline import failure, template_failure
 from .pools import pool_of
-from .refs import Ref
 from .states import TokenState, Tracker, WrittenState
 
 AHEAD_MAX: Final = 1024
@@ -92,7 +92,7 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
     if loop.local:
         _fill_lease(turn, name, step, token, params)
         return
-    values, waits = None, waiting.only_waits(step)
+    values, waits = None, turn.only_waits(step)
     while (
         len(tracker["running"]) < tracker["limit"]
         and tracker["next"] < tracker["total"]

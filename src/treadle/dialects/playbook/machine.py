@@ -29,17 +29,16 @@ from treadle.kernel.roles import KeepingMachine
 from treadle.kernel.values import Value, encode, to_value
 
 from . import finish, joins, stepruns
-from .edition import CURRENT, edition, is_first
+from .edition import CURRENT, edition
 from .errands import KIND
 from .handles import Scope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
-from .marking import Turn, canonical, new_state
+from .marking import KEYCHAIN, Ref, Turn, canonical, new_state
 from .model import Playbook, load
 from .needs import pick
 from .pipeline import failure, template_failure
 from .reference_form import by_reference
-from .refs import KEYCHAIN, Ref
 from .routing import admitted
 from .slices import SLICES, Slices
 from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
@@ -330,7 +329,7 @@ def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Val
     """Defaults under the request, deeply merged; defaults may be templates over the merged whole."""
     given = (ctx.blob(input) if is_reference(input) else input) or {}
     defaults = definition.workload.value_if_constant
-    merged = merge(defaults, given)
+    merged = merge(defaults, given) if given else defaults
     workload: dict[str, Value] = canonical(merged)
     if not definition.workload.constant:
         names = {
@@ -348,7 +347,7 @@ def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Val
             if alone and len(encode(value)) > definition.inline_bytes_max:
                 address = f"treadle://execution/{ctx.run}/input/{name}"
                 workload[name] = {"kind": "result_ref", "ref": address, **input, "path": [name]}
-    if not is_first():
+    if ctx.machine > 1:
         for name, value in workload.items():
             if not is_stored(value) and len(encode(value)) > definition.inline_bytes_max:
                 workload[name] = canonical(by_reference(ctx.run, value, ctx.store(value)))

@@ -4,6 +4,10 @@ PlaybookState is canonical values only. Tokens are `ready` (to be admitted), `pe
 `running`. TokenState ids are counted, and canonical key order of counted ids is their order of birth, so
 iterating them is the same before and after a snapshot.
 
+What it opens is labelled by a `Ref`: the token, the iteration where there is one, and what the intent is for. `7` is
+the step-run of token 7, `7.3` its iteration 3, `7.3!on` what that iteration waits for, `7!due` the end of its
+lifecycle. Journals hold them as text.
+
 A `Turn` collects one decision. It has room for so many intents and events; what does not fit waits
 in the marking and is done at the machine's own next record (`Decision.more`).
 """
@@ -11,24 +15,66 @@ in the marking and is done at the machine's own next record (`Decision.more`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from treadle.kernel.errors import LimitExceeded
 from treadle.kernel.model import Context, Decision, Intent, Status, is_reference
 from treadle.kernel.values import Value, decode_trusted, encode
 
-from .edition import is_first
 from .handles import Scope, StepResults, is_stored
 from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
 from .reference_form import by_reference
-from .refs import Ref
 from .slices import SLICES, Slices
 from .states import PlaybookState, StepEntry, TokenState
 
 # Where a record is full, what is larger than this goes by reference. A reference has about half of it.
 SPARE_BYTES_MAX: Final = 2048
+
+Mark = Literal["", "due", "on", "lease", "keychain", "args", "keep"]
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """`mark` says what for: the work itself (""), the lifecycle's end (`due`), what a pipeline waits for (`on`), a
+    lease of iterations (`lease`), the proof of the keychain (`keychain`). 0.1.0 also had arguments rendered by a
+    worker (`args`) and chunks of results kept by one (`keep`, counted by `part`)."""
+
+    token: str
+    iteration: int | None = None
+    mark: Mark = ""
+    part: int | None = None
+
+    def __str__(self) -> str:
+        head = self.token if self.iteration is None else f"{self.token}.{self.iteration}"
+        tail = self.mark if self.part is None else f"{self.mark}{self.part}"
+        return f"{head}!{tail}" if tail else head
+
+    @classmethod
+    def parse(cls, text: str) -> Ref:
+        if text.isdigit():  # the step-run of a token, as most are
+            return cls(text)
+        head, _, tail = text.partition("!")
+        token, _, index = head.partition(".")
+        iteration = int(index) if index else None
+        if tail.startswith("keep"):
+            return cls(token, iteration, "keep", int(tail[4:]))
+        return cls(token, iteration, cast("Mark", tail))
+
+    @property
+    def base(self) -> Ref:
+        """The work that it stands beside."""
+        return replace(self, mark="", part=None)
+
+    def marked(self, mark: Mark, part: int | None = None) -> Ref:
+        return replace(self, mark=mark, part=part)
+
+
+# The proof of the keychain.
+KEYCHAIN: Final = Ref("", mark="keychain")
 
 
 def new_state(workload: dict[str, Value]) -> PlaybookState:
@@ -70,7 +116,8 @@ class Turn:
         self.stored = 0
         self.ctx_changed = False
         self.again = False
-        self.first = is_first()
+        # Which rules the run was started under (`edition`): those of 0.1.0?
+        self.first = ctx.machine < 2
         self.status: Status | None = None
         self.result: Value = None
         self.error: dict[str, Value] | None = None
@@ -90,6 +137,10 @@ class Turn:
             self.state["backlog"].append(event)
         else:
             self.events.append(event)
+
+    def only_waits(self, step: Step) -> bool:
+        """Whether the machine does a step by itself (since version 3)."""
+        return step.only_waits and self.ctx.machine >= 3
 
     def open(self, intent: Intent, size: int | None = None) -> None:
         """`size` is that of its params, where somebody has measured them already."""

@@ -26,6 +26,8 @@ DELAY_S_MAX: Final = 60.0
 MAX_IN_FLIGHT: Final = 10
 INLINE_BYTES_MAX: Final = 64 * 1024
 PREVIEW_BYTES_MAX: Final = 1024
+# Kinds of tasks that the engine itself answers (`suspension`).
+SUSPENDING: Final = frozenset({"wait", "await", "ask", "playbook", "workflow"})
 # Fields that hold a program's text; braces in it are the program's own.
 _VERBATIM: Final = {"python": ("code", "code_b64")}
 # Keys of a task that the pipeline reads itself.
@@ -76,6 +78,8 @@ class Task(msgspec.Struct):
     loop: Loop | None
     where: str
     uses: tuple[Use, ...]
+    # How templates see it: `_task`.
+    view: dict[str, Value]
     reads_output: bool = False
     # Whether it writes anything once it is done.
     sets: bool = False
@@ -83,13 +87,10 @@ class Task(msgspec.Struct):
     called_with: Tree | None = None
 
     @property
-    def view(self) -> dict[str, Value]:
-        return {"name": self.name, "kind": self.kind, "index": self.index}
-
-    def fields(self, scope: Scope, *, load: bool) -> Value:
-        """Its fields, rendered. What a noop gives is a value that its author writes, and may be nothing;
-        what any other is given must be there."""
-        return (self.config.render if self.kind == "noop" else self.config.arguments)(scope, load=load)
+    def only_waits(self) -> bool:
+        """Whether the engine answers it, it holds no template, and nothing is done with the answer."""
+        plain = self.config.constant and self.rules is None and not self.sets and not self.spec
+        return self.kind in SUSPENDING and plain and self.loop is None and self.called_with is None
 
 
 class Arc(msgspec.Struct):
@@ -137,6 +138,8 @@ class Step(msgspec.Struct):
     reads_iter: bool = False
     # Whether what routes it names `output`.
     reads_output: bool = False
+    # Whether nothing of it needs a worker: no tool, no secret, no template for each item (`waiting`).
+    only_waits: bool = False
 
 
 class Playbook(msgspec.Struct):
@@ -176,8 +179,8 @@ def load(body: Value) -> Playbook:
             )
     keychain_needs = needs_of(Tree(list(keychain.values()), "keychain").uses, steps=frozenset(), tasks=())
     for step in steps.values():
-        step.needs.workload = _both(step.needs.workload, keychain_needs.workload)
-        step.item_needs.workload = _both(step.item_needs.workload, keychain_needs.workload)
+        for needs in (step.needs, step.item_needs):
+            needs.add_workload(keychain_needs.workload)
     limit = (policy.get("limits") or {}).get("max_payload_bytes")
     return Playbook(
         metadata=body["metadata"],
@@ -196,10 +199,6 @@ def load(body: Value) -> Playbook:
         inline_bytes_max=limit if isinstance(limit, int) else INLINE_BYTES_MAX,
         has_lifetimes=declared(body),
     )
-
-
-def _both(one: list[str] | None, other: list[str] | None) -> list[str] | None:
-    return None if one is None or other is None else list(dict.fromkeys([*one, *other]))
 
 
 class _Loader:
@@ -232,6 +231,8 @@ class _Loader:
         uses = [use for task in tasks for use in task.uses]
         args = _tree(body.get("args"), f"{where}, args")
         names = [task.name for task in tasks]
+        needs = needs_of(uses, steps=self.steps, tasks=names)
+        alone = len(tasks) == 1 and tasks[0].only_waits and needs.keychain == []
         return Step(
             name=name,
             index=index,
@@ -255,7 +256,7 @@ class _Loader:
             inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
             pool=next((str(task.spec["pool"]) for task in tasks if task.spec.get("pool")), ""),
             arcs=arcs,
-            needs=needs_of(uses, steps=self.steps, tasks=names),
+            needs=needs,
             item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),
             later=self.steps.union(names),
             reads_output=any(name == "output" for name, _ in routing),
@@ -264,6 +265,7 @@ class _Loader:
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")
                 for name, _ in routing
             ),
+            only_waits=alone and (loop is None or (args is None and not loop.local)),
         )
 
     def task(
@@ -306,6 +308,7 @@ class _Loader:
             loop=_loop(body["loop"], place) if "loop" in body else None,
             where=place,
             uses=(),
+            view={"name": name, "kind": kind, "index": index},
             called_with=called_with,
         )
         task.uses = tuple(dict.fromkeys(_task_uses(task)))

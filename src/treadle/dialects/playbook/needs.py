@@ -47,6 +47,14 @@ class Needs(msgspec.Struct):
     keychain: list[str] | None = msgspec.field(default_factory=list)
     args: bool = False
     tasks: list[str] = msgspec.field(default_factory=list)
+    # Whether any of it stands in the run's state.
+    of_state: bool = False
+
+    def add_workload(self, keys: list[str] | None) -> None:
+        """What somebody else reads of the workload is told with it."""
+        own = self.workload
+        self.workload = None if own is None or keys is None else list(dict.fromkeys([*own, *keys]))
+        self.of_state = self.workload != [] or self.ctx != [] or self.steps != []
 
 
 def needs_of(uses: Iterable[Use], *, steps: frozenset[str], tasks: Iterable[str]) -> Needs:
@@ -80,6 +88,7 @@ def needs_of(uses: Iterable[Use], *, steps: frozenset[str], tasks: Iterable[str]
     needs.keychain = None if entries is None else list(entries)
     needs.steps = list(dict.fromkeys(needs.steps))
     needs.tasks = list(dict.fromkeys(needs.tasks))
+    needs.of_state = needs.workload != [] or needs.ctx != [] or needs.steps != []
     return needs
 
 

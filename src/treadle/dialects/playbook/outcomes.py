@@ -1,4 +1,4 @@
-"""How outcomes and loops look to templates and to code: `output`, `loop`, the `body` of an http result."""
+"""How outcomes and loops look to templates and to code: `output`, `loop` and its items, the `body` of an http result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from treadle.kernel.values import Value
 
 from .edition import is_first
 from .handles import Handle
+
+
+class NotACollection(Exception):
+    """What a loop is given cannot be iterated."""
+
+
+def collection(value: Value, where: str) -> list[Value]:
+    """What a loop goes over: a list, a mapping as {key, value} pairs, null as nothing."""
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [{"key": key, "value": item} for key, item in value.items()]
+    if isinstance(value, list):
+        return value
+    raise NotACollection(f"{where} gives {type(value).__name__}, not a list or a mapping")
 
 
 def loop_view(index: int, total: int) -> dict[str, Value]:

@@ -20,10 +20,10 @@ from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
 from .handles import Handle, Scope, StepResults
-from .layers import copied, merge
+from .layers import merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
-from .outcomes import loop_view, output_view, with_bodies
+from .outcomes import NotACollection, collection, loop_view, output_view, with_bodies
 from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
@@ -178,13 +178,21 @@ class Pipeline:
             scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
             more = {**more, "args": given}
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        config: dict[str, Value] = copied(task.fields(scope, load=load))
+        config: dict[str, Value] = copied(self._fields(task, scope, load))
         if task.kind in _TAKE_ARGS and (given := self._given()):
             own = config.get("args")
             config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
         if task.kind == "python" and "args" in config:
             config["args"] = with_bodies(config["args"])
         return {**config, **more} if more else config
+
+    def _fields(self, task: Task, scope: Scope, load: bool) -> Value:
+        """What a noop gives is a value that its author writes, and may be nothing; what any other is given must be
+        there."""
+        tree = task.config
+        if tree.constant:
+            return tree.value_if_constant
+        return tree.render(scope, load=load) if task.kind == "noop" else tree.arguments(scope, load=load)
 
     def _enter(self, task: Task) -> int:
         names, entries = self.scope.names, self.frame["entries"]
@@ -397,7 +405,7 @@ class Pipeline:
             try:
                 if loop.field is not None and isinstance(raw := loop.field.raw(self.scope), NotThere):
                     raise loop.field.missing(raw)
-                items = collection(loop.source.render(self.scope, load=True), loop_where(task))
+                items = collection(loop.source.render(self.scope, load=True), f"{task.where}, loop.in")
             except (ExpressionError, NotACollection) as error:
                 wrong = (
                     template_failure(error)
@@ -447,25 +455,6 @@ class Pipeline:
         self.scope.layers = (args, ctx, iteration, workload, steps)
 
 
-class NotACollection(Exception):
-    """What a loop is given cannot be iterated."""
-
-
-def collection(value: Value, where: str) -> list[Value]:
-    """What a loop goes over: a list, a mapping as {key, value} pairs, null as nothing."""
-    if value is None:
-        return []
-    if isinstance(value, dict):
-        return [{"key": key, "value": item} for key, item in value.items()]
-    if isinstance(value, list):
-        return value
-    raise NotACollection(f"{where} gives {type(value).__name__}, not a list or a mapping")
-
-
-def loop_where(task: Task) -> str:
-    return f"{task.where}, loop.in"
-
-
 def write(target: dict[str, Value], path: str, value: Value) -> None:
     """Sets a dotted path, making mappings on the way; siblings are kept, shared parents are copied."""
     head, _, rest = path.partition(".")
@@ -475,6 +464,20 @@ def write(target: dict[str, Value], path: str, value: Value) -> None:
     inner = target.get(head)
     target[head] = dict(inner) if isinstance(inner, dict) else {}
     write(target[head], rest, value)
+
+
+_NESTS: Final = frozenset({dict, list})
+
+
+def copied(value: Value) -> Value:
+    """The same with mappings and lists of its own; keys stand where they stood."""
+    if type(value) is list:
+        return [copied(item) if type(item) in _NESTS else item for item in value]
+    out = value.copy()
+    for key, item in value.items():
+        if type(item) in _NESTS:
+            out[key] = copied(item) if item else type(item)()
+    return out
 
 
 def canonical(value: Value) -> Value:

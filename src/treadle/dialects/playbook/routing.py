@@ -13,11 +13,10 @@ from treadle.kernel.values import Value, encode
 
 from .errands import KIND
 from .handles import Scope, StepResults
-from .marking import Turn, canonical
+from .marking import Ref, Turn, canonical
 from .model import Arc, Step, holds
 from .needs import gather
 from .outcomes import output_view
-from .refs import Ref
 from .states import TokenState
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
@@ -55,11 +54,20 @@ class Boundary:
         iteration: dict[str, Value] | None,
     ) -> None:
         self.turn, self.step, self.token, self.event = turn, step, token, event
-        self.scope: Scope = turn.scope(token["args"], iteration=iteration, event=event)
-        if step.reads_output:
-            outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
-            kind = step.tasks[-1].kind if step.tasks else ""
-            self.scope.names["output"] = output_view(kind, outcome)
+        self._iteration = iteration
+        self._scope: Scope | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """Made when the first template asks for it: many steps are followed by one arc that says nothing."""
+        if self._scope is None:
+            event, step = self.event, self.step
+            self._scope = self.turn.scope(self.token["args"], iteration=self._iteration, event=event)
+            if step.reads_output:
+                told = ("status", "result", "error")
+                outcome = {key: event[key] for key in told if event.get(key) is not None}
+                self._scope.names["output"] = output_view(step.tasks[-1].kind if step.tasks else "", outcome)
+        return self._scope
 
 
 def route(boundary: Boundary) -> bool:
@@ -68,7 +76,7 @@ def route(boundary: Boundary) -> bool:
     turn, step = boundary.turn, boundary.step
     matched: list[Arc] = []
     for arc in step.arcs:
-        if holds(arc.when, boundary.scope):
+        if arc.when is None or holds(arc.when, boundary.scope):
             matched.append(arc)
             if not step.inclusive:
                 break
@@ -89,7 +97,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     """One token along one arc. Arguments above the limit go by reference: neither the marking nor the
     journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
-    args = arc.args.arguments(boundary.scope)
+    args = arc.args.value_if_constant if arc.args.constant else arc.args.arguments(boundary.scope)
     if not turn.first:
         turn.place(arc.step, turn.canonical_args(args), boundary.event, step.name, light=True)
         return

@@ -11,16 +11,14 @@ from treadle.kernel.model import Intent, Receipt, is_reference
 from treadle.kernel.values import Value
 
 from . import finish, loops, waiting
-from .edition import is_first
 from .errands import KIND
 from .handles import is_stored, payload_of
 from .layers import merge
-from .marking import Turn, canonical
+from .marking import Ref, Turn, canonical
 from .model import Step
 from .needs import gather
 from .pipeline import failure, template_failure, worker_failure
 from .pools import pool_of
-from .refs import Ref
 from .routing import Boundary, boundary_event
 from .states import TokenState
 from .suspension import answer
@@ -39,7 +37,9 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
     if step.args is not None and not _per_item(turn, step):
         try:
             defaults = step.args.arguments(turn.scope(token["args"], event=token.get("event") or {}))
-            token["args"] = turn.light_args(canonical(merge(defaults, _mergeable(defaults, token["args"]))))
+            token["args"] = turn.light_args(
+                canonical(merge(defaults, _mergeable(turn, defaults, token["args"])))
+            )
         except ExpressionError as problem:
             error = template_failure(problem)
     is_timed = step.timeout_ns is not None or step.deadline_ns is not None
@@ -64,15 +64,15 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
             size = None
-        elif waiting.only_waits(step) and waiting.begin(turn, Ref(name), step, token, params):
+        elif turn.only_waits(step) and waiting.begin(turn, Ref(name), step, token, params):
             return
         # The label is that of `Ref(name)`.
         turn.open(Intent(kind=KIND, params=params, ref=name, pool="" if turn.first else step.pool), size)
 
 
-def _mergeable(defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
+def _mergeable(turn: Turn, defaults: dict[str, Value], given: dict[str, Value]) -> dict[str, Value]:
     """What a token brings, with the mappings at hand that are to be merged into mappings."""
-    if is_first():
+    if turn.first:
         return given
     return {
         key: payload_of(value) if isinstance(defaults.get(key), dict) else value
@@ -109,7 +109,9 @@ def measured_params(turn: Turn, step: Step, token: TokenState) -> tuple[dict[str
     """What the worker needs: only what the step's templates name; and its size, where it is known."""
     per_item = _per_item(turn, step)
     needs = step.item_needs if per_item else step.needs
-    params: dict[str, Value] = {"name": step.name, "step": step.name, **gather(needs, turn.state)}
+    params: dict[str, Value] = {"name": step.name, "step": step.name}
+    if needs.of_state:
+        params |= gather(needs, turn.state)
     if token["args"] and (needs.args or (step.args is not None and turn.ctx.machine > 1)):
         params["args"] = token["args"]
     if per_item:
@@ -206,7 +208,7 @@ def _resume(turn: Turn, step: Step, token: TokenState, base: Ref, receipt: Recei
         params |= {"iteration": base.iteration, "total": token["loop"]["total"]}
     if "first" in hold:
         params["first"] = hold["first"]
-    elif waiting.only_waits(step):
+    elif turn.only_waits(step):
         report = canonical(waiting.ended(turn, step, params, hold["frame"], resume["outcome"]))
         _pipeline_ended(turn, base.token, step, token, base, report)
         return
@@ -220,7 +222,7 @@ def _pipeline_ended(
     if ref.iteration is None:
         if writes := report.get("ctx"):
             turn.patch(writes, step=step.name)
-        if "again" in report and not is_first():
+        if "again" in report and not turn.first:
             token["again"] = report["again"]
         end(
             turn,

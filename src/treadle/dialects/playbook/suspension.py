@@ -7,8 +7,6 @@ outcome (`answer`) for the pipeline that goes on. KERNEL §9.7.
 
 from __future__ import annotations
 
-from typing import Final
-
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.model import Intent, Receipt
 from treadle.kernel.values import Value
@@ -16,8 +14,6 @@ from treadle.lang.duration import parse_duration, parse_instant
 
 from .pipeline import failure
 from .reading import kind_of
-
-KINDS: Final = frozenset({"wait", "await", "ask", "playbook", "workflow"})
 
 
 def request(kind: str, config: dict[str, Value], iteration: dict[str, Value]) -> dict[str, Value]:

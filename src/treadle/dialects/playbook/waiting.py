@@ -10,23 +10,12 @@ from __future__ import annotations
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, encode
 
-from .edition import is_first, takes_waits
 from .handles import is_stored
-from .marking import Turn, canonical
+from .marking import Ref, Turn, canonical
 from .model import Step
 from .pipeline import Ended, Perform, Pipeline, new_frame
-from .refs import Ref
 from .states import Hold, TokenState
-from .suspension import KINDS, intent_for, request
-
-
-def only_waits(step: Step) -> bool:
-    """Whether nothing of a step needs a worker: no tool, no secret, no template for each item."""
-    if len(step.tasks) != 1 or (task := step.tasks[0]).kind not in KINDS or not takes_waits():
-        return False
-    plain = task.config.constant and task.rules is None and not task.sets and not task.spec
-    alone = task.loop is None and task.called_with is None and step.needs.keychain == []
-    return plain and alone and (step.loop is None or (step.args is None and not step.loop.local))
+from .suspension import intent_for, request
 
 
 def begin(turn: Turn, ref: Ref, step: Step, token: TokenState, params: dict[str, Value]) -> bool:
@@ -56,7 +45,7 @@ def hold(turn: Turn, token: TokenState, ref: Ref, waits: Hold) -> None:
 def _handed(turn: Turn, on: dict[str, Value]) -> dict[str, Value]:
     """What a pipeline waits for, with what is large in it by reference. People and children get to see
     the values that these stand for."""
-    if is_first():
+    if turn.first:
         return on
     out = dict(on)
     for key in ("payload", "input"):

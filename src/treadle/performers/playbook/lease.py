@@ -22,7 +22,6 @@ from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Done, Job, StaysOpen
 from treadle.work.raised import named
 
-from .frames import Frames
 from .keychain import KeychainReader
 from .pipeline import EVENTS_MAX, Saving, StepRun, Tools
 from .places import FileOf
@@ -38,7 +37,7 @@ class Lease(Saving):
         tools: Tools,
         job: Job,
         playbook: Playbook,
-        keychain: KeychainReader,
+        keychain: KeychainReader | None,
         errand: errands.Lease,
         *,
         file_of: FileOf | None = None,
@@ -63,7 +62,7 @@ class Lease(Saving):
         self.next = int(saved.get("next", self.lease["first"]))
         # Iterations under way: their last saved frame, None for one that has just begun.
         self.under_way: dict[int, Value] = {int(key): frame for key, frame in (saved.get("frames") or [])}
-        self.live: dict[int, tuple[Pipeline, Frames]] = {}
+        self.live: dict[int, tuple[Pipeline, Saving]] = {}
         self.reports: list[list[Any]] = []
         for index, report in saved.get("ended") or ():
             self._count(index, report)
@@ -178,8 +177,8 @@ class Lease(Saving):
         frames: list[Value] = []
         for index, frame in list(self.under_way.items()):
             if (running := self.live.get(index)) is not None:
-                pipe, keeping = running
-                frame = await keeping.saved(pipe.frame)
+                pipe, saving = running
+                frame = await saving.saved(pipe.frame)
             frames.append([index, frame])
         return decode_trusted(encode({"ended": self.reports, "next": self.next, "frames": frames}))
 
@@ -196,7 +195,7 @@ class _Share(Saving):
         self.lease, self.index = lease, index
 
     def begin(self, pipe: Pipeline) -> None:
-        self.lease.live[self.index] = (pipe, self.frames)
+        self.lease.live[self.index] = (pipe, self)
 
     async def before(self, pipe: Pipeline, *, durable: bool, outside: bool) -> None:
         self.lease.dirty = self.lease.dirty or self.dirty

@@ -11,8 +11,7 @@ from typing import Any
 
 from treadle.dialects.playbook import errands
 from treadle.dialects.playbook.errands import errand_of, is_step_run
-from treadle.dialects.playbook.model import Playbook, Task
-from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
+from treadle.dialects.playbook.model import SUSPENDING, Playbook, Task
 from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent
 from treadle.secrets.providers import Secrets
@@ -70,10 +69,11 @@ class PipelinePerformer:
         playbook = await job.load_definition()
         if not isinstance(playbook, Playbook):
             raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
-        keychain = KeychainReader(playbook, job, self._secrets)
+        keychain = KeychainReader(playbook, job, self._secrets) if playbook.keychain else None
         if errand is None:
             return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
         if isinstance(errand, errands.Prove):
+            keychain = keychain or KeychainReader(playbook, job, self._secrets)
             return await self._prove(job, keychain, errand.entries)
         if isinstance(errand, errands.Render):
             return Done(value=await render_args(job, playbook, errand))

@@ -20,24 +20,22 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
-from treadle.dialects.playbook.model import Playbook, Step, Task
+from treadle.dialects.playbook.model import SUSPENDING, Playbook, Step, Task
 from treadle.dialects.playbook.pipeline import (
     Ended,
     Perform,
     Pipeline,
     Sleep,
-    canonical,
     failure,
     new_frame,
     task_key,
     template_failure,
 )
-from treadle.dialects.playbook.suspension import KINDS as SUSPENDING
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, SecretMissing, TreadleError
-from treadle.kernel.model import INERT, addressed, disarmed, is_reference
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.model import INERT, addressed, disarmed, is_reference, may_look_like_ours
+from treadle.kernel.values import Value, copied, decode_trusted, encode
 from treadle.tools.functions import FunctionTool, exception_outcome
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
@@ -56,7 +54,10 @@ SAVE_EVERY_S: Final = 0.02
 EVENTS_MAX: Final = 128
 
 T = TypeVar("T")
-_NOTHING: Final = object()
+# Numbers and truths take so few bytes, written out.
+_TINY: Final = frozenset({int, float, bool})
+_TINY_BYTES: Final = 9
+_NOOP_BYTES: Final = len(encode({"status": "noop"}))
 # Parts of an envelope that says nothing but its status, our own meta and the result.
 _BARE: Final = 3
 # For functions that do not look at it.
@@ -89,7 +90,18 @@ class Saving:
         self.dirty = False
         self.saved_at = time.monotonic()
         self.pipe: Pipeline | None = None
-        self.frames = Frames(job)
+        self._frames: Frames | None = None
+
+    @property
+    def frames(self) -> Frames:
+        """Few pipelines are restored, or go through a loop around one task."""
+        if self._frames is None:
+            self._frames = Frames(self.job)
+        return self._frames
+
+    async def saved(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """A copy of a frame, as it is saved."""
+        return decode_trusted(encode(frame)) if "sub" not in frame else await self.frames.saved(frame)
 
     def begin(self, pipe: Pipeline) -> None:
         self.pipe = pipe
@@ -101,7 +113,7 @@ class Saving:
     async def state(self) -> Value:
         """The checkpoint as of now: a copy, for the frame goes on changing while it is on its way."""
         assert self.pipe is not None
-        return await self.frames.saved(self.pipe.frame)
+        return await self.saved(self.pipe.frame)
 
     def drain(self) -> list[dict[str, Any]]:
         """The events that were not written yet."""
@@ -133,7 +145,7 @@ class StepRun:
         tools: Tools,
         job: Job,
         playbook: Playbook,
-        keychain: KeychainReader,
+        keychain: KeychainReader | None,
         *,
         params: Mapping[str, Any] | None = None,
         id: str | None = None,
@@ -150,6 +162,8 @@ class StepRun:
         self.saved: Value = job.checkpoint if saving is None else frame
         self.saving = saving or Saving(job)
         self.payloads: dict[str, Value] = {}
+        # The last result with parts, and how large it is written out.
+        self._measured: tuple[Value, int] = (None, 0)
 
     async def run(self) -> Done:
         token = loader.set(self._payload)
@@ -214,7 +228,7 @@ class StepRun:
     async def _restore(self) -> Pipeline:
         params, job = self.params, self.job
         names = self.step.needs.keychain
-        keychain = {} if names == [] else await self.keychain.read(names)
+        keychain = {} if names == [] or self.keychain is None else await self.keychain.read(names)
         resume = params.get("resume")
         frame, answer = self.saved, None
         if frame is None and resume is not None:
@@ -257,8 +271,10 @@ class StepRun:
         except ReferenceGone as error:
             return {"status": "error", "error": failure("storage_access", error.message, code=error.code)}
         if task.kind == "noop":
-            given = config.get("result", _NOTHING)
-            return {"status": "ok", "result": {"status": "noop"} if given is _NOTHING else canonical(given)}
+            if "result" in config:
+                return {"status": "ok", "result": self._taken(config["result"])[0]}
+            self._measured = {"status": "noop"}, _NOOP_BYTES
+            return {"status": "ok", "result": self._measured[0]}
         if suspending:
             try:
                 on = request(task.kind, {"name": task.name, **config}, pipe.frame["iter"])
@@ -284,12 +300,12 @@ class StepRun:
         # Most functions look at their arguments only.
         asks = not isinstance(tool, FunctionTool) or tool.takes_call
         call = self._tool_call(pipe, action, config, ours) if asks else _NO_CALL
-        started = time.monotonic()
+        started, armed = time.monotonic(), False
         try:
             outcome = await tool.run(config, call)
             if isinstance(outcome.result, dict | list):
-                # Keys stand as a frame would bring them back: a worker that dies changes nothing.
-                outcome = msgspec.structs.replace(outcome, result=to_value(outcome.result))
+                result, armed = self._taken(outcome.result)
+                outcome = msgspec.structs.replace(outcome, result=result)
         except StaysOpen:
             raise
         except BaseException as error:  # a tool that raises where it should report
@@ -304,12 +320,21 @@ class StepRun:
             elif outcome.error.get("code") == SecretMissing.code:
                 await say_line(outcome.error, self.step.name, job, self.file_of)
         envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
-        if isinstance(outcome.result, dict | list) or outcome.meta or len(envelope) > _BARE:
+        if armed or outcome.meta or len(envelope) > _BARE:
             # What a tool gives is data, but for references to what it stored here itself.
             envelope = disarmed(envelope, ours=ours)
         if (wrong := envelope.get("error")) is not None:
             envelope["error"] = brief(wrong, clean=job.clean)
         return envelope
+
+    def _taken(self, result: Value) -> tuple[Value, bool]:
+        """A result whose keys stand as a frame would bring them back, so that a worker that dies changes nothing; and
+        whether anything in it may be taken for a reference."""
+        if not isinstance(result, dict | list):
+            return result, False
+        result, body = copied(result)
+        self._measured = result, len(body)
+        return result, may_look_like_ours(body)
 
     def _tool_call(
         self, pipe: Pipeline, action: Perform, config: Mapping[str, Any], ours: set[str]
@@ -333,7 +358,8 @@ class StepRun:
             timeout_s=_timeout_s(config),
             base=job.options.get("base"),
             progress=progress,
-            secret=self.keychain.secret,
+            # Names that no keychain declares are plain secrets.
+            secret=job.secret if self.keychain is None else self.keychain.secret,
             load_blob=lambda reference: self._load(pipe, reference),
             store_blob=store_blob,
             options=job.options,
@@ -366,24 +392,32 @@ class StepRun:
         return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
 
     async def _kept(self, frame: dict[str, Any]) -> Value:
-        frame = await self.saving.frames.saved(frame)
+        frame = await self.saving.saved(frame)
         if len(encode(frame)) <= self.playbook.inline_bytes_max:
             return frame
         return await self.job.store_blob(frame, schema_hint="pipeline frame")
+
+    def _stays(self, result: Value, task: Task) -> bool:
+        """Whether a result is known to be small, and nobody has asked for it to be stored."""
+        if task.spec.get("result"):
+            return False
+        if type(result) in _TINY:
+            return self.playbook.inline_bytes_max >= _TINY_BYTES
+        known, size = self._measured
+        return known is result and size <= self.playbook.inline_bytes_max
 
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
         limit = self.playbook.inline_bytes_max
         value: dict[str, Any] = {"status": end.status}
         index, attempt = pipe.frame.get("by") or (-1, 1)
         if end.result is not None:
-            value["result"] = await externalise(
-                self.job,
-                self.step,
-                self.step.tasks[index],
-                end.result,
-                limit,
-                run=self.id,
-                attempt=attempt,
+            task = self.step.tasks[index]
+            value["result"] = (
+                end.result
+                if self._stays(end.result, task)
+                else await externalise(
+                    self.job, self.step, task, end.result, limit, run=self.id, attempt=attempt
+                )
             )
         if (tried := attempt if end.error is None else pipe.frame["attempt"]) > 1:
             value["attempt"] = tried

@@ -7,7 +7,7 @@ that `spec.result.select` picked. PLAYBOOK §5.12.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from treadle.dialects.playbook.errands import Render
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
@@ -20,10 +20,6 @@ from treadle.kernel.values import Value, encode
 from treadle.tools.functions import off_the_loop
 from treadle.work.job import Job
 
-# Numbers and truths take so few bytes, written out, and so does nothing at all.
-_TINY: Final = frozenset({int, float, bool, type(None)})
-_TINY_BYTES: Final = 9
-
 
 async def externalise(
     job: Job, step: Step, task: Task | None, result: Value, limit: int, *, run: str, attempt: int = 1
@@ -31,8 +27,6 @@ async def externalise(
     """The result itself while it is small, else its reference, whose address names the task that gave
     the result; `run` tells step-runs apart in it."""
     config: dict[str, Any] = (task.spec.get("result") or {}) if task is not None else {}
-    if not config and type(result) in _TINY and limit >= _TINY_BYTES:
-        return result
     store = config.get("store") or {}
     asked = bool(config.get("select")) or store.get("kind", "auto") not in ("auto", "inline")
     threshold = config.get("inline_max_bytes", limit)
