@@ -140,12 +140,14 @@ async def live(folder: Path, actions: int, ready: int) -> None:
         for action in [action for action in plan() if action not in known][:actions]:
             await act(engine, *action)
             acked.write(*action)
+            os.write(ready, b"!")
+        os.write(ready, b"!" * actions)  # there may have been fewer than are waited for
         await asyncio.Event().wait()
 
 
 def nursery(folder: Path, seed: int, kills: int) -> None:
-    """Forks one life after another, and ends each at a random instant: of its birth, or (so that a
-    slow machine tests as much as a fast one) of its work."""
+    """Forks one life after another, and ends each at a random instant: of its birth, of its work, or (so that a
+    slow machine tests as much as a fast one) after it has been told of some actions."""
     chance = random.Random(seed)
     for number in range(kills):
         heard, ready = os.pipe()
@@ -155,8 +157,9 @@ def nursery(folder: Path, seed: int, kills: int) -> None:
             asyncio.run(live(folder, ACTIONS_PER_LIFE, ready))
             os._exit(3)
         os.close(ready)
-        if number % 3:
-            os.read(heard, 1)
+        told = (0, 1, 1 + chance.randint(1, 4))[number % 3]  # that it has opened, and of actions
+        while told:
+            told -= len(os.read(heard, told)) or told
         time.sleep(chance.uniform(0, KILL_AFTER_S_MAX))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
