@@ -82,7 +82,7 @@ class Turning:
         core: Core,
         *,
         poll_s: float | None,
-        renew: Callable[[], None] = lambda: None,
+        renew: Callable[[], None] | None = None,
         beside: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -157,7 +157,8 @@ class Turning:
                     raise self.failure
                 if poll_s is not None and ((now := self._monotonic()) - polled >= poll_s or self._noticed):
                     self._noticed = False
-                    self._renew()
+                    if self._renew is not None:
+                        self._renew()
                     core.poll()
                     polled = now
                 turned = core.turn()
@@ -269,8 +270,7 @@ class CoreThread(threading.Thread):
         store.own()
         core = self._make_core(store, self._asked)
         poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
-        renew = self._lock.renew if self._lock is not None else _nothing
-        self._go_on_with(core, Turning(core, poll_s=poll_s, renew=renew, beside=partial(self._beside, store)))
+        self._go_on_with(core, Turning(core, poll_s=poll_s, beside=partial(self._beside, store)))
 
     def _go_on_with(self, core: Core, turning: Turning) -> None:
         self.turning = turning
@@ -400,7 +400,3 @@ class CoreThread(threading.Thread):
             while True:
                 wait_s = steps.send(command)
                 command = None if wait_s is AGAIN else core.wait(wait_s)
-
-
-def _nothing() -> None:
-    """A store in memory is nobody else's: there is nothing to renew."""

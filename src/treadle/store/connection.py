@@ -1,4 +1,5 @@
-"""One connection to a store, and what concerns the store as a whole: where it is, its schema, its tables as rows."""
+"""One connection to a store: what concerns the store as a whole (where it is, its schema, its tables as rows), and what is
+asked of it most, which is about one run."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from treadle.kernel.errors import StoreBusy
+from treadle.kernel.errors import JournalCorrupt, StoreBusy
+from treadle.kernel.history import Stored
 
 from .blobs import BlobPlace
 from .commits import UnderWay
 from .dialect import SqlDialect
 from .orphans import orphans
+from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
+from .run_rows import RunRow
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
 BACKUP: Final = "backup"
@@ -49,6 +53,9 @@ class SqlConnection:
         except Exception:
             with self._dialect.errors():  # which makes it ours
                 raise
+
+    def _transaction(self) -> contextlib.AbstractContextManager[Any]:
+        return self._dialect.transaction(self._connection)
 
     @staticmethod
     def _see(commit: UnderWay) -> None:
@@ -116,3 +123,60 @@ class SqlConnection:
         after = f"WHERE ({key}) > ({', '.join('?' * len(names))})" if last is not None else ""
         query = f"SELECT {columns} FROM {table} {after} ORDER BY {key} LIMIT ?"
         return self._all(query, *(last or ()), limit)
+
+
+class RunReads(SqlConnection):
+    """One run, its records and its snapshots."""
+
+    def run(self, id: str) -> RunRow | None:
+        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?", id)
+        return None if row is None else run_of(row)
+
+    def outlined(self, id: str) -> tuple[RunRow, bool, bool] | None:
+        query = f"""SELECT {RUN_COLUMNS}, EXISTS (SELECT 1 FROM snapshots s WHERE s.run = r.no),
+                    EXISTS (SELECT 1 FROM runs c WHERE c.parent = r.id) FROM runs r WHERE r.id = ?"""
+        row = self._one(query, id)
+        return None if row is None else (run_of(row), bool(row[-2]), bool(row[-1]))
+
+    def run_by_no(self, no: int) -> RunRow | None:
+        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE no = ?", no)
+        return None if row is None else run_of(row)
+
+    def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
+        query = f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        until = 2**62 if until_seq is None else until_seq
+        return [stored_of(row) for row in self._all(query, run, after_seq, until)]
+
+    def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
+        """Records with the number of the run's last event after each."""
+        query = (
+            f"SELECT {STORED_COLUMNS}, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
+        )
+        return [(stored_of(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
+
+    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
+        return self._all(
+            "SELECT seq, opens, closes FROM journal WHERE run = ? AND seq > ? ORDER BY seq", run, after_seq
+        )
+
+    def record(self, run: int, seq: int) -> Stored | None:
+        row = self._one(f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq = ?", run, seq)
+        return None if row is None else stored_of(row)
+
+    def last_event_no(self, run: int) -> int:
+        query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
+                              coalesce((SELECT max(event_no) FROM frames WHERE run = ?), 0))"""
+        return int(self._one(query, run, run)[0])
+
+    def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
+        until = 2**62 if until_seq is None else until_seq
+        query = "SELECT seq, body, digest FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+        row = self._one(query, run, until)
+        if row is None:
+            return None
+        if not is_whole(row[1], row[2]):
+            raise JournalCorrupt(f"the snapshot at record {row[0]} of run number {run} is damaged")
+        return row[0], row[1]
+
+    def snapshot_seqs(self, run: int) -> list[int]:
+        return [row[0] for row in self._all("SELECT seq FROM snapshots WHERE run = ? ORDER BY seq", run)]

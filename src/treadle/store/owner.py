@@ -34,17 +34,13 @@ def close_in_children(held: HeldFile) -> None:
 
 
 class Tenure(Protocol):
-    """How one process comes to own a store, and stays its owner."""
+    """How one process comes to own a store. The operating system keeps it for as long as the process is there."""
 
     # Whether the owner works for its own runs only; set before it is taken.
     alone: bool
 
     def acquire(self) -> bool:
         """Takes the store if nobody has it; never waits."""
-        ...
-
-    def renew(self) -> None:
-        """Called again and again by the owner. Raises OwnershipLost once somebody else may own it."""
         ...
 
     def helps(self) -> None:
@@ -86,9 +82,6 @@ class OwnerLock:
         self._sign()
         close_in_children(self)
         return True
-
-    def renew(self) -> None:
-        """The operating system keeps it for us."""
 
     def helps(self) -> None:
         """From now on the owner works for everybody."""

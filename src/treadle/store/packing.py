@@ -12,6 +12,7 @@ a dialect, of which the one with the highest number is written with; `1.zdict` i
 from __future__ import annotations
 
 import sys
+from binascii import hexlify
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +30,7 @@ _GENERAL: Final = 1
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 # An id in a record is a text of 32 characters; two bytes stand for it, the first of which is in no text.
 _ID: Final = b"x "
+_ID_CHARS: Final = 32
 _FIRST: Final = b"\xfd"
 _MARKS: Final = [_FIRST + bytes((number,)) for number in range(64)]
 
@@ -70,23 +72,19 @@ def unpack(stored: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
 def without_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes | None:
     """A record with marks in place of the ids in its columns; None if it holds such a mark by itself."""
     may_hold = _FIRST in body  # one byte is quicker to look for than each mark, and in few records
-    for mark, id in zip(_MARKS, _ids(opens, closes), strict=False):
+    spelled = hexlify((opens or b"") + (closes or b""))
+    for mark, at in zip(_MARKS, range(0, len(spelled), _ID_CHARS), strict=False):
         if may_hold and mark in body:
             return None
-        body = body.replace(id, mark)
+        body = body.replace(_ID + spelled[at : at + _ID_CHARS], mark)
     return body
 
 
 def _with_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
-    for mark, id in zip(_MARKS, _ids(opens, closes), strict=False):
-        body = body.replace(mark, id)
+    spelled = hexlify((opens or b"") + (closes or b""))
+    for mark, at in zip(_MARKS, range(0, len(spelled), _ID_CHARS), strict=False):
+        body = body.replace(mark, _ID + spelled[at : at + _ID_CHARS])
     return body
-
-
-def _ids(opens: bytes | None, closes: bytes | None) -> list[bytes]:
-    """The 16-byte ids of both columns, as a record spells them."""
-    spelled = ((opens or b"") + (closes or b"")).hex().encode()
-    return [_ID + spelled[at : at + 32] for at in range(0, len(spelled), 32)]
 
 
 @cache

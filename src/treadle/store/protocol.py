@@ -200,6 +200,8 @@ _OF_RUNS: Final = frozenset({"runs_new", "runs_changed", "runs_removed", "snapsh
 beside_runs = attrgetter(
     *(name for name in Batch.__struct_fields__ if name not in {"records", *_NO_ROWS, *_OF_RUNS})
 )
+# Of workflows that are limited; most are not.
+of_places = attrgetter("places_new", "places_held", "places_resting", "places_done")
 
 Numbered = Literal["run", "task"]
 

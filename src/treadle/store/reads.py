@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, JournalCorrupt, TreadleError
-from treadle.kernel.history import Stored
+from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, TreadleError
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
 from treadle.kernel.values import digest as digest_of
 
 from .ages import past_conditions
 from .blobs import known
+from .connection import RunReads
 from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
@@ -21,7 +21,7 @@ from .many import ManyReads
 from .members import MemberReads
 from .places import PlaceReads
 from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
-from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
+from .row_reading import RUN_COLUMNS, run_of
 
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500
@@ -54,24 +54,10 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
+class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---
-
-    def run(self, id: str) -> RunRow | None:
-        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE id = ?", id)
-        return None if row is None else run_of(row)
-
-    def outlined(self, id: str) -> tuple[RunRow, bool, bool] | None:
-        query = f"""SELECT {RUN_COLUMNS}, EXISTS (SELECT 1 FROM snapshots s WHERE s.run = r.no),
-                    EXISTS (SELECT 1 FROM runs c WHERE c.parent = r.id) FROM runs r WHERE r.id = ?"""
-        row = self._one(query, id)
-        return None if row is None else (run_of(row), bool(row[-2]), bool(row[-1]))
-
-    def run_by_no(self, no: int) -> RunRow | None:
-        row = self._one(f"SELECT {RUN_COLUMNS} FROM runs WHERE no = ?", no)
-        return None if row is None else run_of(row)
 
     def runs(
         self,
@@ -151,32 +137,6 @@ class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
 
     # --- journals ---
 
-    def journal(self, run: int, *, after_seq: int = 0, until_seq: int | None = None) -> list[Stored]:
-        query = f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq"
-        until = 2**62 if until_seq is None else until_seq
-        return [stored_of(row) for row in self._all(query, run, after_seq, until)]
-
-    def journal_page(self, run: int, *, after_seq: int, limit: int) -> list[tuple[Stored, int]]:
-        """Records with the number of the run's last event after each."""
-        query = (
-            f"SELECT {STORED_COLUMNS}, event_no FROM journal WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?"
-        )
-        return [(stored_of(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
-
-    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
-        return self._all(
-            "SELECT seq, opens, closes FROM journal WHERE run = ? AND seq > ? ORDER BY seq", run, after_seq
-        )
-
-    def record(self, run: int, seq: int) -> Stored | None:
-        row = self._one(f"SELECT {STORED_COLUMNS} FROM journal WHERE run = ? AND seq = ?", run, seq)
-        return None if row is None else stored_of(row)
-
-    def last_event_no(self, run: int) -> int:
-        query = f"""SELECT {self._dialect.greatest}(coalesce((SELECT event_no FROM journal WHERE run = ? ORDER BY seq DESC LIMIT 1), 0),
-                              coalesce((SELECT max(event_no) FROM frames WHERE run = ?), 0))"""
-        return int(self._one(query, run, run)[0])
-
     def runs_beyond(self, event_no: int) -> list[str]:
         last = "SELECT event_no FROM journal WHERE run = runs.no ORDER BY seq DESC LIMIT 1"
         return [id for (id,) in self._all(f"SELECT id FROM runs WHERE ({last}) > ? ORDER BY no", event_no)]
@@ -197,19 +157,6 @@ class SqlReads(RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
             *since,
         )
         return (records, frames), [(id, status, first == 1) for id, status, first in rows]
-
-    def snapshot(self, run: int, *, until_seq: int | None = None) -> tuple[int, bytes] | None:
-        until = 2**62 if until_seq is None else until_seq
-        query = "SELECT seq, body, digest FROM snapshots WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-        row = self._one(query, run, until)
-        if row is None:
-            return None
-        if not is_whole(row[1], row[2]):
-            raise JournalCorrupt(f"the snapshot at record {row[0]} of run number {run} is damaged")
-        return row[0], row[1]
-
-    def snapshot_seqs(self, run: int) -> list[int]:
-        return [row[0] for row in self._all("SELECT seq FROM snapshots WHERE run = ? ORDER BY seq", run)]
 
     def frames(self, run: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, bytes]]:
         query = "SELECT event_no, at_ns, body FROM frames WHERE run = ? AND event_no > ? ORDER BY event_no LIMIT ?"

@@ -6,31 +6,28 @@ inside it, and is durable when it returns. Whatever fails, fails whole.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from treadle.kernel.errors import OwnershipLost, Unsupported
-from treadle.kernel.ids import shard_of as kernel_shard_of
-from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX, DIAGNOSTICS_PER_RUN_MAX
-from treadle.kernel.values import encode
+from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX
+from treadle.kernel.values import Value, encode
 
 from .blobs import BlobPlace
 from .commits import Transaction, UnderWay
-from .connection import BACKUP, UNFINISHED
 from .dialect import SqlDialect
 from .orphans import BY_NUMBER, orphans, remove_orphans
+from .packing import pack
 from .places import write_places
-from .protocol import Batch, Message, Numbered, TaskRow, beside_records, beside_runs
-from .reads import AUDIT_COLUMNS, TASK_COLUMNS, SqlReads
+from .protocol import Batch, RunRow, TaskRow, beside_records, beside_runs, of_places
+from .reads import AUDIT_COLUMNS, TASK_COLUMNS
 from .row_reading import RUN_COLUMNS
-from .row_values import optional, record_values, run_values, task_values
+from .upkeep import SqlUpkeep, marks
 
 # A file of a payload that has no row after so long was left by somebody who was killed.
 FILES_KEPT_NS: Final = 3_600 * 10**9
@@ -43,16 +40,12 @@ def migrations(dialect: str) -> list[tuple[int, str]]:
     return [(int(f.name[:4]), f.read_text("utf-8")) for f in files]
 
 
-def _marks(columns: str) -> str:
-    return ", ".join("?" * len(columns.split(", ")))
-
-
-INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({_marks(RUN_COLUMNS)}, ?)"
+INSERT_RUN = f"INSERT INTO runs ({RUN_COLUMNS}, shard) VALUES ({marks(RUN_COLUMNS)}, ?)"
 UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
                  retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
 _RECORD_COLUMNS = "run, seq, event_no, opens, closes, digest, body"
-INSERT_RECORD = f"INSERT INTO journal ({_RECORD_COLUMNS}) VALUES ({_marks(_RECORD_COLUMNS)})"
-_INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({_marks(TASK_COLUMNS)})"
+INSERT_RECORD = f"INSERT INTO journal ({_RECORD_COLUMNS}) VALUES ({marks(_RECORD_COLUMNS)})"
+_INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({marks(TASK_COLUMNS)})"
 _UPDATE_TASK = "UPDATE tasks SET roles = ?, status = ?, assignee = ?, due_ns = ?, history = ? WHERE no = ?"
 _UPSERT_CHECKPOINT = """INSERT INTO checkpoints (intent, run, body) VALUES (?, ?, ?)
                         ON CONFLICT (intent) DO UPDATE SET body = excluded.body"""
@@ -67,13 +60,75 @@ _NOT_LOOSE = "UPDATE blobs SET at_ns = 0 WHERE digest = ? AND at_ns <> 0"
 _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, reasons, created_ns) VALUES (?, ?, ?, ?, ?, ?, ?)
                      ON CONFLICT (name, version) DO UPDATE SET digest = excluded.digest, path = excluded.path,
                      status = excluded.status, reasons = excluded.reasons"""
-_INSERT_AUDIT = f"INSERT INTO audit ({AUDIT_COLUMNS}) VALUES ({_marks(AUDIT_COLUMNS)})"
+_INSERT_AUDIT = f"INSERT INTO audit ({AUDIT_COLUMNS}) VALUES ({marks(AUDIT_COLUMNS)})"
 _INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+_EPOCH = "SELECT epoch FROM shards WHERE shard = 0"
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 
 
-class SqlStore(SqlReads):
+# Rows as the columns of their tables, in the order of `RUN_COLUMNS` and `TASK_COLUMNS`.
+
+
+def optional(value: Value) -> bytes | None:
+    return None if value is None else encode(value)
+
+
+def record_values(batch: Batch) -> list[tuple[Any, ...]]:
+    """Its records, as they are stored."""
+    of = batch.dialects
+    return [
+        (run, seq, event_no, opens, closes, digest, pack(body, of.get(run, ""), opens, closes))
+        for run, seq, event_no, opens, closes, digest, body in batch.records
+    ]
+
+
+def run_values(run: RunRow) -> tuple[Any, ...]:
+    return (
+        run.no,
+        run.id,
+        run.dialect,
+        run.workflow,
+        run.version,
+        run.definition,
+        optional(run.cell_key),
+        run.parent,
+        run.parent_intent,
+        run.continued_from,
+        run.reference,
+        run.status,
+        int(run.working),
+        run.started_ns,
+        run.updated_ns,
+        run.ended_ns,
+        run.retain_ns,
+        run.seq,
+        optional(run.error),
+    )
+
+
+def task_values(task: TaskRow) -> tuple[Any, ...]:
+    return (
+        task.no,
+        task.id,
+        task.run,
+        task.run_id,
+        task.workflow,
+        task.name,
+        task.type,
+        json.dumps(task.roles),
+        optional(task.payload),
+        optional(task.schema),
+        task.reference,
+        task.status,
+        task.assignee,
+        task.created_ns,
+        task.due_ns,
+        encode(task.history),
+    )
+
+
+class SqlStore(SqlUpkeep):
     """The store on the thread that owns its connection."""
 
     def __init__(self, dialect: SqlDialect, files: BlobPlace | None) -> None:
@@ -85,40 +140,10 @@ class SqlStore(SqlReads):
         except BaseException:
             connection.close()
             raise
-        # The shards that this store has claimed, and the epoch of each.
-        self._held: dict[int, int] = {}
+        self._held = {}
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
-        self._reserved: dict[Numbered, int] = {}
+        self._reserved = {}
         self._data_version = dialect.data_version(connection)
-
-    def _refuse_copies(self) -> None:
-        """A copy that is none yet, or that is kept for later, is not worked on: its work may be another's."""
-        if self.noted(BACKUP) is not None:
-            raise Unsupported(
-                "this is a backup: look into it, or restore it with `treadle restore FILE --store URL`",
-                code="STORE_IS_BACKUP",
-            )
-        if self.noted(UNFINISHED) is not None:
-            raise Unsupported(
-                "a copy to this place was broken off; remove what is there, and copy or restore again",
-                code="STORE_UNFINISHED",
-            )
-
-    def end_with_its_holder(self) -> None:
-        """For a store in memory: there is nobody to close it for but whoever holds it, so it is closed
-        when it is forgotten, too."""
-        weakref.finalize(self, self._connection.close)
-
-    def _transaction(self) -> contextlib.AbstractContextManager[Any]:
-        return self._dialect.transaction(self._connection)
-
-    def own(self) -> int:
-        """Takes every shard, whoever holds it; the highest new epoch."""
-        with self._transaction() as tx:
-            taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
-        self._held = {int(shard): int(epoch) for shard, epoch in taken}
-        self._dialect.settle(log=True)
-        return max(self._held.values())
 
     @property
     def shards(self) -> int:
@@ -128,34 +153,14 @@ class SqlStore(SqlReads):
     def held(self) -> Mapping[int, int]:
         return self._held
 
-    def hold(self, shards: Mapping[int, int]) -> None:
-        self._held.update(shards)
-
-    def let_go(self, shards: Iterable[int]) -> None:
-        for shard in shards:
-            self._held.pop(shard, None)
-
-    def lost(self) -> list[int]:
-        epochs = dict(self._all("SELECT shard, epoch FROM shards"))
-        lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
-        for shard in lost:
-            del self._held[shard]
-        return lost
-
-    def reserve(self, kind: Numbered, count: int) -> range:
-        """For a store that has one owner at a time: nobody else gives numbers away."""
-        highest = self.last_run_no() if kind == "run" else self.last_task_no()
-        first = max(highest, self._reserved.get(kind, 0)) + 1
-        self._reserved[kind] = first + count - 1
-        return range(first, first + count)
-
     @property
     def overlaps(self) -> bool:
         return self._dialect.overlaps
 
     def begin(self, batch: Batch) -> UnderWay:
         """Writes a batch, and begins to make it durable."""
-        self._write_files(batch.blobs)
+        if batch.blobs:
+            self._write_files(batch.blobs)
         with self._dialect.errors():
             transaction = self._dialect.begin(self._connection)
             try:
@@ -189,7 +194,8 @@ class SqlStore(SqlReads):
         self._dialect.stay()
 
     def _write(self, batch: Batch) -> None:
-        self._write_files(batch.blobs)
+        if batch.blobs:
+            self._write_files(batch.blobs)
         with self._transaction() as tx:
             self._write_rows(tx, batch)
 
@@ -207,7 +213,8 @@ class SqlStore(SqlReads):
             self._write_waits(tx, batch)
             self._write_progress(tx, batch)
             self._write_content(tx, batch)
-            write_places(tx, batch)
+            if any(of_places(batch)):
+                write_places(tx, batch)
         if batch.runs_removed:
             self._remove_runs(tx, batch.runs_removed)
 
@@ -224,19 +231,21 @@ class SqlStore(SqlReads):
 
     def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
         """Refuses the transaction unless every shard is still this store's."""
-        wanted = {shard: self._held.get(shard, -1) for shard in shards}
-        if not wanted and self._shards == 1:
-            wanted = {0: -1}
-        marks = ", ".join("?" * len(wanted))
-        found = dict(
-            tx.execute(f"SELECT shard, epoch FROM shards WHERE shard IN ({marks})", tuple(wanted)).fetchall()
-        )
+        if self._shards == 1 and {*shards} <= {0}:
+            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
+        else:
+            wanted = {shard: self._held.get(shard, -1) for shard in shards}
+            marked = ", ".join("?" * len(wanted))
+            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
+            found = dict(tx.execute(query, tuple(wanted)).fetchall())
         if found != wanted:
             raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
-            new = [(*run_values(run), self.shard_of(run.id)) for run in batch.runs_new.values()]
+            # Where there is one shard, nobody has to say which.
+            one = self._shards == 1
+            new = [(*run_values(run), 0 if one else self.shard_of(run.id)) for run in batch.runs_new.values()]
             tx.executemany(INSERT_RUN, new)
         if batch.runs_changed:
             rows = [
@@ -324,28 +333,6 @@ class SqlStore(SqlReads):
                 "INSERT INTO submissions (scope, id, at_ns, body) VALUES (?, ?, ?, ?)", batch.submissions
             )
 
-    def keep_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Payloads for a receipt that will refer to them, put down without owning the store; they wait for it."""
-        self._write_files(blobs)
-        with self._transaction() as tx:
-            self._write_blobs(tx, blobs)
-            query = f"UPDATE blobs SET at_ns = {self._dialect.now_ns} WHERE digest = ?"
-            tx.executemany(query, [(digest,) for digest in blobs])
-            self._write_files(blobs)  # again, where a collection took one away before its row was there
-
-    def _write_files(self, blobs: Mapping[str, bytes]) -> None:
-        """Files first: a reference must never be durable before what it refers to."""
-        if self._files is not None:
-            for digest, body in blobs.items():
-                if len(body) > BLOB_INLINE_BYTES_MAX:
-                    self._files.write(digest, body)
-
-    def _write_blobs(self, tx: Any, blobs: Mapping[str, bytes]) -> None:
-        inline = BLOB_INLINE_BYTES_MAX if self._files is not None else 2**62
-        rows = [(d, len(body), 0, body if len(body) <= inline else None) for d, body in blobs.items()]
-        query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
-        tx.executemany(query, rows)
-
     def _write_content(self, tx: Any, batch: Batch) -> None:
         if batch.blobs:
             self._write_blobs(tx, batch.blobs)
@@ -392,27 +379,6 @@ class SqlStore(SqlReads):
             tx.executemany(f"DELETE FROM {table} WHERE run = ?", rows)
         tx.executemany("DELETE FROM runs WHERE no = ?", rows)
 
-    def shard_of(self, run: str) -> int:
-        """Where a run's rows are found; what belongs to no run is on the first shard."""
-        return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
-
-    def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
-        whole = (Message(*message) for message in messages)
-        return [(key, body, self.shard_of(home)) for key, body, home in whole]
-
-    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
-        with self._transaction() as tx:
-            self._post(tx, self._addressed(messages))
-        self.stay()
-
-    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
-        query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
-        tx.executemany(query, rows)
-
-    def forget_replies(self, keys: Sequence[str]) -> None:
-        with self._transaction() as tx:
-            tx.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
-
     def changed(self) -> bool:
         if not self._dialect.shared:
             return False
@@ -421,9 +387,6 @@ class SqlStore(SqlReads):
             version = self._dialect.data_version(self._connection)
         before, self._data_version = self._data_version, version
         return version != before
-
-    def notice(self) -> None:
-        """A file says by itself that it has changed."""
 
     def sweep(
         self,
@@ -453,46 +416,3 @@ class SqlStore(SqlReads):
                     if not self.has_blob(digest):
                         self._files.remove(digest)
         return len(loose)
-
-    def shrink(self, *, rewrite: bool = False) -> int:
-        with self._dialect.errors():
-            return self._dialect.shrink(self._connection, rewrite=rewrite)
-
-    # --- whole tables, for copies of the store ---
-
-    def insert_rows(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-        with self._transaction() as tx:
-            tx.executemany(f"INSERT INTO {table} ({columns}) VALUES ({_marks(columns)})", rows)
-
-    def keep_payload(self, digest: str, body: bytes) -> None:
-        batch = Batch(blobs={digest: body})
-        if self._files is not None and len(body) > BLOB_INLINE_BYTES_MAX:
-            self._files.write(digest, body)
-        with self._transaction() as tx:
-            self._write_content(tx, batch)
-
-    def keep_key(self, key: bytes) -> None:
-        """Leases of work that another place gave hold here; with a key of its own, they do not."""
-        with self._transaction() as tx:
-            tx.execute("UPDATE meta SET value = ? WHERE key = 'work_key'", (key.hex(),))
-
-    def note_of_store(self, key: str, value: dict[str, Any] | None) -> None:
-        """Notes something of the store itself, or forgets it."""
-        with self._transaction() as tx:
-            if value is None:
-                tx.execute("DELETE FROM meta WHERE key = ?", (key,))
-            else:
-                tx.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
-
-    def raise_epochs(self, above: int) -> None:
-        """Whoever held a shard of the store that this is a copy of holds none of it here."""
-        with self._transaction() as tx:
-            tx.execute("UPDATE shards SET epoch = ?", (above + 1,))
-
-    def idle(self) -> None:
-        self._dialect.checkpoint(self._connection)
-
-    def close(self) -> None:
-        """Leaves one whole file where it can, so that a copy of it is a copy of the store."""
-        self._dialect.checkpoint(self._connection)
-        super().close()

@@ -36,7 +36,6 @@ from treadle.kernel.limits import STORE_BUSY_MS_MAX
 from .commits import SERIALIZED, Committer, SqliteTransaction, Transaction
 from .dialect import UNFIT, Position, unfit
 from .files import make_private
-from .place import Place, leave_open
 
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -52,6 +51,10 @@ _IN_STEPS: Final = 2
 _BUSY_PAUSE_S: Final = 0.01
 _SLOW_S: Final = 0.001
 _PRIMARY: Final = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_ROWID"}
+
+
+# Device and file.
+Identity = tuple[int, int]
 
 
 class WholeTransaction:
@@ -109,7 +112,11 @@ class SqliteDialect:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._place: Place | None = None
+        # The identity of the store's file as it was when it was opened; for its owner, also of its log, which is there for
+        # as long as the owner is. Absolute: a process may change its folder.
+        self._file: str | None = None
+        self._was: Identity | None = None
+        self._log_was: Identity | None = None
         self._committer: Committer | None = None
         # How long the disk takes for a commit, lately.
         self._sync_s = 0.0
@@ -159,24 +166,34 @@ class SqliteDialect:
 
     def settle(self, *, log: bool = False) -> None:
         """Remembers where the store is, from now on; its owner also where its log is."""
-        self._place = None if self.path is None else Place(self.path, log=log)
+        if self.path is not None:
+            self._file = str(self.path.absolute())
+            self._was = _identity(self._file)
+            self._log_was = _identity(self._file + "-wal") if log else None
 
     def stay(self, *, log: bool = False) -> None:
-        """Refuses to go on with a store that was deleted, moved or replaced while it was open."""
-        if self._place is not None and not self._place.holds(log=log):
+        """Refuses to go on with a store that was deleted, moved or replaced while it was open. Such a file goes on taking
+        writes, and nobody will ever read them again. So its identity is compared after each commit, and a few times a
+        second that of its log, too. A call of `stat` is little beside a commit that waits for the disk."""
+        if self._file is not None and (_identity(self._file) != self._was or (log and not self._has_log())):
             raise StoreGone(
                 f"the store {self.path} was deleted, moved or replaced while it was open; what was done since then "
                 "is not in it. Put it back or restore it, then start again"
             )
 
+    def _has_log(self) -> bool:
+        return self._log_was is None or _identity(f"{self._file}-wal") == self._log_was
+
     def close(self, connection: sqlite3.Connection) -> None:
         if self._committer is not None:
             self._committer.stop()
             self._committer = None
-        if self._place is None or self._place.holds(log=True):
-            connection.close()
+        try:
+            self.stay(log=True)
+        except StoreGone:
+            _leave_open(connection)
         else:
-            leave_open(connection)
+            connection.close()
 
     def _read_uri(self, path: Path) -> str:
         """A store at rest (a backup, another user's) is read even where SQLite may not put its notes
@@ -403,3 +420,19 @@ def _statements(script: str) -> list[str]:
     """A script's statements. Ours hold no semicolon inside one."""
     lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
     return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]
+
+
+def _identity(file: str) -> Identity | None:
+    try:
+        found = os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _leave_open(connection: Any) -> None:
+    """For a connection to a file that is gone: closing it would remove, by its name, the log of
+    whatever store has taken its place. The end of the process closes it without that."""
+    import ctypes  # for a store that is lost, and nothing else
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -1,0 +1,170 @@
+"""A store as something that is kept: who holds its shards, what others leave in it, payloads that wait for a receipt,
+room on the disk, copies of it. `sql.py` is about what its owner writes all the time."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from treadle.kernel.errors import Unsupported
+from treadle.kernel.ids import shard_of as kernel_shard_of
+from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
+
+from .connection import BACKUP, UNFINISHED
+from .protocol import Message, Numbered
+from .reads import SqlReads
+
+
+def marks(columns: str) -> str:
+    """A place for the value of each column."""
+    return ", ".join("?" * len(columns.split(", ")))
+
+
+class SqlUpkeep(SqlReads):
+    # The shards that this store has claimed, and the epoch of each; how many there are.
+    _held: dict[int, int]
+    _shards: int
+    # The last numbers that were given away.
+    _reserved: dict[Numbered, int]
+
+    # --- who owns it ---
+
+    def _refuse_copies(self) -> None:
+        """A copy that is none yet, or that is kept for later, is not worked on: its work may be another's."""
+        if self.noted(BACKUP) is not None:
+            raise Unsupported(
+                "this is a backup: look into it, or restore it with `treadle restore FILE --store URL`",
+                code="STORE_IS_BACKUP",
+            )
+        if self.noted(UNFINISHED) is not None:
+            raise Unsupported(
+                "a copy to this place was broken off; remove what is there, and copy or restore again",
+                code="STORE_UNFINISHED",
+            )
+
+    def own(self) -> int:
+        """Takes every shard, whoever holds it; the highest new epoch."""
+        with self._transaction() as tx:
+            taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
+        self._held = {int(shard): int(epoch) for shard, epoch in taken}
+        self._dialect.settle(log=True)
+        return max(self._held.values())
+
+    def hold(self, shards: Mapping[int, int]) -> None:
+        self._held.update(shards)
+
+    def let_go(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._held.pop(shard, None)
+
+    def lost(self) -> list[int]:
+        epochs = dict(self._all("SELECT shard, epoch FROM shards"))
+        lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
+        for shard in lost:
+            del self._held[shard]
+        return lost
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        """For a store that has one owner at a time: nobody else gives numbers away."""
+        highest = self.last_run_no() if kind == "run" else self.last_task_no()
+        first = max(highest, self._reserved.get(kind, 0)) + 1
+        self._reserved[kind] = first + count - 1
+        return range(first, first + count)
+
+    def shard_of(self, run: str) -> int:
+        """Where a run's rows are found; what belongs to no run is on the first shard."""
+        return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
+
+    # --- what others leave here ---
+
+    def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
+        whole = (Message(*message) for message in messages)
+        return [(key, body, self.shard_of(home)) for key, body, home in whole]
+
+    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
+        with self._transaction() as tx:
+            self._post(tx, self._addressed(messages))
+        self.stay()
+
+    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
+        query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+        tx.executemany(query, rows)
+
+    def forget_replies(self, keys: Sequence[str]) -> None:
+        with self._transaction() as tx:
+            tx.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
+
+    def notice(self) -> None:
+        """A file says by itself that it has changed."""
+
+    # --- payloads, and its room on the disk ---
+
+    def keep_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Payloads for a receipt that will refer to them, put down without owning the store; they wait for it."""
+        self._write_files(blobs)
+        with self._transaction() as tx:
+            self._write_blobs(tx, blobs)
+            query = f"UPDATE blobs SET at_ns = {self._dialect.now_ns} WHERE digest = ?"
+            tx.executemany(query, [(digest,) for digest in blobs])
+            self._write_files(blobs)  # again, where a collection took one away before its row was there
+
+    def _write_files(self, blobs: Mapping[str, bytes]) -> None:
+        """Files first: a reference must never be durable before what it refers to."""
+        if self._files is not None:
+            for digest, body in blobs.items():
+                if len(body) > BLOB_INLINE_BYTES_MAX:
+                    self._files.write(digest, body)
+
+    def _write_blobs(self, tx: Any, blobs: Mapping[str, bytes]) -> None:
+        inline = BLOB_INLINE_BYTES_MAX if self._files is not None else 2**62
+        rows = [(d, len(body), 0, body if len(body) <= inline else None) for d, body in blobs.items()]
+        query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
+        tx.executemany(query, rows)
+
+    def shrink(self, *, rewrite: bool = False) -> int:
+        with self._dialect.errors():
+            return self._dialect.shrink(self._connection, rewrite=rewrite)
+
+    def idle(self) -> None:
+        self._dialect.checkpoint(self._connection)
+
+    def end_with_its_holder(self) -> None:
+        """For a store in memory: there is nobody to close it for but whoever holds it, so it is closed
+        when it is forgotten, too."""
+        weakref.finalize(self, self._connection.close)
+
+    def close(self) -> None:
+        """Leaves one whole file where it can, so that a copy of it is a copy of the store."""
+        self._dialect.checkpoint(self._connection)
+        super().close()
+
+    # --- whole tables, for copies of the store ---
+
+    def insert_rows(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._transaction() as tx:
+            tx.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks(columns)})", rows)
+
+    def keep_payload(self, digest: str, body: bytes) -> None:
+        self._write_files({digest: body})
+        with self._transaction() as tx:
+            self._write_blobs(tx, {digest: body})
+
+    def keep_key(self, key: bytes) -> None:
+        """Leases of work that another place gave hold here; with a key of its own, they do not."""
+        with self._transaction() as tx:
+            tx.execute("UPDATE meta SET value = ? WHERE key = 'work_key'", (key.hex(),))
+
+    def note_of_store(self, key: str, value: dict[str, Any] | None) -> None:
+        """Notes something of the store itself, or forgets it."""
+        with self._transaction() as tx:
+            if value is None:
+                tx.execute("DELETE FROM meta WHERE key = ?", (key,))
+            else:
+                tx.execute("INSERT INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
+
+    def raise_epochs(self, above: int) -> None:
+        """Whoever held a shard of the store that this is a copy of holds none of it here."""
+        with self._transaction() as tx:
+            tx.execute("UPDATE shards SET epoch = ?", (above + 1,))
