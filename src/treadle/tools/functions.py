@@ -60,7 +60,7 @@ class FunctionTool:
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004, an object may be called, too
         self.sync = not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called))
         parameters = inspect.signature(function).parameters
-        self._names = frozenset(parameters) - _TASK_KEYS
+        self._names = [name for name in parameters if name not in _TASK_KEYS]
         self._open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._call_name = next(
             (n for n, p in parameters.items() if p.annotation in (ToolCall, "ToolCall") or n == "call"), None
@@ -75,7 +75,7 @@ class FunctionTool:
         try:
             if not self.sync:
                 return await self._awaited(config, call, limit_s)
-            if in_a_loop():
+            if asyncio._get_running_loop() is not None:  # as `in_a_loop`, without the call
                 return await aside(lambda: self.invoke(config, call), limit_s, self.kind)
             if limit_s is None:
                 return self.invoke(config, call)
@@ -108,8 +108,10 @@ class FunctionTool:
         if self._open:
             given = {key: value for key, value in config.items() if key not in _TASK_KEYS}
         else:
-            names = self._names
-            given = {key: value for key, value in config.items() if key in names}
+            given = {}
+            for name in self._names:
+                if name in config:
+                    given[name] = config[name]
         for key in ("input", "args"):
             if more := config.get(key):
                 given.update(more)

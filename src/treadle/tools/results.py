@@ -55,13 +55,13 @@ def is_small(value: Any) -> bool:
 
 def kept(value: Any, bytes_max: int) -> Value:
     """The value in plain form, if it is not too large. Raises ResultTooLarge; TypeError if it has no plain form."""
+    if type(value) in _NUMBERS:
+        return portable(value)
     try:
         check_written(value)
     except ValueRefused as error:
         raise ResultTooLarge(error.details["bytes"]) from error
     plain: Value = portable(value)
-    if type(plain) in _NUMBERS:
-        return plain
     if not is_small(plain) and (size := len(encode(plain))) > bytes_max:
         raise ResultTooLarge(size)
     return plain

@@ -189,7 +189,7 @@ def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 def test_shortcuts_agree_with_jinja(text: str) -> None:
     """The closures and Jinja's own compiler give the same value, or both an error."""
     source = "{{ " + text + " }}"
-    assert Expression(source)._fast is not None
+    assert Expression(source).fast is not None
     scope = Scope(NAMES)
 
     def fast() -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
+import msgspec
 from jinja2 import nodes
 
 from .handles import MISSING, Handle, Scope, attribute
@@ -31,15 +32,12 @@ class Absent(Exception):
         self.name = name
 
 
-class Wanted:
+class Wanted(msgspec.Struct):
     """The arguments at hand: which missing names are nothing, rather than an error."""
 
-    __slots__ = ("chains", "scope")
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        # Those of the template that is being rendered.
-        self.chains: tuple[Chain, ...] = ()
+    scope: Scope
+    # Those of the template that is being rendered.
+    chains: tuple[Chain, ...] = ()
 
     def meets(self, name: str) -> None:
         """A missing name is about to become a value or text."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
+import msgspec
 from jinja2.exceptions import SecurityError
 
 from .edition import is_first
@@ -94,14 +95,11 @@ class Extent:
 _SMALL: Final = frozenset({int, float, bool, type(None)})
 
 
-class SizeBudget:
+class SizeBudget(msgspec.Struct):
     """Counts the turns of everything that repeats in one rendering."""
 
-    __slots__ = ("_extent", "left")
-
-    def __init__(self) -> None:
-        self.left = ITEMS_MAX
-        self._extent: Extent | None = None
+    left: int = ITEMS_MAX
+    _extent: Extent | None = None
 
     @property
     def extent(self) -> Extent:
@@ -157,13 +155,10 @@ def check_repeated(value: Any) -> None:
     share(repeated)
 
 
-class Tally:
+class Tally(msgspec.Struct):
     """What the templates of one tree of values have made together."""
 
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = TOGETHER_CHARS_MAX
+    left: int = TOGETHER_CHARS_MAX
 
 
 # Set while the templates of one tree are rendered (the arguments of an arc, the fields of a task).

@@ -16,12 +16,12 @@ from treadle.kernel.model import Status
 from treadle.kernel.values import Value
 
 from . import loops
+from .failures import failure, template_failure
 from .handles import is_stored
 from .joins import incomplete
 from .lifetimes import stamped
 from .marking import Turn
 from .model import Step
-from .pipeline import failure, template_failure
 from .routing import Boundary, apply_step_set, route
 from .states import Failed, PlaybookState, StepEntry, TokenState
 
@@ -55,7 +55,8 @@ def after(turn: Turn, step: Step, token: TokenState, event: dict[str, Value], bo
         return
     before = turn.state["n"]
     try:
-        apply_step_set(boundary)
+        if step.set_ctx is not None:
+            apply_step_set(boundary)
         handled = route(boundary)
     except ExpressionError as problem:
         wrong = template_failure(problem)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from treadle.kernel.model import addressed, is_manifest, is_reference
 from treadle.kernel.values import Value
@@ -245,20 +247,21 @@ def attribute(target: Any, name: str) -> Any:
     return MISSING
 
 
-class Scope:
+class Layer(Protocol):
+    """Names, and what they stand for."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class Scope(msgspec.Struct):
     """The names of one evaluation. Fixed names win; then the first layer that has the key."""
 
-    __slots__ = ("later", "layers", "names")
-
-    def __init__(
-        self,
-        names: dict[str, Any],
-        layers: tuple[Mapping[str, Any], ...] = (),
-        later: Container[str] = (),
-    ) -> None:
-        self.names, self.layers = names, layers
-        # Steps and tasks: names that may have no value yet.
-        self.later = later
+    names: dict[str, Any]
+    layers: tuple[Layer, ...] = ()
+    # Steps and tasks: names that may have no value yet.
+    later: Container[str] = ()
 
     def resolve(self, name: str) -> Any:
         found = self.names.get(name, MISSING)
@@ -270,25 +273,16 @@ class Scope:
         return MISSING
 
 
-class StepResults(Mapping[str, Any]):
+class StepResults(msgspec.Struct):
     """Results of earlier steps as a layer of names; a step that has not ended yet is no name."""
 
-    __slots__ = ("_steps",)
-
-    def __init__(self, steps: Mapping[str, Any]) -> None:
-        self._steps = steps
+    steps: Mapping[str, Any]
 
     def __contains__(self, name: object) -> bool:
-        entry = self._steps.get(name)  # type: ignore[call-overload]  # a template may ask for any key
+        entry = self.steps.get(name)  # type: ignore[call-overload]  # a template may ask for any key
         return entry is not None and entry["status"] in ("done", "failed")
 
     def __getitem__(self, name: str) -> Handle:
-        entry = self._steps[name]
+        entry = self.steps[name]
         status = "ok" if entry["status"] == "done" else "error"
         return Handle(entry.get("result"), status=status, error=entry.get("error"))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._steps)
-
-    def __len__(self) -> int:
-        return len(self._steps)

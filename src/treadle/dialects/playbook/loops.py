@@ -22,12 +22,12 @@ from treadle.kernel.values import Value, encode
 from . import loop_items, waiting
 from .edition import is_first
 from .errands import KIND, LeaseParams
+from .failures import failure, template_failure
 from .handles import payload_of
 from .layers import merge
 from .marking import Ref, Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .outcomes import NotACollection
-from .pipeline import failure, template_failure
 from .pools import pool_of
 from .states import TokenState, Tracker, WrittenState
 
@@ -92,7 +92,7 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
     if loop.local:
         _fill_lease(turn, name, step, token, params)
         return
-    values, waits = None, turn.only_waits(step)
+    values, waits = None, step.only_waits and turn.takes_waits
     while (
         len(tracker["running"]) < tracker["limit"]
         and tracker["next"] < tracker["total"]
@@ -108,7 +108,7 @@ def fill(turn: Turn, name: str, step: Step, token: TokenState, params: dict[str,
         tracker["running"].append(index)
         turn.emit("loop.iteration.started", step=step.name, iteration=index)
         item = loop_items.item_of(tracker["source"], values[index], index, turn.playbook.inline_bytes_max)
-        iteration = {**turn.own_iter(), loop.iterator: item, "index": index}
+        iteration = {**turn.own_iter, loop.iterator: item, "index": index}
         own = {**params, "iteration": index, "total": tracker["total"], "iter": iteration}
         ref = Ref(name, index)
         if not (waits and waiting.begin(turn, ref, step, token, own)):

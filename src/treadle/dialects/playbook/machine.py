@@ -31,13 +31,13 @@ from treadle.kernel.values import Value, encode, to_value
 from . import finish, joins, stepruns
 from .edition import CURRENT, edition
 from .errands import KIND
+from .failures import failure, template_failure
 from .handles import Scope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns
 from .marking import KEYCHAIN, Ref, Turn, canonical, new_state
 from .model import Playbook, load
 from .needs import pick
-from .pipeline import failure, template_failure
 from .reference_form import by_reference
 from .routing import admitted
 from .slices import SLICES, Slices
@@ -45,6 +45,9 @@ from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
 
 # What failed where the keychain could not be resolved.
 KEYCHAIN_STEP: Final = str(KEYCHAIN)
+_KINDS: Final = frozenset({KIND})
+# What workers report on; a large report comes by reference.
+_REPORTS: Final = ("", "args", "lease")
 _TOKEN_STATUS = {"ready": "running", "storing": "running", "running": "running", "pending": "pending"}
 
 
@@ -63,7 +66,7 @@ class PlaybookMachine(KeepingMachine):
         return load(to_value(body))
 
     def kinds(self, definition: Playbook) -> frozenset[str]:
-        return frozenset({KIND})
+        return _KINDS
 
     def compatible(self, definition: Playbook, state: PlaybookState) -> str | None:
         """Whether every step at which the run stands, or has stopped, is there."""
@@ -86,7 +89,9 @@ class PlaybookMachine(KeepingMachine):
             return self._enter(turn)
 
     def step(self, definition: Playbook, state: PlaybookState, event: Event, ctx: Context) -> Decision:
-        with _Surroundings(ctx):
+        # As `_Surroundings`, without its calls: this is every step of every run.
+        loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
+        try:
             turn = Turn(definition, state, ctx, self._slices)
             match event:
                 case Receipt():
@@ -100,6 +105,9 @@ class PlaybookMachine(KeepingMachine):
                     return self._drive(turn)
                 case _:
                     raise Unsupported(f"a playbook takes no {event.kind} event")
+        finally:
+            loader.reset(loading)
+            edition.reset(rules)
 
     def cancel(self, definition: Playbook, state: PlaybookState, event: Cancel, ctx: Context) -> Decision:
         with _Surroundings(ctx):
@@ -172,7 +180,10 @@ class PlaybookMachine(KeepingMachine):
     def _receipt(self, turn: Turn, receipt: Receipt) -> Decision:
         assert turn.ctx.intent is not None
         ref = Ref.parse(turn.ctx.intent.ref)
-        value = turn.ctx.blob(receipt.value) if _is_report(ref, receipt) else receipt.value
+        value = receipt.value
+        if type(value) is dict and "checksum" in value and is_reference(value) and ref.mark in _REPORTS:
+            # It refers to what the worker reported, and is no result itself.
+            value = turn.ctx.blob(value)
         if ref == KEYCHAIN:
             return self._enter(turn) if receipt.status == "ok" else _locked(turn, receipt)
         if ref.mark == "due":
@@ -299,9 +310,6 @@ def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
 
 
-_REPORTS: Final = ("", "args", "lease")
-
-
 class _Surroundings:
     """What templates may look up, and the rules that the run was started under. For the length of one turn, each
     of which is timed: a generator would cost several times as much."""
@@ -317,12 +325,6 @@ class _Surroundings:
     def __exit__(self, *raised: object) -> None:
         loader.reset(self._loading)
         edition.reset(self._rules)
-
-
-def _is_report(ref: Ref, receipt: Receipt) -> bool:
-    """Whether a receipt's value is a reference to what the worker reported, not a result itself."""
-    value = receipt.value
-    return type(value) is dict and "checksum" in value and is_reference(value) and ref.mark in _REPORTS
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Value]:

@@ -118,6 +118,11 @@ class Turn:
         self.again = False
         # Which rules the run was started under (`edition`): those of 0.1.0?
         self.first = ctx.machine < 2
+        # Does the machine do steps by itself that only wait (since version 3)?
+        self.takes_waits = ctx.machine >= 3
+        # The scratchpad a step-run starts with: empty, or its caller's iteration as the parent.
+        parent = ctx.options.get("iter")
+        self.own_iter: dict[str, Value] = {"parent": parent} if parent else {}
         self.status: Status | None = None
         self.result: Value = None
         self.error: dict[str, Value] | None = None
@@ -137,10 +142,6 @@ class Turn:
             self.state["backlog"].append(event)
         else:
             self.events.append(event)
-
-    def only_waits(self, step: Step) -> bool:
-        """Whether the machine does a step by itself (since version 3)."""
-        return step.only_waits and self.ctx.machine >= 3
 
     def open(self, intent: Intent, size: int | None = None) -> None:
         """`size` is that of its params, where somebody has measured them already."""
@@ -267,7 +268,7 @@ class Turn:
         """The names that guards, admission and arguments see."""
         state, run = self.state, self.ctx.run
         ctx, workload = state["ctx"], state["workload"]
-        iteration = iteration if iteration is not None else self.own_iter()
+        iteration = iteration if iteration is not None else self.own_iter
         fixed = {
             "workload": workload,
             "ctx": ctx,
@@ -280,11 +281,6 @@ class Turn:
         }
         layers = (args, ctx, iteration, workload, StepResults(state["steps"]))
         return Scope(fixed, layers, self.playbook.steps)
-
-    def own_iter(self) -> dict[str, Value]:
-        """The scratchpad a step-run starts with: empty, or its caller's iteration as the parent."""
-        parent = self.ctx.options.get("iter")
-        return {"parent": parent} if parent else {}
 
     # --- tokens --------------------------------------------------------------------------------
 

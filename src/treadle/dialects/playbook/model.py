@@ -101,6 +101,10 @@ class Arc(msgspec.Struct):
     # What a worker needs to render the args again, should they turn out too large to travel.
     needs: Needs = msgspec.field(default_factory=Needs)
 
+    @property
+    def is_templated(self) -> bool:
+        return isinstance(self.when, Field) or not self.args.constant or self.set_ctx is not None
+
 
 class Join(msgspec.Struct):
     sources: tuple[str, ...]
@@ -138,6 +142,10 @@ class Step(msgspec.Struct):
     reads_iter: bool = False
     # Whether what routes it names `output`.
     reads_output: bool = False
+    # Whether its own args are rendered for each item of its loop, by the worker that has it (since version 2).
+    per_item: bool = False
+    # Whether what follows it has a template in it.
+    templated: bool = False
     # Whether nothing of it needs a worker: no tool, no secret, no template for each item (`waiting`).
     only_waits: bool = False
 
@@ -265,6 +273,8 @@ class _Loader:
                 name not in ("event", "ctx", "workload", "args", "output", "execution_id")
                 for name, _ in routing
             ),
+            per_item=loop is not None and args is not None,
+            templated=set_ctx is not None or any(arc.is_templated for arc in arcs),
             only_waits=alone and (loop is None or (args is None and not loop.local)),
         )
 

@@ -87,7 +87,7 @@ def _check_bits(bits: int) -> None:
         raise Misuse(f"a number of more than {_POWER_BITS_MAX} bits")
 
 
-_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "eq": operators.eq,
     "ne": operators.ne,
     "lt": operators.lt,
@@ -105,7 +105,7 @@ def compare(operator: str, left: Any, right: Any) -> Any:
     if is_first():
         if operator in ("in", "notin"):
             left, right = bare(left), bare(right)
-        return _COMPARE[operator](left, right)
+        return COMPARE[operator](left, right)
     left, right = bare(left), bare(right)
     if (spending := budget.get(None)) is not None:
         if operator in ("in", "notin"):
@@ -113,7 +113,7 @@ def compare(operator: str, left: Any, right: Any) -> Any:
         else:
             spending.spend(min(spending.extent.turns(left), spending.extent.turns(right)))
     try:
-        return _COMPARE[operator](left, right)
+        return COMPARE[operator](left, right)
     except UndefinedError:
         raise
     except TypeError:

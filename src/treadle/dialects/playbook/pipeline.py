@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
+from .failures import failure, template_failure
 from .handles import Handle, Scope, StepResults
 from .layers import merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
@@ -68,10 +69,6 @@ def task_key(first_intent: str, task: str, entry: int, item: int | None = None) 
     """The idempotency key of one entry into a task: the same for its retries and after a crash."""
     parts: list[Value] = [first_intent, task, entry]
     return digest(parts if item is None else [*parts, item])
-
-
-def failure(kind: str, message: str, *, code: str | None = None, **more: Any) -> dict[str, Value]:
-    return {"kind": kind, "retryable": False, "code": code, "message": message, "details": {}, **more}
 
 
 class Pipeline:
@@ -177,22 +174,22 @@ class Pipeline:
             given = {**scope.names["args"], **task.called_with.arguments(scope, load=load)}
             scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
             more = {**more, "args": given}
+        tree = task.config
+        if tree.constant:
+            fields = tree.value_if_constant
+        elif task.kind == "noop":
+            # What it gives is a value that its author writes, and may be nothing.
+            fields = tree.render(scope, load=load)
+        else:
+            fields = tree.arguments(scope, load=load)
         # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        config: dict[str, Value] = copied(self._fields(task, scope, load))
+        config: dict[str, Value] = copied(fields)
         if task.kind in _TAKE_ARGS and (given := self._given()):
             own = config.get("args")
             config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
         if task.kind == "python" and "args" in config:
             config["args"] = with_bodies(config["args"])
         return {**config, **more} if more else config
-
-    def _fields(self, task: Task, scope: Scope, load: bool) -> Value:
-        """What a noop gives is a value that its author writes, and may be nothing; what any other is given must be
-        there."""
-        tree = task.config
-        if tree.constant:
-            return tree.value_if_constant
-        return tree.render(scope, load=load) if task.kind == "noop" else tree.arguments(scope, load=load)
 
     def _enter(self, task: Task) -> int:
         names, entries = self.scope.names, self.frame["entries"]
@@ -228,6 +225,9 @@ class Pipeline:
         if self.idle > IDLE_TASKS_MAX:
             message = f"{task.where}: {IDLE_TASKS_MAX} noop tasks in a row"
             self._end("error", failure("unknown", message, code="PIPELINE_SPINS"))
+            return
+        if task.rules is None and not task.sets and outcome["status"] == "ok":
+            self._pass(task, outcome, None)
             return
         names = self.scope.names
         names["outcome"] = outcome
@@ -274,7 +274,11 @@ class Pipeline:
         if delay is not None:
             self._retry(task, outcome, delay)
             return
-        self._report(task, outcome, None if index is None else {"rule": index, "do": do})
+        told = None if index is None else {"rule": index, "do": do}
+        if do == "continue":
+            self._pass(task, outcome, told)
+            return
+        self._report(task, outcome, told)
         self._remember(task, outcome)
         if do == "fail":
             error = outcome.get("error") or failure(
@@ -283,11 +287,15 @@ class Pipeline:
             self._end("error", error)
         elif do == "break":
             self._end("ok")
-        elif do == "jump":
-            assert rule is not None
-            self._go(self._target(rule.to or ""))
         else:
-            self._go(self.frame["pc"] + 1)
+            assert rule is not None, "only a rule says where to jump"
+            self._go(self._target(rule.to or ""))
+
+    def _pass(self, task: Task, outcome: dict[str, Value], policy: dict[str, Value] | None) -> None:
+        """To the next task."""
+        self._report(task, outcome, policy)
+        self._remember(task, outcome)
+        self._go(self.frame["pc"] + 1)
 
     def _target(self, label: str) -> int:
         if label in PREVIOUS and label not in self.step.labels:
@@ -485,16 +493,3 @@ def canonical(value: Value) -> Value:
     if not value:
         return type(value)() if isinstance(value, dict | list) else value
     return decode_trusted(encode(value)) if isinstance(value, dict | list) else value
-
-
-def worker_failure(status: str, error: Mapping[str, Value]) -> dict[str, Value]:
-    """The error of a pipeline whose worker failed outside any task."""
-    kind = {"timeout": "timeout", "cancelled": "cancelled"}.get(status, "unknown")
-    if error.get("class") == "authorization":
-        kind = "auth"
-    message = str(error.get("message") or f"the worker's receipt has status {status}")
-    return failure(kind, message, code=error.get("code"), details=error.get("details") or {})
-
-
-def template_failure(error: ExpressionError) -> dict[str, Value]:
-    return failure("template", error.message, code=error.code, details=error.details)

@@ -6,7 +6,7 @@ Seed 000 §3-§5. Both are decided here, by the machine, never by a worker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
@@ -21,6 +21,8 @@ from .states import TokenState
 
 # What is recorded of a step without rules. Events are never changed, so one value serves all.
 _ADMITTED: Final = {"allow": True}
+# What arcs see that ask for nothing.
+_NOTHING: Final = Scope({})
 
 
 def admitted(turn: Turn, step: Step, token: TokenState) -> bool:
@@ -54,20 +56,14 @@ class Boundary:
         iteration: dict[str, Value] | None,
     ) -> None:
         self.turn, self.step, self.token, self.event = turn, step, token, event
-        self._iteration = iteration
-        self._scope: Scope | None = None
-
-    @property
-    def scope(self) -> Scope:
-        """Made when the first template asks for it: many steps are followed by one arc that says nothing."""
-        if self._scope is None:
-            event, step = self.event, self.step
-            self._scope = self.turn.scope(self.token["args"], iteration=self._iteration, event=event)
-            if step.reads_output:
-                told = ("status", "result", "error")
-                outcome = {key: event[key] for key in told if event.get(key) is not None}
-                self._scope.names["output"] = output_view(step.tasks[-1].kind if step.tasks else "", outcome)
-        return self._scope
+        if not step.templated:
+            self.scope = _NOTHING
+            return
+        self.scope = turn.scope(token["args"], iteration=iteration, event=event)
+        if step.reads_output:
+            outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
+            kind = step.tasks[-1].kind if step.tasks else ""
+            self.scope.names["output"] = output_view(kind, outcome)
 
 
 def route(boundary: Boundary) -> bool:
@@ -75,12 +71,15 @@ def route(boundary: Boundary) -> bool:
     counts as handled. Raises ExpressionError from guards, before anything is placed."""
     turn, step = boundary.turn, boundary.step
     matched: list[Arc] = []
+    names: list[Value] = []
+    guarded = False
     for arc in step.arcs:
         if arc.when is None or holds(arc.when, boundary.scope):
             matched.append(arc)
+            names.append(arc.step)
+            guarded = guarded or arc.when is not None
             if not step.inclusive:
                 break
-    names = [arc.step for arc in matched]
     mode = "inclusive" if step.inclusive else "exclusive"
     turn.emit("next.evaluated", step=step.name, data={"mode": mode, "matched": names, "selected": names})
     if not matched:
@@ -90,7 +89,7 @@ def route(boundary: Boundary) -> bool:
             writes = [[path, canonical(value)] for path, value in arc.set_ctx.render(boundary.scope).items()]
             turn.patch(writes, step=step.name)
         _send(boundary, arc)
-    return any(arc.when is not None for arc in matched)
+    return guarded
 
 
 def _send(boundary: Boundary, arc: Arc) -> None:
@@ -138,21 +137,7 @@ def argument_scope(step: Step, arc: Arc, params: Mapping[str, Value], run: str) 
 
 def apply_step_set(boundary: Boundary) -> None:
     """Spelling B's `set` of a step: after done and loop.done, before the arcs."""
-    if boundary.step.set_ctx is not None and boundary.event["name"] != "step.failed":
-        rendered = boundary.step.set_ctx.render(boundary.scope)
+    own = boundary.step.set_ctx
+    if own is not None and boundary.event["name"] != "step.failed":
+        rendered = own.render(boundary.scope)
         boundary.turn.patch([[p, canonical(v)] for p, v in rendered.items()], step=boundary.step.name)
-
-
-def boundary_event(
-    name: str, step: Step, *, result: Value, error: dict[str, Value] | None, attempt: int, **more: Any
-) -> dict[str, Value]:
-    status = "error" if name == "step.failed" else "ok"
-    return {
-        "name": name,
-        "step": step.name,
-        "status": status,
-        "result": result,
-        "error": error,
-        "attempt": attempt,
-        **more,
-    }

@@ -13,15 +13,18 @@ from typing import Any, Final
 
 from jinja2 import Undefined, nodes
 
+from .bounds import CHARS_PER_TURN
 from .edition import is_first
 from .handles import MISSING, Handle, Scope, attribute, bare
-from .operations import binary, compare
+from .operations import COMPARE, binary, compare
 from .texts import NotThere, text_of
 
 Shortcut = Callable[[Scope], Any]
 # Beyond so many nodes an expression is compiled by Jinja, which counts what it does.
 NODES_MAX: Final = 100
 
+# What a template hands on as it is.
+_PLAIN: Final = frozenset({str, int, float, bool})
 FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
 _TESTS: Final = frozenset({"defined", "undefined", "none"})
 
@@ -91,7 +94,18 @@ class _Walk:
                 return NotThere(obj=value, name=name)
             return fallback(value, name)
 
-        return read
+        if not isinstance(node.node, nodes.Name):
+            return read
+        root = node.node.name
+
+        def read_plain(scope: Scope) -> Any:
+            """A text or a number in a mapping that has a name of its own, as most are (`workload.url`)."""
+            value = scope.names.get(root)
+            if type(value) is dict and type(found := value.get(name)) in _PLAIN:
+                return found
+            return read(scope)
+
+        return read_plain
 
     def _getitem(self, node: nodes.Getitem) -> Shortcut:
         if isinstance(node.arg, nodes.Slice):
@@ -103,7 +117,18 @@ class _Walk:
         if len(node.ops) != 1:
             raise _GiveUp
         left, operator, right = self.expr(node.expr), node.ops[0].op, self.expr(node.ops[0].expr)
-        return lambda scope: compare(operator, left(scope), right(scope))
+        if operator in ("in", "notin"):
+            return lambda scope: compare(operator, left(scope), right(scope))
+        apply = COMPARE[operator]
+
+        def compared(scope: Scope) -> Any:
+            a, b = left(scope), right(scope)
+            # What costs nothing is not counted.
+            if type(a) is type(b) and (type(a) is int or (type(a) is str and len(a) < CHARS_PER_TURN)):
+                return apply(a, b)
+            return compare(operator, a, b)
+
+        return compared
 
     def _and(self, node: nodes.And) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
@@ -153,9 +178,15 @@ class _Walk:
             raise _GiveUp
         apply, target = self.env.filters[node.name], self.expr(node.node)
         args = [self.expr(argument) for argument in node.args]
-        if not args:
-            return lambda scope: apply(_inner(target(scope)))
-        return lambda scope: apply(_inner(target(scope)), *[argument(scope) for argument in args])
+        fixed = [argument.value for argument in node.args if isinstance(argument, nodes.Const)]
+        if len(fixed) < len(args):
+            return lambda scope: apply(_inner(target(scope)), *[argument(scope) for argument in args])
+
+        def filtered(scope: Scope) -> Any:
+            value = target(scope)
+            return apply(value.payload() if type(value) is Handle else value, *fixed)
+
+        return filtered
 
     def _test(self, node: nodes.Test) -> Shortcut:
         if node.name not in _TESTS or node.args:

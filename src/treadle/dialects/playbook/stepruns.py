@@ -12,14 +12,14 @@ from treadle.kernel.values import Value
 
 from . import finish, loops, waiting
 from .errands import KIND
+from .failures import failure, template_failure, worker_failure
 from .handles import is_stored, payload_of
 from .layers import merge
 from .marking import Ref, Turn, canonical
 from .model import Step
 from .needs import gather
-from .pipeline import failure, template_failure, worker_failure
 from .pools import pool_of
-from .routing import Boundary, boundary_event
+from .routing import Boundary
 from .states import TokenState
 from .suspension import answer
 
@@ -34,7 +34,7 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
     if step.once:
         entry["latched"] = True
     error: dict[str, Value] | None = None
-    if step.args is not None and not _per_item(turn, step):
+    if step.args is not None and (turn.first or not step.per_item):
         try:
             defaults = step.args.arguments(turn.scope(token["args"], event=token.get("event") or {}))
             token["args"] = turn.light_args(
@@ -64,7 +64,7 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
             params |= {"first": again["first"], "resume": {"frame": again["frame"]}}
             turn.emit("step.started", step=step.name, data={"resumed": True})
             size = None
-        elif turn.only_waits(step) and waiting.begin(turn, Ref(name), step, token, params):
+        elif step.only_waits and turn.takes_waits and waiting.begin(turn, Ref(name), step, token, params):
             return
         # The label is that of `Ref(name)`.
         turn.open(Intent(kind=KIND, params=params, ref=name, pool="" if turn.first else step.pool), size)
@@ -78,11 +78,6 @@ def _mergeable(turn: Turn, defaults: dict[str, Value], given: dict[str, Value]) 
         key: payload_of(value) if isinstance(defaults.get(key), dict) else value
         for key, value in given.items()
     }
-
-
-def _per_item(turn: Turn, step: Step) -> bool:
-    """Whether the step's own args are rendered for each item of its loop, by the worker that has it."""
-    return step.loop is not None and step.args is not None and turn.ctx.machine > 1
 
 
 def _arm(turn: Turn, name: str, step: Step, token: TokenState) -> bool:
@@ -107,17 +102,17 @@ def params_of(turn: Turn, step: Step, token: TokenState) -> dict[str, Value]:
 
 def measured_params(turn: Turn, step: Step, token: TokenState) -> tuple[dict[str, Value], int | None]:
     """What the worker needs: only what the step's templates name; and its size, where it is known."""
-    per_item = _per_item(turn, step)
+    per_item = step.per_item and not turn.first
     needs = step.item_needs if per_item else step.needs
     params: dict[str, Value] = {"name": step.name, "step": step.name}
     if needs.of_state:
         params |= gather(needs, turn.state)
-    if token["args"] and (needs.args or (step.args is not None and turn.ctx.machine > 1)):
+    if token["args"] and (needs.args or (step.args is not None and not turn.first)):
         params["args"] = token["args"]
     if per_item:
         params["per_item"] = True
-    if iteration := turn.own_iter():
-        params["iter"] = iteration
+    if turn.own_iter:
+        params["iter"] = turn.own_iter
     return turn.light_params(params)
 
 
@@ -208,7 +203,7 @@ def _resume(turn: Turn, step: Step, token: TokenState, base: Ref, receipt: Recei
         params |= {"iteration": base.iteration, "total": token["loop"]["total"]}
     if "first" in hold:
         params["first"] = hold["first"]
-    elif turn.only_waits(step):
+    elif step.only_waits and turn.takes_waits:
         report = canonical(waiting.ended(turn, step, params, hold["frame"], resume["outcome"]))
         _pipeline_ended(turn, base.token, step, token, base, report)
         return
@@ -342,5 +337,13 @@ def end(
     if counts or is_stored(result):
         shown["data"] = {**counts, **({"result": result} if is_stored(result) else {})}
     turn.emit(event_name, **shown)
-    event = boundary_event(event_name, step, result=result, error=error, attempt=attempt, **counts)
+    event: dict[str, Value] = {
+        "name": event_name,
+        "step": step.name,
+        "status": "ok" if error is None else "error",
+        "result": result,
+        "error": error,
+        "attempt": attempt,
+        **counts,
+    }
     finish.after(turn, step, token, event, Boundary(turn, step, token, event, iteration))

@@ -12,7 +12,7 @@ from treadle.kernel.model import Intent, Receipt
 from treadle.kernel.values import Value
 from treadle.lang.duration import parse_duration, parse_instant
 
-from .pipeline import failure
+from .failures import failure
 from .reading import kind_of
 
 

@@ -27,7 +27,7 @@ from treadle.kernel.values import Value
 
 from .absent import Absent, Wanted, chains_of, wanted
 from .bounds import Misuse, SizeBudget, Tally, budget, check_size, purse, share, together
-from .edition import is_first
+from .edition import edition, is_first
 from .environment import ENV
 from .handles import MISSING, Scope
 from .shortcuts import Shortcut, shortcut, text_shortcut
@@ -42,7 +42,7 @@ Use = tuple[str, str | None]
 class Expression:
     """One compiled text. `native` tells whether it is a single expression, with a native value."""
 
-    __slots__ = ("_fast", "_names", "_slow", "chains", "native", "path", "text", "uses")
+    __slots__ = ("_names", "_slow", "chains", "fast", "native", "path", "text", "uses")
 
     def __init__(self, text: str, *, shortcuts: bool = True) -> None:
         if len(text) > TEMPLATE_CHARS_MAX:
@@ -62,13 +62,13 @@ class Expression:
             self.native = expression is not None
             # ("workload", "items") for {{ workload.items }}; None for anything but a plain path.
             self.path = _path(expression)
-            self._fast: Shortcut | None = None
+            self.fast: Shortcut | None = None
             if shortcuts and expression is not None:
-                self._fast = shortcut(expression, ENV)
+                self.fast = shortcut(expression, ENV)
             elif shortcuts and len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output):
-                self._fast = text_shortcut(tree.body[0].nodes, ENV)
+                self.fast = text_shortcut(tree.body[0].nodes, ENV)
             self._slow: Callable[[dict[str, Any]], Any] | None = None
-            if self._fast is None:
+            if self.fast is None:
                 self._slow = _compiled(tree, expression)
         except TemplateSyntaxError as error:
             raise ExpressionError(f"not a valid template: {error.message}", code="TEMPLATE_SYNTAX") from error
@@ -81,8 +81,8 @@ class Expression:
 
     def value(self, scope: Scope) -> Any:
         """Native value (handles and undefined included) or text."""
-        if self._fast is not None:
-            return self._fast(scope)
+        if self.fast is not None:
+            return self.fast(scope)
         variables = {}
         for name in self._names:
             found = scope.resolve(name)
@@ -99,11 +99,12 @@ class Expression:
     def rendered(self, scope: Scope, *, load: bool) -> Value:
         """The value as it leaves the template. What a name leads to is handed on as it is; what an
         expression puts together is measured, and what of it is lazy is made within its budget."""
+        evaluate = self.fast or self.value
         if self.path is not None:
-            return plain(self.value(scope), load=load)
+            return plain(evaluate(scope), load=load)
         token = budget.set(SizeBudget())
         try:
-            made = bounded(self.value(scope), load=load)
+            made = bounded(evaluate(scope), load=load)
             if isinstance(made, str | bytes):
                 share(len(made))
             return made
@@ -314,8 +315,9 @@ class Field:
 
     def truth(self, scope: Scope) -> bool:
         try:
-            value = self.expression.value(scope)
-            if self.expression.native:
+            expression = self.expression
+            value = (expression.fast or expression.value)(scope)
+            if expression.native:
                 return truth_of(value)
         except (ExpressionError, BlobMissing):
             raise
@@ -391,7 +393,8 @@ class Tree:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
         if self._render is None:
             return self.value_if_constant
-        asking = wanted.set(None if is_first() else Wanted(scope))
+        # As `is_first`, without the call.
+        asking = wanted.set(None if edition.get() < 2 else Wanted(scope))
         token = together.set(Tally())
         try:
             return self._render(scope, load)
@@ -414,7 +417,10 @@ def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, 
         moving = [(key, part) for key, part in parts.items() if part is not None]
 
         def mapping(scope: Scope, load: bool) -> Value:
-            return {**fixed, **{key: part(scope, load) for key, part in moving}}
+            out = {**fixed}
+            for key, part in moving:
+                out[key] = part(scope, load)
+            return out
 
         return mapping
     if isinstance(value, list):

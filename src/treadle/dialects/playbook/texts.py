@@ -57,7 +57,7 @@ def plain(value: Any, *, load: bool = False) -> Value:
     """A template's value as a canonical value. Handles become their result: with `load` the
     payload itself, without it the reference, so that large results travel by reference."""
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in _SCALARS or (kind is int and INT_MIN <= value <= INT_MAX):
         return value
     if kind in _NUMBERS:
         return _number(value)
@@ -101,7 +101,9 @@ def no_value(value: Any) -> Exception:
 def bounded(value: Any, *, load: bool = False) -> Value:
     """The same as `plain`, of a value that a template put together and that may hold others many times."""
     kind = type(value)
-    if not (kind in _SCALARS or kind in _NUMBERS or is_first()):
+    if kind in _SCALARS or (kind is int and INT_MIN <= value <= INT_MAX):
+        return value
+    if not (kind in _NUMBERS or is_first()):
         check_repeated(value)
     return plain(value, load=load)
 
@@ -126,6 +128,8 @@ def text_of(value: Any) -> str:
 
 def truth_of(value: Any) -> bool:
     """Whether a condition holds. A method or function is no condition: it would always hold."""
+    if value is True or value is False:
+        return value
     if not is_first() and callable(value) and not isinstance(value, Undefined):
         raise no_value(value)
     return bool(value)

@@ -14,8 +14,9 @@ import time
 from typing import Any, Final
 
 from treadle.dialects.playbook import errands, loops
+from treadle.dialects.playbook.failures import failure, worker_failure
 from treadle.dialects.playbook.model import Playbook, Step
-from treadle.dialects.playbook.pipeline import Pipeline, failure, worker_failure, write
+from treadle.dialects.playbook.pipeline import Pipeline, write
 from treadle.dialects.playbook.states import WrittenState
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode_trusted, encode

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from treadle.dialects.playbook.failures import failure, template_failure
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import SUSPENDING, Playbook, Step, Task
 from treadle.dialects.playbook.pipeline import (
@@ -26,10 +27,8 @@ from treadle.dialects.playbook.pipeline import (
     Perform,
     Pipeline,
     Sleep,
-    failure,
     new_frame,
     task_key,
-    template_failure,
 )
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
@@ -168,7 +167,28 @@ class StepRun:
     async def run(self) -> Done:
         token = loader.set(self._payload)
         try:
-            return await self._run()
+            pipe = await self._restore()
+            while True:
+                try:
+                    action = pipe.next()
+                except PayloadNeeded as need:
+                    await self._fetch(need)
+                    continue
+                if isinstance(action, Ended):
+                    return await self._done(pipe, action)
+                if isinstance(action, Sleep):
+                    if not await self._slept(action.seconds):
+                        after_ns = int(action.seconds * 10**9)
+                        on = {"kind": "timer", "name": "retry", "after_ns": after_ns, "retry": True}
+                        return await self._suspended(pipe, on)
+                    pipe.woke()
+                    continue
+                if len(pipe.events) >= EVENTS_MAX:
+                    await self.saving.write(durable=False)
+                outcome = await self._outcome(pipe, action)
+                if isinstance(outcome, Done):
+                    return outcome
+                await self._settle(pipe, outcome)
         finally:
             loader.reset(token)
 
@@ -193,30 +213,6 @@ class StepRun:
             address = need.reference.get("ref") or need.reference["checksum"]
             raise ReferenceGone(f"blob expired: the payload of {address} is gone") from error
         self.payloads[str(need.reference["checksum"])] = payload
-
-    async def _run(self) -> Done:
-        pipe = await self._restore()
-        while True:
-            try:
-                action = pipe.next()
-            except PayloadNeeded as need:
-                await self._fetch(need)
-                continue
-            if isinstance(action, Ended):
-                return await self._done(pipe, action)
-            if isinstance(action, Sleep):
-                if not await self._slept(action.seconds):
-                    after_ns = int(action.seconds * 10**9)
-                    on = {"kind": "timer", "name": "retry", "after_ns": after_ns, "retry": True}
-                    return await self._suspended(pipe, on)
-                pipe.woke()
-                continue
-            if len(pipe.events) >= EVENTS_MAX:
-                await self.saving.write(durable=False)
-            outcome = await self._outcome(pipe, action)
-            if isinstance(outcome, Done):
-                return outcome
-            await self._settle(pipe, outcome)
 
     async def _settle(self, pipe: Pipeline, outcome: dict[str, Any]) -> None:
         try:
@@ -248,7 +244,8 @@ class StepRun:
         self.saving.begin(pipe)
         if fresh and "iteration" not in params:
             pipe.events.append({"type": "step.started", "step": self.step.name})
-        pipe.woke()
+        if "sleep" in frame:
+            pipe.woke()
         if answer is not None:
             await self._with_payloads(pipe.next)
             await self._settle(pipe, answer)
