@@ -73,10 +73,13 @@ _known: dict[_Known, tuple[str, str] | None] = {}
 _KNOWN_MAX: Final = 10_000
 
 
-class _Here(local):
-    """The watch of this thread, as far as one was set. It counts only while it is the thread's profile function."""
+Watch: TypeAlias = Callable[[FrameType, str, Any], None]
 
-    watch: Callable[[FrameType, str, Any], None] | None = None
+
+class _Here(local):
+    """The watch that is on in this thread. To ask the interpreter for it would be a call, of which the watch is told."""
+
+    watch: Watch | None = None
 
 
 _here = _Here()
@@ -129,11 +132,24 @@ def _judged(function: Any) -> tuple[str, str] | None:
     return _known[key]
 
 
-def watched(life: Watched, call: Callable[[], None]) -> None:
-    """Calls with the watch on."""
+def watched(life: Watched, call: Callable[[Watch | None], None]) -> None:
+    """Calls with a watch, to be put on whatever is not ours (`seen`). None: nothing is watched."""
     if not life.guarded:
-        call()
+        call(None)
         return
+    before, outer = sys.getprofile(), _here.watch
+    # A collection would run other people's finalisers in the middle of this decision.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        call(_watch_of(life))
+    finally:
+        put_back(before, outer)
+        if collecting:
+            gc.enable()
+
+
+def _watch_of(life: Watched) -> Watch:
     passing: FrameType | None = None
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
@@ -162,31 +178,45 @@ def watched(life: Watched, call: Callable[[], None]) -> None:
             )
             raise life.offence
 
-    before = sys.getprofile()
-    # A collection would run other people's finalisers in the middle of this decision.
-    collecting = gc.isenabled()
-    outer = _here.watch
-    gc.disable()
+    return watch
+
+
+def watch_here() -> Watch | None:
+    """The watch that is on in this thread."""
+    return _here.watch
+
+
+def put_back(profiler: Any, watch: Watch | None) -> None:
+    """The profiler and the watch that were there before."""
+    _here.watch = watch
+    profile_again(profiler)
+
+
+def seen(watch: Watch | None, call: Callable[[], object]) -> None:
+    """Calls what may reach code of the author's, with the watch on."""
+    if watch is None:
+        call()
+        return
     _here.watch = watch
     sys.setprofile(watch)
     try:
         call()
     finally:
-        profile_again(before)
-        _here.watch = outer
-        if collecting:
-            gc.enable()
+        sys.setprofile(None)
+        _here.watch = None
 
 
 def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """A call of ours that reaches no code of the author's: to be told of all that it does would cost more than it."""
-    watch = sys.getprofile()
-    if watch is None or watch is not _here.watch:
+    watch = _here.watch
+    if watch is None:
         return call(*args, **kwargs)
+    _here.watch = None
     sys.setprofile(None)
     try:
         return call(*args, **kwargs)
     finally:
+        _here.watch = watch
         sys.setprofile(watch)
 
 

@@ -216,10 +216,10 @@ class Life:
 
     def _drive(self) -> None:
         if self.offence is None:
-            self._patience.during(self, lambda: self.loop.drive(self._watch))
+            self._patience.during(self, self._driven)
 
-    def _watch(self, call: Callable[[], None]) -> None:
-        watched(self, call)
+    def _driven(self) -> None:
+        watched(self, self.loop.drive)
 
     def rest(self) -> None:
         """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
@@ -296,13 +296,16 @@ class Life:
             )
 
     def _tell(self, wait: Await, what: str, payload: Any = None) -> None:
-        about: dict[str, Any] = {"type": f"{wait.kind}.{_WORDS.get(what, what)}", "name": wait.name}
-        about["await"] = wait.number
-        size = 0
-        if what not in ("ok", "opened") and payload is not None:
-            about["error"] = payload
-            size = len(encode(payload))
-        self.tell(about, bytes=size)
+        about: dict[str, Any] = {
+            "type": f"{wait.kind}.{_WORDS.get(what, what)}",
+            "name": wait.name,
+            "await": wait.number,
+        }
+        if payload is None or what in ("ok", "opened"):
+            self.made.events.append(ToldEvent(about))
+            return
+        about["error"] = payload
+        self.tell(about, bytes=len(encode(payload)))
 
     # --- what the function asks for ---
 
@@ -355,23 +358,35 @@ class Life:
             return value
         return self.ctx.store(value, schema_hint="payload")
 
-    async def settled(self, kind: str, name: str, params: dict[str, Any], **more: Any) -> Settled:
-        future = unwatched(self._awaited, kind, name, params, more)
-        if future is None:
+    async def settled(
+        self,
+        kind: str,
+        name: str,
+        params: dict[str, Any],
+        *,
+        due_ns: int | None = None,
+        key: str | None = None,
+        place: str | None = None,
+    ) -> Settled:
+        if not isinstance(name, str):
             raise TypeError(f"a {kind} has a text for its name, not {name!r}")
-        result = await future
-        if result.status == "cancelled" and kind not in ("child",):
+        result = await unwatched(self.awaited, kind, name, params, due_ns, key, place)
+        if result.status == "cancelled" and kind != "child":
             raise asyncio.CancelledError
         return result
 
-    def _awaited(
-        self, kind: str, name: object, params: dict[str, Any], more: dict[str, Any]
-    ) -> FlowFuture[Settled] | None:
-        """What to wait for; None if what it is to be called is no name."""
+    def awaited(
+        self,
+        kind: str,
+        name: str,
+        params: dict[str, Any],
+        due_ns: int | None,
+        key: str | None,
+        place: str | None,
+    ) -> FlowFuture[Settled]:
+        """What to wait for. None of the author's code is asked."""
         self.check_here()
-        if not isinstance(name, str):
-            return None
-        made = self.wait(kind, name, params, **more)
+        made = self.wait(kind, name, params, due_ns=due_ns, key=key, place=place)
         assert made.future is not None
         return made.future
 

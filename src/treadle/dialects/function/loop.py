@@ -20,6 +20,7 @@ from treadle.kernel.errors import Undecidable
 from treadle.kernel.stops import is_stop
 
 from .errors import Dropped, NotDeterministic
+from .guard import Watch, seen
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -65,9 +66,10 @@ class AwaitFuture(FlowFuture[T]):
     follows from the cancel."""
 
     def __init__(self, number: int, loop: Loop, unwanted: Callable[[], None]) -> None:
+        self.number = number
         self._unwanted = unwanted
         self._flow = loop
-        super().__init__(number, loop)
+        asyncio.Future.__init__(self, loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
         if not self.done():
@@ -108,15 +110,15 @@ class Loop(asyncio.AbstractEventLoop):
 
     # --- one decision ---
 
-    def drive(self, watching: Callable[[Callable[[], None]], None]) -> None:
+    def drive(self, watch: Watch | None) -> None:
         """Runs whatever is ready, and what becomes ready by it. Only that is watched."""
         outer = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         # An abandoned generator is ended with its run, never by the collector in the middle of another one.
-        sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=lambda generator: None)
+        sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=_left)
         try:
-            watching(self._run_ready)
+            self._run_ready(watch)
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(outer)
@@ -124,7 +126,7 @@ class Loop(asyncio.AbstractEventLoop):
             self.tasks = [task for task in self.tasks if not task.done()]
             self._look_at = max(TASKS_LOOKED_AT, 2 * len(self.tasks))
 
-    def _run_ready(self) -> None:
+    def _run_ready(self, watch: Watch | None) -> None:
         ran = 0
         try:
             while ran < len(self._ready) and self.run.offence is None:
@@ -135,7 +137,7 @@ class Loop(asyncio.AbstractEventLoop):
                     ran = 0
                 if not handle._cancelled:
                     try:
-                        handle._run()
+                        seen(watch, handle._run)
                     except (SystemExit, KeyboardInterrupt) as error:
                         if is_stop(error):
                             raise
@@ -150,13 +152,13 @@ class Loop(asyncio.AbstractEventLoop):
         self._numbers += 1
         return self._numbers
 
-    def end(self) -> None:
+    def end(self, watch: Watch | None) -> None:
         """Ends every task where it stands, in reverse order; nothing of it is scheduled any more. We are the running
         loop meanwhile: what a `finally` asks for must reach us, who are cut off, and nobody else."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            self._end()
+            seen(watch, self._end)
         finally:
             self._ended = True
             asyncio._set_running_loop(outer)
@@ -256,6 +258,10 @@ class Loop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing is left to the end of the loop: generators end with their run."""
+
+
+def _left(generator: object) -> None:
+    """It is ended with its run."""
 
 
 def _is_as_completed(frame: FrameType | None) -> bool:

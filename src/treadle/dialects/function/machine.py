@@ -53,7 +53,8 @@ class Code:
     @property
     def judge(self) -> Workflow[Any, Any] | None:
         """Whose past it may be as well: the code itself, else what is loaded of its name and version."""
-        return self.live or self._machine.newest.get((self.name, self.version))
+        machine = self._machine
+        return machine.codes.get(self.digest) or machine.newest.get((self.name, self.version))
 
 
 class FunctionMachine(PastMachine):

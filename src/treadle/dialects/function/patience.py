@@ -18,9 +18,9 @@ from threading import Event, Thread, get_ident
 from typing import Final, Protocol
 
 from treadle.kernel.errors import Undecidable
-from treadle.lang.profiling import profile_again
 
 from .errors import DecisionTooLong
+from .guard import put_back, watch_here
 from .source import place_of
 
 log = logging.getLogger("treadle.flow")
@@ -47,7 +47,7 @@ class BrokenOff(BaseException):
 class Turn:
     """One decision on one thread."""
 
-    __slots__ = ("breaking", "life", "outer", "over", "profile", "quiet", "thread", "ticks")
+    __slots__ = ("breaking", "life", "outer", "over", "profile", "quiet", "thread", "ticks", "watch")
 
     def __init__(self, life: Deciding, thread: int, outer: Turn | None) -> None:
         self.life = life
@@ -56,7 +56,7 @@ class Turn:
         self.ticks = 0
         self.over = False
         self.breaking = False
-        self.profile = sys.getprofile()
+        self.profile, self.watch = sys.getprofile(), watch_here()
         # Set when nothing more will be raised.
         self.quiet: Event | None = None
 
@@ -103,7 +103,7 @@ class Patience:
             assert turn.quiet is not None
             turn.quiet.wait()
             _spend(turn.thread)
-            profile_again(turn.profile)  # whoever had set another may have been broken off in the middle
+            put_back(turn.profile, turn.watch)  # whoever had set others may have been broken off in the middle
             gc.enable()
         if turn.outer is None:
             self._turns.pop(turn.thread, None)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
 
 import msgspec
 
 from treadle.kernel.errors import InputInvalid, ValueRefused
+from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value, to_value
 from treadle.lang.handed import check_written
@@ -30,6 +31,8 @@ _LOOSE: Final = (EMPTY, Any, object)
 
 def plain(value: object) -> Value:
     """A value for the journal. What has no plain form is refused with its path."""
+    if type(value) in _SIMPLE:
+        return unwatched(kept, value)
     check_written(value)
     try:
         made = msgspec.to_builtins(
@@ -42,12 +45,15 @@ def plain(value: object) -> Value:
 
 def kept(made: object) -> Value:
     """A value for the journal of what is plain already."""
+    kind = type(made)
+    if made is None or kind is bool or (kind is int and INT_MIN <= cast("int", made) <= INT_MAX):
+        return made  # as it would be read
     return disarmed(to_value(made))
 
 
-def is_simple(value: object) -> bool:
-    """Whether a value is written without asking anybody's code."""
-    return type(value) in _SIMPLE
+def are_simple(values: Iterable[object]) -> bool:
+    """Whether values are written without asking anybody's code."""
+    return _SIMPLE.issuperset(map(type, values))
 
 
 def reads_simply(annotation: Any) -> bool:
@@ -55,10 +61,17 @@ def reads_simply(annotation: Any) -> bool:
     return annotation in _LOOSE or (isinstance(annotation, type) and annotation in _SIMPLE)
 
 
+def as_is(annotation: Any) -> frozenset[type]:
+    """The types of stored values that are handed on as they are: nobody can change them, or has another word for them."""
+    if annotation in _LOOSE:
+        return _SIMPLE
+    return frozenset({annotation}) if isinstance(annotation, type) and annotation in _SIMPLE else frozenset()
+
+
 def typed(value: Value, annotation: Any) -> Any:
     """A fresh copy of a stored value, as its annotation promises it."""
-    if type(value) in _SIMPLE and (annotation is type(value) or annotation in _LOOSE):
-        return value  # which nobody can change
+    if (kind := type(value)) in _SIMPLE and (annotation is kind or annotation in _LOOSE):
+        return value  # as `as_is` says
     fresh = unwatched(to_value, value)
     if annotation in _LOOSE:
         return fresh

@@ -26,7 +26,7 @@ from .errors import StepFailed, StepTimeout
 from .guard import FlowRandom, unwatched
 from .life import Life
 from .loop import Loop
-from .shapes import EMPTY, hints_of, is_simple, kept, plain, reads_simply, typed
+from .shapes import EMPTY, are_simple, as_is, hints_of, kept, plain, reads_simply, typed
 from .source import place_of
 
 P = ParamSpec("P")
@@ -138,10 +138,15 @@ class Step(Generic[P, R]):
         self.name = name
         self.settings = settings
         self.signature = inspect.signature(function)
-        self._plain = _plain_names(self.signature)
+        # The names of its parameters, where all of them may be given in order.
+        self.plain_names = _plain_names(self.signature)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._about = {"step": name, **settings.params()}
         self._hints: dict[str, Any] | None = None
         # Whether what it gives is read without asking anybody's code; None: not looked at yet.
         self._returns_simply: bool | None = None
+        # The types of what is handed on as it was recorded.
+        self._returns_as_is: frozenset[type] = frozenset()
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -197,7 +202,7 @@ class Step(Generic[P, R]):
         life = current_life()
         if life is None:
             return _called(self.function, args, kwargs)
-        if not (all(map(is_simple, args)) and all(map(is_simple, kwargs.values()))):
+        if not (are_simple(args) and are_simple(kwargs.values())):
             return None
         life.check()
         return self._attempts(life, self._encoded(args, kwargs, kept), place_of(sys._getframe(1)))
@@ -212,27 +217,35 @@ class Step(Generic[P, R]):
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. Where all are given, in order, the names need no looking for."""
-        if not kwargs and self._plain is not None and len(args) == len(self._plain):
-            return dict(zip(self._plain, args, strict=True))
+        names = self.plain_names
+        if not kwargs and names is not None and len(args) == len(names):
+            return dict(zip(names, args, strict=True))
         return self.signature.bind(*args, **kwargs).arguments
 
     async def _attempts(self, life: Life, arguments: dict[str, Value], place: str | None) -> R:
+        """Each call in here that is not kept from the watch is one that the watch is told of."""
         settings, attempt = self.settings, 1
         key: str | None = None
         random: FlowRandom | None = None
         while True:
-            params = {"step": self.name, "args": arguments, **settings.params()}
+            params = {**self._about, "args": arguments}
             if attempt > 1:
                 params["attempt"] = attempt
             due = None if settings.timeout_ns is None else life.now_ns + settings.timeout_ns
             key = key or f"{life.run}/{life.generation}.{life.count}"
-            result = await life.settled("step", self.name, params, due_ns=due, key=key, place=place)
+            result = await unwatched(life.awaited, "step", self.name, params, due, key, place)
             if result.status == "ok":
+                given: Value = result.value
+                if type(given) in self._returns_as_is:
+                    as_it_was: R = given
+                    return as_it_was
                 if self._returns_simply is None:
-                    self._returns_simply = reads_simply(self.hints.get("return", EMPTY))
+                    self._look_at_what_it_gives()
                 if self._returns_simply:
-                    return unwatched(self._value, life, result.value)
-                return self._value(life, result.value)
+                    return unwatched(self._value, life, given)
+                return self._value(life, given)
+            if result.status == "cancelled":
+                raise asyncio.CancelledError
             failure = failure_of(self.name, result, attempt)
             if attempt >= settings.retry.attempts or not settings.retry.takes(failure):
                 raise failure
@@ -242,6 +255,10 @@ class Step(Generic[P, R]):
                     "timer", f"retry of {self.name}", {}, due_ns=life.now_ns + wait, place=place
                 )
             attempt += 1
+
+    def _look_at_what_it_gives(self) -> None:
+        gives = self.hints.get("return", EMPTY)
+        self._returns_simply, self._returns_as_is = reads_simply(gives), as_is(gives)
 
     def _value(self, life: Life, value: Value) -> R:
         made: R = typed(life.loaded(value), self.hints.get("return", EMPTY))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from treadle.dialects.function.errors import Fatal
 from treadle.dialects.function.shapes import EMPTY, plain, typed
 from treadle.dialects.function.steps import Step
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import disarmed
 from treadle.kernel.values import Value
 from treadle.tools.functions import aside, in_a_loop
 from treadle.work.job import Done, is_revoked
@@ -28,7 +27,7 @@ async def attempt(
     token = CURRENT.set(now)
     try:
         value = await _call(step, arguments, pace)
-        return Done(value=disarmed(plain(value)))
+        return Done(value=plain(value))
     except Fatal as error:
         details = {"fatal": True, "exception": "Fatal", "details": plain(error.details)}
         told = TreadleError(words(error) or "the step gave up", cls="user", code=error.code, details=details)
@@ -52,25 +51,25 @@ async def attempt(
 async def _call(step: Step[..., Any], arguments: dict[str, Value], pace: StepPace | None) -> Any:
     args, kwargs = bound(step, arguments)
     function: Callable[..., Any] = step.function
-    if inspect.iscoroutinefunction(function):
+    if step.is_async:
         return await function(*args, **kwargs)
-    here = copy_context()  # of its own: what it sets there is gone with it
-
-    def call() -> Any:
-        return here.run(function, *args, **kwargs)
-
+    # In a context of its own: what it sets there is gone with it.
+    call = partial(copy_context().run, function, *args, **kwargs)
     work = call if pace is None else pace.taken(step.name, call)
     return await aside(work, None, step.name) if in_a_loop() else work()
 
 
 def bound(step: Step[..., Any], arguments: dict[str, Value]) -> tuple[list[Any], dict[str, Any]]:
     """Recorded arguments as the step's annotations promise them."""
+    names, hints = step.plain_names, step.hints
+    if names is not None and len(names) == len(arguments) and all(map(arguments.__contains__, names)):
+        return [typed(arguments[name], hints.get(name, EMPTY)) for name in names], {}
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for name, parameter in step.signature.parameters.items():
         if name not in arguments:
             continue
-        hint, given = step.hints.get(name, EMPTY), arguments[name]
+        hint, given = hints.get(name, EMPTY), arguments[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
             args += [typed(item, hint) for item in given]
         elif parameter.kind is parameter.VAR_KEYWORD:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from treadle.dialects.function.shapes import are_simple
 from treadle.dialects.function.steps import STEPS
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import OpenIntent, addressed, is_reference
@@ -108,7 +109,9 @@ class StepPerformer:
             saved,
             _Near(job, not idempotent),
         )
-        arguments = await _at_hand(params["args"], job)
+        arguments = params["args"]
+        if is_reference(arguments) or not are_simple(arguments.values()):
+            arguments = await _at_hand(arguments, job)
         if params.get("process"):
             return await self._apart.attempt(step, arguments, now)
         return await attempt(step, arguments, now, self._pace)
