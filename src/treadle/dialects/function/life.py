@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 

@@ -103,7 +103,9 @@ class Patience:
             assert turn.quiet is not None
             turn.quiet.wait()
             _spend(turn.thread)
-            put_back(turn.profile, turn.watch)  # whoever had set others may have been broken off in the middle
+            put_back(
+                turn.profile, turn.watch
+            )  # whoever had set others may have been broken off in the middle
             gc.enable()
         if turn.outer is None:
             self._turns.pop(turn.thread, None)
