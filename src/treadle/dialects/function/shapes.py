@@ -25,7 +25,7 @@ from .guard import unwatched
 
 EMPTY = inspect.Parameter.empty
 # Nobody's code is asked how to write or to read these.
-_SIMPLE: Final = frozenset({bool, int, float, str, bytes, type(None)})
+_SIMPLE: Final[frozenset[type]] = frozenset({bool, int, float, str, bytes, type(None)})
 _LOOSE: Final = (EMPTY, Any, object)
 
 
