@@ -1,15 +1,17 @@
-"""What a function waits for, what that is resolved with, and what one decision of it makes."""
+"""What a function waits for, what that is resolved with, and what one decision of it makes and is asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value
 
+from .errors import Dropped
 from .loop import FlowFuture
 
 EXPIRED: Final = "expired"
@@ -61,3 +63,26 @@ class Made(msgspec.Struct):
     cancel: list[str] = msgspec.field(default_factory=list)
     events: list[ToldEvent] = msgspec.field(default_factory=list)
     patches: dict[str, bool] = msgspec.field(default_factory=dict)
+
+
+class Decided(Protocol):
+    """What a life asks of the decision that it is told for."""
+
+    @property
+    def run(self) -> str: ...
+
+    def blob(self, reference: Mapping[str, Any]) -> Value: ...
+
+    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
+
+
+class AtRest(msgspec.Struct, frozen=True):
+    """Nothing is being decided."""
+
+    run: str
+
+    def blob(self, reference: Mapping[str, Any]) -> Value:
+        raise Dropped
+
+    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
+        raise Dropped

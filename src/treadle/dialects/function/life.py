@@ -15,9 +15,7 @@ import logging
 import sys
 from collections.abc import Coroutine, Mapping
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from treadle.kernel.errors import Undecidable
 from treadle.kernel.limits import (
@@ -29,7 +27,7 @@ from treadle.kernel.limits import (
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
-from .awaits import Await, Made, Settled, ToldEvent
+from .awaits import AtRest, Await, Decided, Made, Settled, ToldEvent
 from .errors import Dropped, NotDeterministic
 from .guard import unwatched, watched
 from .loop import AwaitFuture, FlowFuture, FlowTask, make_loop
@@ -60,29 +58,6 @@ EVENTS_AT_ONCE_MAX: Final = STEP_EVENTS_MAX - 16
 EVENT_BYTES_AT_ONCE_MAX: Final = STEP_BYTES_MAX // 4
 # The parameters in which a caller's values are.
 _LARGE: Final = frozenset({"args", "data", "value", "input", "payload"})
-
-
-class Decided(Protocol):
-    """What a life asks of the decision that it is told for."""
-
-    @property
-    def run(self) -> str: ...
-
-    def blob(self, reference: Mapping[str, Any]) -> Value: ...
-
-    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
-
-
-class _AtRest(msgspec.Struct, frozen=True):
-    """Nothing is being decided."""
-
-    run: str
-
-    def blob(self, reference: Mapping[str, Any]) -> Value:
-        raise Dropped
-
-    def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        raise Dropped
 
 
 class Life:
@@ -223,7 +198,7 @@ class Life:
 
     def rest(self) -> None:
         """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
-        self.ctx = _AtRest(self.run)
+        self.ctx = AtRest(self.run)
 
     def take(self) -> Made:
         """What goes into one record. What there is more to tell is left for the next."""
