@@ -233,7 +233,7 @@ async def _asked(server: Process, own: set[int], sizes: ClusterSizes) -> Figures
 
 def _ids(own: set[int], prefix: str, count: int) -> dict[str, list[str]]:
     """So many ids of runs that the server decides, and of runs that another does."""
-    from treadle.kernel.ids import shard_of
+    from treadle.kernel.model import shard_of
 
     found: dict[str, list[str]] = {"owner": [], "elsewhere": []}
     for number in itertools.count():

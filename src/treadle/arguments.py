@@ -202,7 +202,8 @@ def checked_event(event: Event) -> Event:
         # The rest are values, which are looked at whole where they are handed in.
         if type(value) is str and not value.isascii():
             check_text(f"{event.kind}: {name}", value)
-    check_name(event)
+    if "by" in fields:
+        check_name(event)
     return event
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests import nursery
 
 from treadle import Engine
-from treadle.kernel.ids import shard_of
+from treadle.kernel.model import shard_of
 from treadle.store.members import LEASE_NS
 from treadle.testing import assert_replays
 

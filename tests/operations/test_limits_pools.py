@@ -18,8 +18,7 @@ from tests import nursery
 from treadle import Engine
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.ids import shard_of
-from treadle.kernel.model import OpenIntent
+from treadle.kernel.model import OpenIntent, shard_of
 from treadle.runtime.pools import LEAVES, TOLD_NS, Leave, remaining, settle, shares
 from treadle.runtime.ports import Work
 from treadle.server.app import create_app

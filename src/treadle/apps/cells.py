@@ -28,13 +28,13 @@ from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
-from treadle.runtime.answers import answer_of, refusal_of
 from treadle.runtime.commands import HANDED_ON, Handing, Operate
 from treadle.runtime.desk import Desk
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.opened import open_work
 from treadle.runtime.ports import Ack, Item, NewRun
 from treadle.runtime.registry import Registry
+from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
 
 PAGE = 1_000

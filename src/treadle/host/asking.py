@@ -16,7 +16,8 @@ from typing import Final
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
 from treadle.runtime.commands import CheckpointSaved, Command, Operate, Write
 from treadle.runtime.isolation import known
-from treadle.runtime.messages import message_to_bytes, reply_from_bytes, unusable
+from treadle.runtime.mail import unusable
+from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Ack, Answer, Item, Port
 from treadle.store.protocol import GUEST, Message, Store
 

@@ -10,8 +10,7 @@ import msgspec
 
 from treadle.bus.local import LocalBus
 from treadle.definitions.dialects import Dialects
-from treadle.kernel.ids import shard_of
-from treadle.kernel.model import Receipt
+from treadle.kernel.model import Receipt, shard_of
 from treadle.runtime.commands import Progress
 from treadle.runtime.ports import Work
 from treadle.work.worker import Worker

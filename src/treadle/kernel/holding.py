@@ -27,15 +27,9 @@ from .model import (
 from .state import RunState
 
 
-def concerns(run: RunState, event: Event) -> bool:
-    """Whether places have to do with an event. Asked of every event, so the likely case comes first."""
-    if run.held is not None:
-        return True
-    return (type(event) is Started or type(event) is Retry) and event.place != ""
-
-
 def decided(run: RunState, event: Event, settled: OpenIntent | None, at_ns: int) -> Decision | Event:
-    """What is decided without the machine; else the event that it is told. Raises what is refused."""
+    """What is decided about a run that is held, or begins with a place, without the machine; else the event that it is
+    told. Raises what is refused."""
     if run.held is None:
         assert isinstance(event, Started | Retry)
         run.placed = True

@@ -1,13 +1,18 @@
-"""The words of the kernel as data: events, intents, receipts, decisions.
+"""The words of the kernel as data: events, intents, receipts, decisions, and the ids of them.
 
 Events are what a run is told; they are journaled verbatim, so each has one canonical form
 (`event_value`, `event_from_value`). Intents are what a run asks for. Nothing here acts.
+
+Ids are derived, never drawn: equal replays give equal ids, on whatever machine they happen. A run's id tells its root, so a
+child lives where its root lives (`shard_of`): messages between them stay there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Container, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
@@ -32,6 +37,9 @@ PLACE: Final = ":place"
 ENGINE_KINDS: frozenset[str] = frozenset({"timer", "task", "signal", "child", "start", "deliver", PLACE})
 # Kinds that are done when they are committed: they are never open and get no receipt.
 DETACHED_KINDS: frozenset[str] = frozenset({"deliver"})
+
+_CHILD_CHARS: Final = 12
+_SUFFIX: Final = re.compile(rf"\.[0-9a-f]{{{_CHILD_CHARS}}}")
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -375,3 +383,35 @@ def addressed(reference: Mapping[str, Any], payload: Value) -> Value:
 
 def make_reference(*, checksum: str, size: int, schema_hint: str | None = None) -> dict[str, Any]:
     return {"store": "blob", "key": checksum, "checksum": checksum, "size": size, "schema_hint": schema_hint}
+
+
+# --- ids ---
+
+
+def intent_id(identity: bytes, intent: Intent, seq: int, index: int) -> str:
+    """The id an intent gets: `identity` is `encode([run, definition, key])`, `index` its position in
+    the decision. A machine may compute it to name its own waiting token in an event."""
+    named = encode([intent.kind, intent.params, intent.idempotency_key, seq, index])
+    return hashlib.sha256(identity + named).hexdigest()[:32]
+
+
+def child_id(parent: str, intent: str) -> str:
+    """The id of the run that an intent starts."""
+    return f"{parent}.{intent[:_CHILD_CHARS]}"
+
+
+def root_of(run: str) -> str:
+    """The run at the head of a family. A name of somebody's own that ends as a child's does is taken for
+    one, which only says where it lives."""
+    end = len(run)
+    while (start := end - _CHILD_CHARS - 1) > 0 and _SUFFIX.fullmatch(run, start, end):
+        end = start
+    return run[:end]
+
+
+@lru_cache(maxsize=16_384)
+def shard_of(run: str, count: int) -> int:
+    """On which of a store's shards a run lives. Remembered: every step of a run asks."""
+    if count == 1:
+        return 0
+    return int.from_bytes(hashlib.sha256(root_of(run).encode()).digest()[:8], "big") % count

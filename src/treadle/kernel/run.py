@@ -15,7 +15,6 @@ import msgspec
 
 from . import holding
 from .errors import DecisionRefused, KernelBug, LimitExceeded, TreadleError, ValueRefused
-from .ids import intent_id
 from .limits import (
     DUE_NS_MAX,
     LIMITS,
@@ -47,6 +46,7 @@ from .model import (
     Signal,
     Started,
     event_value,
+    intent_id,
 )
 from .roles import JudgingMachine, has_role, judged
 from .state import RunState
@@ -123,7 +123,9 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         close_intent(run, intent)
-    own = holding.decided(run, event, intent, at_ns) if holding.concerns(run, event) else None
+    own = None
+    if run.held is not None or ((type(event) is Started or type(event) is Retry) and event.place != ""):
+        own = holding.decided(run, event, intent, at_ns)
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
     ctx = Context(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from .ids import root_of
+from .model import root_of
 
 # The option of a run that names the trace it belongs to.
 OPTION: Final = "traceparent"

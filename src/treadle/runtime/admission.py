@@ -39,18 +39,16 @@ from treadle.kernel.values import Value
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
-from .answers import Answers
+from .effects import Records
 from .gate import Gate
 from .hot import BlobCache, Expected, Hot, HotRuns
 from .lines import Lines
 from .mail import Mail
 from .mending import mended
-from .numbers import Numbers
 from .payloads import disarming, handed_over, lightened
 from .ports import Clock, Item, NewRun, Own
-from .records import Records
 from .registry import Loaded, Registry
-from .staging import Staging
+from .staging import Answers, Numbers, Staging
 from .undecided import Undecided, is_lasting
 
 log = logging.getLogger("treadle.core")

@@ -1,7 +1,7 @@
 """Who did what: one row a change, written by the commit that makes the change.
 
 A command that somebody asked for carries an `AuditEntry`. When it is answered, with success or with a refusal, its row
-goes into the batch that holds the answer (`answers.py`), so there is no change without its row and no row without its
+goes into the batch that holds the answer (`staging.Answers`), so there is no change without its row and no row without its
 change. What the engine does by itself (timers, receipts, children) has no entry.
 """
 

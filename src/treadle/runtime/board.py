@@ -9,9 +9,8 @@ from treadle.kernel.values import Value
 from treadle.store.protocol import Reads, TaskRow
 
 from .hot import Hot
-from .numbers import Numbers
 from .ports import Clock
-from .staging import Staging
+from .staging import Numbers, Staging
 
 
 class Board:

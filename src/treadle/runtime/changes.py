@@ -19,19 +19,17 @@ from treadle.kernel.values import Value
 from treadle.store.protocol import Batch, Store, TaskRow
 
 from .admission import Admission
-from .answers import Answers
 from .board import Board
 from .commands import HANDED_ON, Change, Operate, Operations
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import LOOK, Lines
 from .mail import Mail
-from .numbers import Numbers
 from .ports import Ack, Clock, Item, Port
 from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
-from .staging import Staging
+from .staging import Answers, Numbers, Staging
 from .undecided import Undecided
 
 

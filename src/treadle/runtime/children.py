@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from treadle.kernel.errors import PASSING, TreadleError
-from treadle.kernel.ids import child_id
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import Cancel, OpenIntent, Receipt, Started
+from treadle.kernel.model import Cancel, OpenIntent, Receipt, Started, child_id
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow

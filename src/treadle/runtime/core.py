@@ -6,8 +6,8 @@ nothing is answered, dispatched or shown before the commit that holds it; a comm
 leaves no trace, and its events are tried again in order.
 
 It knows no dialect, no tool, no asyncio. What it does is divided among the objects that it makes, each with its own
-state: what comes by itself (`intake.py`), events (`mail.py`, `admission.py`, `gate.py`), what follows from them
-(`records.py`, `effects.py`), changes (`changes.py`), the commit at hand (`staging.py`, `answers.py`), and its end
+state: what comes, also by itself (`intake.py`), events (`mail.py`, `admission.py`, `gate.py`), what follows from them
+(`effects.py`), changes (`changes.py`), the commit at hand (`staging.py`), and its end
 (`publication.py`). Here is the loop, and what it does when the store does not take a commit.
 """
 
@@ -37,7 +37,6 @@ from . import alerts
 from .admission import Admission
 from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
-from .answers import Answers
 from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
@@ -49,27 +48,23 @@ from .commands import (
     Operations,
     Write,
 )
-from .effects import Effects
-from .entrance import Entrance
+from .effects import Effects, Records
 from .gate import Gate, Verify
 from .handover import Handover
 from .hot import BlobCache, HotRuns
 from .inbox import Inbox
-from .intake import Intake
+from .intake import Entrance, Intake, ProgressQueue
 from .isolation import Isolation, known
 from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
-from .numbers import Numbers
 from .ports import Clock, Item, Port
-from .progress import ProgressQueue
 from .publication import Aside, Publication
-from .records import Records
 from .recovery import Recovery
 from .registry import Registry
 from .schedules import SchedulesDue
 from .shards import Held
-from .staging import Staging
+from .staging import Answers, Numbers, Staging
 from .timers import Timers
 from .undecided import Undecided
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
-from treadle.kernel.ids import child_id
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent
+from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent, child_id
 from treadle.kernel.run import error_of
 from treadle.kernel.state import GENESIS, RunState
 from treadle.kernel.values import decode_trusted, encode

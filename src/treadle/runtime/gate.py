@@ -26,11 +26,10 @@ from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.values import decode_trusted
 from treadle.store.protocol import Reads
 
-from .answers import Answers
 from .hot import Hot
 from .payloads import input_digest
 from .ports import Item, NewRun, Own
-from .staging import Staging
+from .staging import Answers, Staging
 
 # Whether a receipt bears the node's signature.
 Verify = Callable[[Receipt], bool]

@@ -9,9 +9,8 @@ from treadle.store.protocol import Store
 
 from .changes import Changes, CoreDesk
 from .commands import Elsewhere, Operate
-from .intake import Intake
+from .intake import Intake, ProgressQueue
 from .ports import Item, Own
-from .progress import ProgressQueue
 from .timers import Timers
 
 

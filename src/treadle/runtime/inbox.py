@@ -9,12 +9,12 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.run import error_of
 from treadle.store.protocol import Message, Reads
 
-from .answers import Answers
 from .commands import Operate
-from .messages import message_from_bytes, unusable
+from .mail import unusable
+from .messages import message_from_bytes
 from .ports import Item
 from .shards import Held
-from .staging import Staged, Staging
+from .staging import Answers, Staged, Staging
 
 
 class Inbox:

@@ -16,10 +16,9 @@ from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 from treadle.store.protocol import GUEST
 
-from .answers import Answers
 from .commands import Change, CheckpointSaved, FrameSent, Operate, Progress, Write
 from .ports import Item
-from .staging import Staging
+from .staging import Answers, Staging
 from .undecided import Undecided
 
 log = logging.getLogger("treadle.core")

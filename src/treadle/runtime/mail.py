@@ -1,4 +1,5 @@
-"""Mailboxes: one per run that has something to do, and the ring in which they take turns."""
+"""Mailboxes: one per run that has something to do, and the ring in which they take turns. And what cannot even be put
+into one."""
 
 from __future__ import annotations
 
@@ -7,10 +8,17 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from treadle.kernel.errors import TreadleError, ValueRefused
+from treadle.kernel.limits import INT_MAX, INT_MIN, RUN_ID_CHARS_MAX
 from treadle.kernel.model import Event, Receipt
+from treadle.kernel.values import encode
 
+from .commands import Operate
 from .ports import Item
 from .shards import Held
+
+# Not every database has room for it.
+_NUL: Final = "a name with a character of no width (NUL), which no store keeps"
 
 
 class Leftovers(NamedTuple):
@@ -166,3 +174,45 @@ class Mail:
                     self._barred.remove(run)
                 else:
                     self.ready.remove(run)
+
+
+def unusable(command: Item | Operate) -> TreadleError | None:
+    """Why a message cannot even be looked at: names that no store can hold. Asked of every event, so
+    the likely case comes first."""
+    if type(command) is Operate:
+        fits = type(command.home) is str and type(command.name) is str and type(command.body) is dict
+        if not fits:
+            return ValueRefused("an operation is a name and a body, at home at a run")
+        if "\0" in command.home:
+            return ValueRefused(_NUL)
+        return _too_long(command.home) if len(command.home) > RUN_ID_CHARS_MAX else None
+    assert isinstance(command, Item)
+    item = command
+    if type(item.run) is not str:
+        return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")
+    if item.expected_version is not None and not _is_whole(item.expected_version):
+        return ValueRefused("the expected version is a whole number")
+    if "\0" in item.run:
+        return ValueRefused(_NUL)
+    if len(item.run) <= RUN_ID_CHARS_MAX and item.run.isascii() and item.submission is None:
+        return None if item.run or item.event is None else ValueRefused("a run's id is empty")
+    if len(item.run) > RUN_ID_CHARS_MAX:
+        return _too_long(item.run)
+    names = [item.run, *(item.submission or ())]
+    if not all(isinstance(name, str) for name in names):
+        return ValueRefused("the key of a submission is text")
+    if any("\0" in name for name in names):
+        return ValueRefused(_NUL)
+    try:
+        encode(names)
+    except ValueRefused as error:
+        return error
+    return None
+
+
+def _too_long(run: str) -> ValueRefused:
+    return ValueRefused(f"a run's id of {len(run)} characters; at most {RUN_ID_CHARS_MAX} are kept")
+
+
+def _is_whole(number: object) -> bool:
+    return type(number) is int and INT_MIN <= number <= INT_MAX

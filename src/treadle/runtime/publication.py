@@ -1,28 +1,32 @@
 """The end of a commit, either way: what may happen only once it is durable, or how it leaves no trace.
 
-A commit that the store took is published: workers and callers hear of it. One that it did not take is withdrawn:
-every touched run is forgotten, what it held goes back to where it came from, in order.
+A commit that the store took is published: workers and callers hear of it, and the log says which runs began, ended or
+stalled. One that it did not take is withdrawn: every touched run is forgotten, what it held goes back to where it came
+from, in order.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.tracing import parse_traceparent
 from treadle.store.protocol import GUEST, Message
 
-from . import turns
 from .ahead import Ahead
 from .changes import Changes
 from .commands import Elsewhere, Write
 from .hot import HotRuns
-from .intake import Intake
+from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
 from .ports import Ack, Item, Port
-from .progress import ProgressQueue
 from .registry import Registry
-from .staging import Staged, Staging
+from .staging import RunTurn, Staged, Staging
+
+log = logging.getLogger("treadle.runs")
 
 
 class Aside(NamedTuple):
@@ -91,8 +95,8 @@ class Publication:
     def publish(self, aside: Aside) -> None:
         """It is durable."""
         staged = aside.staged
-        if staged.turns:
-            turns.tell(staged.turns)
+        if staged.turns and log.isEnabledFor(logging.INFO):
+            _say(staged.turns)
         self._intake.committed(staged, aside.made.posted if aside.made.here else ())
         if staged.batch.definitions or staged.batch.versions:
             self._registry.committed(staged.batch.definitions, staged.batch.versions)
@@ -145,3 +149,16 @@ class Publication:
         # What came in a message is read again.
         self._changes.put_back([c for c in performed if isinstance(c, Write) or c.inbox is None])
         return []
+
+
+def _say(turns: Sequence[RunTurn]) -> None:
+    """That runs began, ended or stalled, said in the log."""
+    for turn in turns:
+        trace = parse_traceparent(turn.traceparent)
+        words = ["started"] if turn.first else []
+        words += [turn.status] if turn.status is not None else []
+        for word in words:
+            about = {"run": turn.run, "workflow": turn.workflow, "status": word}
+            if trace is not None:
+                about["trace"] = trace.trace
+            log.info("run %s", word, extra=about)

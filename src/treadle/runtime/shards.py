@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 
-from treadle.kernel.ids import shard_of
+from treadle.kernel.model import shard_of
 from treadle.store.protocol import Store
 
 # Where what belongs to no run lives: deployed versions, documents.

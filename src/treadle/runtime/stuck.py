@@ -6,8 +6,7 @@ line, a child. A row that is missing will never come back by itself.
 
 from __future__ import annotations
 
-from treadle.kernel.ids import child_id
-from treadle.kernel.model import PLACE, OpenIntent
+from treadle.kernel.model import PLACE, OpenIntent, child_id
 from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.state import RunState
 from treadle.store.protocol import Reads, RunRow

@@ -16,7 +16,6 @@ from treadle.kernel.run import Step, abandon, error_of
 from treadle.kernel.state import RunState
 from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
-from .answers import Answers
 from .board import Board
 from .children import PARENT
 from .lines import Lines
@@ -27,7 +26,7 @@ from .opened import join_ids, split_ids
 from .ports import Clock, Item, News, Own
 from .registry import Registry
 from .shards import Held
-from .staging import Staging
+from .staging import Answers, Staging
 from .timers import Timers
 
 # Key of a row's error that tells it from the error of a run that has failed or stalled.

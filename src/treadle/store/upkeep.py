@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from treadle.kernel.errors import Unsupported
-from treadle.kernel.ids import shard_of as kernel_shard_of
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
+from treadle.kernel.model import shard_of as kernel_shard_of
 
 from .connection import BACKUP, UNFINISHED
 from .protocol import Message, Numbered

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from treadle.kernel.history import opened_by
-from treadle.kernel.ids import child_id
-from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent
+from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent, child_id
 from treadle.kernel.state import RunState
 from treadle.kernel.tracing import TraceContext, TraceIds
 from treadle.store.protocol import RunRow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treadle.kernel.ids import root_of
+from treadle.kernel.model import root_of
 
 
 class Others:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.kernel.ids import child_id, root_of, shard_of
+from treadle.kernel.model import child_id, root_of, shard_of
 
 INTENTS = st.binary(min_size=16, max_size=16).map(bytes.hex)
 

@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
-from treadle.kernel.ids import shard_of
 from treadle.kernel.limits import LIMITS, Limits
-from treadle.kernel.model import Patch, Signal
+from treadle.kernel.model import Patch, Signal, shard_of
 from treadle.runtime.commands import HANDED_ON, Elsewhere, Operate, Write
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
 from treadle.runtime.messages import message_from_bytes
-from treadle.runtime.numbers import BLOCK
 from treadle.runtime.ports import Ack, Item
+from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import GUEST, Batch, VersionRow
 

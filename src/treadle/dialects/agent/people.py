@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treadle.kernel.ids import intent_id
-from treadle.kernel.model import Intent
+from treadle.kernel.model import Intent, intent_id
 from treadle.kernel.values import Value, encode
 
 from .child import render_text, value_at

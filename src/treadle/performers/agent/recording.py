@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from treadle.dialects.agent import DIALECT
 from treadle.dialects.agent.provider_errors import FATAL
-from treadle.kernel.ids import child_id
+from treadle.kernel.model import child_id
 from treadle.kernel.values import decode_trusted
 from treadle.runtime import document
 from treadle.store.protocol import Reads, RunRow

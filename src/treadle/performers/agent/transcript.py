@@ -16,8 +16,7 @@ from treadle.dialects.agent.context import entry, evals_of, routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Workflow
 from treadle.kernel.errors import BlobMissing, Unsupported
-from treadle.kernel.ids import child_id
-from treadle.kernel.model import is_reference
+from treadle.kernel.model import child_id, is_reference
 from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.runtime import document

@@ -22,7 +22,6 @@ from treadle.kernel.model import Context, OpenIntent, Receipt
 from treadle.runtime import admission
 from treadle.runtime import core as core_module
 from treadle.runtime.ahead import Ahead
-from treadle.runtime.answers import Answers
 from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Operate
 from treadle.runtime.core import Core
@@ -30,12 +29,12 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Hot
 from treadle.runtime.inbox import Inbox
+from treadle.runtime.intake import ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.ports import Item
-from treadle.runtime.progress import ProgressQueue
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
-from treadle.runtime.staging import Staged, Staging
+from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.runtime.timers import Timers
 from treadle.store import sql
 from treadle.store.place_rows import Line
