@@ -97,7 +97,7 @@ def advance(
     limits: Limits = LIMITS,
 ) -> Step:
     """Admits one event. Raises without a trace in the journal; then `run` must be dropped."""
-    at_ns = max(at_ns, run.last_ns)
+    at_ns = at_ns if at_ns > run.last_ns else run.last_ns
     intent: OpenIntent | None = None
     seen: Event = event
     match event:
@@ -123,9 +123,8 @@ def advance(
             run.open[event.intent].frame = event.seq
     if intent is not None:
         close_intent(run, intent)
-    own = None
-    if run.held is not None or ((type(event) is Started or type(event) is Retry) and event.place != ""):
-        own = holding.decided(run, event, intent, at_ns)
+    placed = (type(event) is Started or type(event) is Retry) and event.place != ""
+    own = holding.decided(run, event, intent, at_ns) if placed or run.held is not None else None
     if own is not None and not isinstance(own, Decision):
         seen, own = own, None
     ctx = Context(
@@ -290,15 +289,15 @@ def admit(
     kernel's own (a fault, a fork), which no limit may refuse."""
     if type(event) is Retry:
         _tell_move(event, decision)
-    seq = run.seq + 1
-    if bytes_max is not None and (
-        len(decision.intents) > STEP_INTENTS_MAX or len(decision.events) > events_max
-    ):
+    seq, count = run.seq + 1, len(decision.intents)
+    if bytes_max is not None and (count > STEP_INTENTS_MAX or len(decision.events) > events_max):
         _check_limits(decision, events_max)
     opened: list[OpenIntent] = []
     for index, intent in enumerate(decision.intents):
         opened.append(_identify(run, intent, seq, index, at_ns, allowed))
-    cancelled = _open_and_cancel(run, decision, opened, ends=final and decision.status in TERMINAL)
+    cancelled: list[OpenIntent] = []
+    if count or decision.cancel or decision.status in TERMINAL:
+        cancelled = _open_and_cancel(run, decision, opened, ends=final and decision.status in TERMINAL)
     status = decision.status or ("running" if run.performed else "waiting")
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
@@ -308,7 +307,8 @@ def admit(
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
     run.tail_bytes += size
     run.tail_records += 1
-    wants_snapshot = run.wants_snapshot(limits)
+    has_tail = run.tail_records >= limits.snapshot_tail_records or run.tail_bytes > limits.snapshot_tail_bytes
+    wants_snapshot = has_tail and run.wants_snapshot(limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
     # with the record committed. The state is looked at when a snapshot is due, and at the start.
     if decision.result is not None and "result" not in record:
@@ -323,7 +323,7 @@ def admit(
     if decision.reference is not UNSET:
         run.reference = decision.reference
     run.ended_ns = at_ns if over else None
-    run.intents += len(opened)
+    run.intents += count
     if type(event) is Receipt:
         run.retries += event.attempts - 1
     elif (type(event) is Apply or type(event) is Retry) and event.definition is not None:
@@ -370,7 +370,7 @@ def _describe(
     if decision.events:
         record["events"] = decision.events
     if opened:
-        record["opened"] = [intent.to_value() for intent in opened]
+        record["opened"] = list(map(OpenIntent.to_value, opened))
     if cancelled:
         record["cancelled"] = [intent.id for intent in cancelled]
     if decision.more is not None:

@@ -100,20 +100,13 @@ class Admission:
         self._seen: dict[str, Value] = {}
 
     def admit(self, item: Item) -> bool:
-        """Admits one event; False if what is staged must be committed before it can be."""
+        """Admits one event; False if what is staged must be committed before it can be. If it raises, its run is to be
+        dropped."""
         self._staging.staged.taken.append(item)
         if self._staging.held.several:
             self._staging.belongs(item.run)
         if self._seen:
             self._seen = {}
-        try:
-            return self._admit(item)
-        except BaseException:
-            # Whatever raised may have left it half changed.
-            self._hot.drop(item.run)
-            raise
-
-    def _admit(self, item: Item) -> bool:
         if item.submission is not None and self._answers.given_before(item):
             return True
         hot = self._hot.peek(item.run)

@@ -31,6 +31,7 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 from treadle.kernel.limits import LIMITS, Limits
+from treadle.store.commits import UnderWay
 from treadle.store.protocol import Store, TimerRow
 
 from . import alerts
@@ -164,7 +165,7 @@ class Core:
             lines,
             held,
             lambda: self.wait_ns() == 0,
-            lambda: self._intake.next_due_ns(),
+            lambda: self._intake.wakes_ns(time_alone=True),
         )
         self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
@@ -196,13 +197,7 @@ class Core:
 
     def _handing_over(self) -> Handover:
         return Handover(
-            self.store,
-            self.desk,
-            self._elsewhere,
-            self._changes,
-            self._progress,
-            self._intake,
-            self._timers,
+            self.store, self.desk, self._elsewhere, self._changes, self._progress, self._intake, self._timers
         )
 
     def wake(self) -> None:
@@ -269,8 +264,10 @@ class Core:
         self._accept_all()
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
-        due = intake and self._intake.due(now)
-        if not (due or self._has_work or self.staging.staged.held):
+        wakes = self._intake.wakes_ns() if intake else None
+        due = wakes is not None and now >= wakes
+        waits = self._mail.ready or self._changes.waiting or self._progress.waiting
+        if not (waits or due or self.staging.staged.held):
             return False
         try:
             if due:
@@ -282,7 +279,7 @@ class Core:
         except Exception as error:
             self._single_out(error)
             return True
-        if self._is_empty():
+        if not self.staging.batch.records and self._is_empty():
             return False
         for overlaps in range(OVERLAPS_MAX + 1):
             staged = self.staging.staged
@@ -298,8 +295,7 @@ class Core:
         return True
 
     def _is_empty(self) -> bool:
-        staged = self.staging.staged
-        if is_empty := not staged.batch.records and staged.empty:
+        if is_empty := self.staging.staged.empty:
             self.staging.begin()
         return is_empty
 
@@ -330,21 +326,29 @@ class Core:
             changes.perform_next()
         while self._progress.waiting and not self._is_full():
             self._progress.stage_next()
-        while self._mail.ready and not self._is_full():
-            if not self._admit_next():
-                return
+        self._admit_ready(None)
 
     def _is_full(self) -> bool:
         """Whether the commit at hand takes no more."""
         return self.staging.staged.full(self.limits) or (self._isolation.apart > 0 and self._isolation.closes)
 
-    def _admit_next(self) -> bool:
-        item = self._mail.take()
-        if self._admission.admit(item):
-            return True
-        # The run must be reloaded, and part of it is not durable yet: commit first.
-        self._mail.put_back(item)
-        return False
+    def _admit_ready(self, before: UnderWay | None) -> None:
+        """Decides events of runs that have any, in turn, while there is room; no longer than the commit before takes."""
+        mail, staged, limits, isolation = self._mail, self.staging.staged, self.limits, self._isolation
+        while mail.ready and not (staged.full(limits) or (isolation.apart and isolation.closes)):
+            if before is not None and before.done:
+                return
+            item = mail.take()
+            try:
+                admitted = self._admission.admit(item)
+            except BaseException:
+                # Whatever raised may have left it half changed.
+                self.hot.drop(item.run)
+                raise
+            if not admitted:
+                # The run must be reloaded, and part of it is not durable yet: commit first.
+                mail.put_back(item)
+                return
 
     # --- commit ---
 
@@ -381,10 +385,8 @@ class Core:
         aside = self._publication.set_aside()
         try:
             self._accept_all()
-            staged, said = self.staging.staged, self._progress.waiting
-            while self._mail.ready and not (said or commit.done or staged.full(self.limits)):
-                if not self._admit_next():
-                    break
+            if not self._progress.waiting:
+                self._admit_ready(commit)
         except Exception as error:
             stuck = error
         try:

@@ -183,7 +183,8 @@ class Effects:
                 self._ahead.settled(settled.id)
             else:
                 staged.firm = True
-            self._close(hot, settled)
+            if settled.due_ns is not None or hot.checkpoints or staged.batch.checkpoints:
+                self._close(hot, settled)
             status = item.event.status if type(item.event) is Receipt else settled_as(item.event)
             staged.closed.append(Closed(settled, status, step.at_ns))
             if settled.kind == "task":

@@ -145,32 +145,29 @@ class Entrance:
         if command is None:
             return
         try:
-            self._accept(command)
+            if type(command) is Item or type(command) is Operate:
+                if (refusal := unusable(command)) is not None:
+                    if command.ack is not None:
+                        self._port.answer([(command.ack, None, refusal)])
+                elif self._held.several and not self.is_here(command):
+                    self._elsewhere.forward([command])
+                elif isinstance(command, Operate):
+                    self._changes.add(command)
+                else:
+                    self._mail.post(command)
+            elif type(command) is Write:
+                self._changes.add(command)
+            else:
+                assert isinstance(command, FrameSent | CheckpointSaved)
+                if self._held.several and not self.is_here(command):
+                    self._port.answer(stale([command]))
+                else:
+                    self._progress.add(command)
         except Exception as error:
             # Nothing of it is anywhere.
             log.error("a command was turned away", exc_info=error)
             if not isinstance(command, FrameSent) and command.ack is not None:
                 self._port.answer([(command.ack, None, known(error))])
-
-    def _accept(self, command: Command) -> None:
-        if type(command) is Item or type(command) is Operate:
-            if (error := unusable(command)) is not None:
-                if command.ack is not None:
-                    self._port.answer([(command.ack, None, error)])
-            elif self._held.several and not self.is_here(command):
-                self._elsewhere.forward([command])
-            elif isinstance(command, Operate):
-                self._changes.add(command)
-            else:
-                self._mail.post(command)
-        elif type(command) is Write:
-            self._changes.add(command)
-        else:
-            assert isinstance(command, FrameSent | CheckpointSaved)
-            if self._held.several and not self.is_here(command):
-                self._port.answer(stale([command]))
-            else:
-                self._progress.add(command)
 
     def is_here(self, command: Item | Operate | Progress) -> bool:
         """Whether something is decided here: it lives on a shard that is ours."""
@@ -200,23 +197,15 @@ class Intake:
     def busy(self) -> bool:
         return self._inbox.dirty or bool(self._recovery.left)
 
-    def due(self, now_ns: int) -> bool:
-        """Whether `gather` would find anything."""
-        if self._inbox.dirty or self._recovery.left:
-            return True
-        due = self.next_due_ns()
-        return due is not None and now_ns >= due
-
-    def wakes_ns(self) -> int | None:
-        """When `gather` finds something by itself; 0 if at once, None if never."""
-        return 0 if self._inbox.dirty or self._recovery.left else self.next_due_ns()
-
-    def next_due_ns(self) -> int | None:
-        timer, tick = self._timers.next_due_ns, self._schedules.next_due_ns
-        for other in (self._lines.next_due_ns, self._mail.look_again_ns):
-            if other is not None:
-                timer = other if timer is None else min(timer, other)
-        return tick if timer is None else timer if tick is None else min(timer, tick)
+    def wakes_ns(self, *, time_alone: bool = False) -> int | None:
+        """When `gather` finds something; 0 if at once, None if never. With `time_alone`, what time brings."""
+        if (self._inbox.dirty or self._recovery.left) and not time_alone:
+            return 0
+        wakes = self._timers.next_due_ns
+        for other in (self._schedules.next_due_ns, self._lines.next_due_ns, self._mail.look_again_ns):
+            if other is not None and (wakes is None or other < wakes):
+                wakes = other
+        return wakes
 
     def look(self) -> None:
         """Somebody may have left messages."""

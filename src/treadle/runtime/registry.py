@@ -33,12 +33,14 @@ class LoadedCache:
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, Loaded] = OrderedDict()
+        # Whether room may become short.
+        self._is_filling = False
         self._lock = threading.Lock()
 
     def get(self, digest: str) -> Loaded | None:
         """Asked at every step, so without the lock: each of the two calls is one step for other threads. Which was
         used last matters only where room is short."""
-        if (found := self._found.get(digest)) is not None and len(self._found) > LOADED_MAX // 2:
+        if (found := self._found.get(digest)) is not None and self._is_filling:
             try:
                 self._found.move_to_end(digest)
             except KeyError:
@@ -48,6 +50,7 @@ class LoadedCache:
     def add(self, digest: str, loaded: Loaded) -> Loaded:
         with self._lock:
             self._found[digest] = loaded
+            self._is_filling = len(self._found) > LOADED_MAX // 2
             while len(self._found) > LOADED_MAX:
                 self._found.popitem(last=False)
         return loaded
