@@ -295,9 +295,8 @@ def admit(
     opened: list[OpenIntent] = []
     for index, intent in enumerate(decision.intents):
         opened.append(_identify(run, intent, seq, index, at_ns, allowed))
-    cancelled: list[OpenIntent] = []
-    if count or decision.cancel or decision.status in TERMINAL:
-        cancelled = _open_and_cancel(run, decision, opened, ends=final and decision.status in TERMINAL)
+    ends = final and decision.status in TERMINAL
+    cancelled = _open_and_cancel(run, decision, opened, ends=ends) if count or ends or decision.cancel else []
     status = decision.status or ("running" if run.performed else "waiting")
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
