@@ -212,10 +212,8 @@ class Admission:
         elif type(event) is not Started or event.parent is not None or event.continued_from is not None:
             event = self._taken_in(hot, event, None)
         try:
-            if isinstance(event, Retry) and event.definition is not None:
-                event = self._mend(hot, event, event.definition)
-            if isinstance(event, Retry) and event.place == "queued":
-                self._rehearse(hot, event, at_ns)
+            if type(event) is Retry:
+                event = self._prepared(hot, event, at_ns)
             step = advance(
                 hot.state,
                 hot.machine,
@@ -233,6 +231,14 @@ class Admission:
             self._lines.enter(place)
         self._records.add(hot, step, item)
         return True
+
+    def _prepared(self, hot: Hot, event: Retry, at_ns: int) -> Retry:
+        """A retry as it is decided: under the definition that it names, and tried before it has to wait."""
+        if event.definition is not None:
+            event = self._mend(hot, event, event.definition)
+        if event.place == "queued":
+            self._rehearse(hot, event, at_ns)
+        return event
 
     def _rehearse(self, hot: Hot, event: Retry, at_ns: int) -> None:
         """A retry that has to wait is decided later; what its run refuses is refused now, as ever."""

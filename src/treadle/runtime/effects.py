@@ -62,8 +62,7 @@ class Records:
         first_no = hot.event_no + 1
         hot.event_no += len(told)
         self._staging.touch(hot)
-        opens = _opens(step, state) if step.opened else None
-        closes = _closes(step)
+        opens, closes = _turnover(step, state)
         batch.records.append((hot.no, step.seq, hot.event_no, opens, closes, step.digest, step.body))
         batch.dialects[hot.no] = state.dialect
         batch.bytes += len(step.body)
@@ -110,7 +109,7 @@ class Records:
     def _write_row(self, hot: Hot, step: Step) -> None:
         """The run's row changes only when what it says does."""
         state, row, batch = hot.state, hot.row, self._staging.batch
-        working = state.working
+        working = state.performed > 0 or state.working
         if not (
             step.status_changed
             or row.status == QUEUED
@@ -143,20 +142,21 @@ def _got_place(step: Step) -> bool:
     return step.settled is not None and step.settled.kind == PLACE
 
 
-def _opens(step: Step, state: RunState) -> bytes | None:
-    """The ids that a step opened, and that are open after it."""
+def _turnover(step: Step, state: RunState) -> tuple[bytes | None, bytes | None]:
+    """The ids that a step opened and that are open after it; those that it settled or cancelled. Nearly always there is
+    one of each."""
+    opens = closes = None
     if len(step.opened) == 1:
         id = step.opened[0].id
-        return bytes.fromhex(id) if id in state.open else None
-    return join_ids([intent.id for intent in step.opened if intent.id in state.open])
-
-
-def _closes(step: Step) -> bytes | None:
-    """The ids that a step settled or cancelled."""
+        opens = bytes.fromhex(id) if id in state.open else None
+    elif step.opened:
+        opens = join_ids([intent.id for intent in step.opened if intent.id in state.open])
     if step.cancelled:
         gone = step.cancelled if step.settled is None else [step.settled, *step.cancelled]
-        return join_ids([intent.id for intent in gone])
-    return None if step.settled is None else bytes.fromhex(step.settled.id)
+        closes = join_ids([intent.id for intent in gone])
+    elif step.settled is not None:
+        closes = bytes.fromhex(step.settled.id)
+    return opens, closes
 
 
 class Effects:

@@ -75,10 +75,10 @@ class CoreMeter:
 
     def committed(self, staged: Staged, seconds: float) -> None:
         """A commit is durable: whoever it started, settled and ended counts."""
-        batch = staged.batch
+        batch, records = staged.batch, len(staged.batch.records)
         self.commit_seconds.observe(seconds)
-        self.commit_records.observe(len(batch.records))
-        self.records += len(batch.records)
+        self.commit_records.observe(records)
+        self.records += records
         for turn in staged.turns:
             workflow = self._workflows.label(turn.workflow)
             if turn.first:
@@ -86,10 +86,11 @@ class CoreMeter:
             if turn.status is not None:
                 self.runs[workflow, turn.status] += 1
         for close in staged.closed:
-            kind = self._kinds.label(close.intent.kind)
-            self.steps[kind, close.status] += 1
+            kind = close.intent.kind
             if (open_for := self.step_seconds.get(kind)) is None:
-                open_for = self.step_seconds[kind] = Histogram(LONG_S)
+                kind = self._kinds.label(kind)
+                open_for = self.step_seconds.setdefault(kind, Histogram(LONG_S))
+            self.steps[kind, close.status] += 1
             open_for.observe((close.at_ns - close.intent.at_ns) / 1e9)
             if kind == "timer" and close.status == "ok" and close.intent.due_ns is not None:
                 self.timer_lag.observe(max(0, close.at_ns - close.intent.due_ns) / 1e9)
