@@ -152,7 +152,7 @@ class Run:
             with self._engine.watch(self.id, end=True) as watch:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
-                        await watch.changed(poll_s=END_POLL_S)
+                        await watch.changed(poll_s=TOLD_POLL_S if watch.is_told else END_POLL_S)
                     shown = watch.outcome() or await self._engine.read(
                         lambda reads: document.outcome(reads, self.id)
                     )

@@ -308,7 +308,8 @@ class WorkQueues:
                 and chosen(entry.work)
             ]
             for entry in found:
-                self._forget(entry)
+                del self._entries[entry.work.intent.id]
+                self._leaves(entry)
         self.offer([entry.work for entry in found])
 
     # --- everybody's ---
@@ -326,9 +327,22 @@ class WorkQueues:
             if entry := self._entries.get(intent):
                 if revoked and entry.lease in self._leases:
                     self._revoked.setdefault(entry.worker, []).append(entry.lease)
-                self._forget(entry)
+                del self._entries[intent]
+                queue = entry.queue
+                if entry.waits:
+                    self._leaves(entry)
+                else:
+                    if queue.pool in self.caps.pools:
+                        self.caps.back(queue.pool)
+                    if entry.worker == RESIDENT:
+                        queue.held -= 1
+                    else:
+                        self._leases.pop(entry.lease, None)
+                        self._over[intent] = entry.work.run
+                        if len(self._over) > OVER_MAX:
+                            del self._over[next(iter(self._over))]
                 if self._beyond:
-                    room = self._room(entry.queue)
+                    room = self._room(queue)
         if room:
             self._again(room)
         if entry is not None and (pool := entry.queue.pool) in self.caps.pools:
@@ -337,24 +351,14 @@ class WorkQueues:
             if lanes := {queue.lane: 1 for queue in queues if queue.pool == pool and queue.waiting}:
                 self._announce(lanes)
 
-    def _forget(self, entry: WorkEntry) -> None:
-        del self._entries[entry.work.intent.id]
+    @staticmethod
+    def _leaves(entry: WorkEntry) -> None:
+        """What waits waits no more; its place in line is passed over."""
         queue = entry.queue
-        if entry.waits:
-            queue.waiting -= 1
-            entry.waits = False
-            if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
-                queue.entries = queue.entries.waiting()
-            return
-        if queue.pool in self.caps.pools:
-            self.caps.back(queue.pool)
-        if entry.worker == RESIDENT:
-            queue.held -= 1
-        else:
-            self._leases.pop(entry.lease, None)
-            self._over[entry.work.intent.id] = entry.work.run
-            if len(self._over) > OVER_MAX:
-                del self._over[next(iter(self._over))]
+        queue.waiting -= 1
+        entry.waits = False
+        if len(queue.entries) > GONE_MAX + 2 * queue.waiting:
+            queue.entries = queue.entries.waiting()
 
     def decline(self, intent: str, worker: str, why: str) -> None:
         """This worker cannot do it: it waits for the others."""

@@ -35,7 +35,7 @@ from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
 from .acting import origin, stamped
-from .aside import aside, threads_given
+from .aside import OPENED, aside, threads_given
 from .asking import UNDECIDED
 from .helping import Asking
 from .news import Watching
@@ -117,7 +117,8 @@ class Bridge:
         self.member: Membership | None = None
         self.pools: PoolSharing | None = None
         self._readers: Readers | None = None
-        self._pid = os.getpid()
+        # Whether this is a child forked from the process that opened the engine: it has none of its threads.
+        self.is_forked, self._pid = False, os.getpid()
         self._failure: BaseException | None = None
         self._said_waiting = -PATIENCE_S
         self._started = False
@@ -149,12 +150,11 @@ class Bridge:
     @property
     def owns(self) -> bool:
         """Whether runs are decided here."""
-        core = self.core
-        return core is not None and len(core.store.held) > 0
+        return self.shards[0] > 0
 
     def decides(self, run: str) -> bool:
         core = self.core
-        return core is not None and core.held.holds(run)
+        return core is not None and (not core.held.several or core.held.holds(run))
 
     @property
     def sharing(self) -> Sharing | None:
@@ -180,10 +180,8 @@ class Bridge:
         if runs is None and self.member is not None:
             self.member.alone = False
 
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a child forked from the process that opened the engine: it has none of its threads."""
-        return self._readers is not None and self._pid != os.getpid()
+    def be_forked(self) -> None:
+        self.is_forked = True
 
     def _check_process(self) -> None:
         if self.is_forked:
@@ -195,7 +193,8 @@ class Bridge:
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
         """The loop we are called from, which must be the one that opened the engine."""
-        self._check_process()
+        if self.is_forked:
+            self._check_process()
         loop = asyncio.get_running_loop()
         if self._readers is not None and loop is not self._loop:
             raise Unsupported(
@@ -212,6 +211,7 @@ class Bridge:
         self.place.check()
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
+        OPENED.add(self)
         self._failure = None
         self._worker = worker
         self._readers = Readers(self.place, onlooker=self.readonly)
@@ -282,6 +282,7 @@ class Bridge:
         self.watching.close(None)
         if self._readers is not None:
             readers, self._readers = self._readers, None
+            OPENED.discard(self)
             await aside(readers.close)
         sys.setswitchinterval(self._switch_interval)
 
@@ -374,7 +375,7 @@ class Bridge:
     # --- to the core ---
 
     def submit(self, command: Command) -> None:
-        if self._pid != os.getpid():
+        if self.is_forked:
             self._check_process()
         if self.readonly:
             raise Unsupported("this engine only looks; open it without readonly to change something")

@@ -164,6 +164,8 @@ class Watching:
         self._begun = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[str, list[Watch]] = {}
+        # Runs of which somebody wants to know more than that they end.
+        self._followed: set[str] = set()
         self._observers: list[_Observing] = []
         # As a guest: how far the store was looked at (-1: not yet), and who looks on.
         self._looked = (-1, -1)
@@ -173,9 +175,7 @@ class Watching:
         """Asked on the core thread: whether anybody would hear news of this run."""
         if self._observers or "" in self._watches:
             return True
-        if (watches := self._watches.get(run)) is None:
-            return False
-        return ended or False in [watch.end for watch in watches]
+        return run in (self._watches if ended else self._followed)
 
     def watch(self, run: str, *, end: bool = False) -> Watch:
         return Watch(self, run, end=end)
@@ -185,9 +185,13 @@ class Watching:
             self.source.check_loop()
         # Lists are replaced, never changed: the core thread looks at them too.
         self._watches[watch.run] = [*self._watches.get(watch.run, ()), watch]
+        if not watch.end:
+            self._followed.add(watch.run)
 
     def remove(self, watch: Watch) -> None:
         left = [other for other in self._watches[watch.run] if other is not watch]
+        if all(other.end for other in left):
+            self._followed.discard(watch.run)
         if left:
             self._watches[watch.run] = left
         else:

@@ -202,7 +202,8 @@ class CoreThread(threading.Thread):
         self._together = together
         self._on_stop = on_stop
         self._commands: SimpleQueue[Command] = SimpleQueue()
-        self._stopping = threading.Event()
+        # Set when it is to end; `_is_ending` says the same to those who ask for every command.
+        self._stopping, self._is_ending = threading.Event(), False
         self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
         self.sharing: Sharing | None = None
@@ -213,7 +214,7 @@ class CoreThread(threading.Thread):
         self._asked = Correspondence(port)
 
     def submit(self, command: Command) -> None:
-        if self._stopping.is_set():
+        if self._is_ending:
             # Nothing more is taken; or those who go on calling would keep it from its end.
             raise EngineStopped()
         core = self.core
@@ -231,6 +232,7 @@ class CoreThread(threading.Thread):
         return core is not None and (isinstance(command, Write) or core.is_here(command))
 
     def stop(self) -> None:
+        self._is_ending = True
         self._stopping.set()
         if self.turning is not None:
             self.turning.stop()

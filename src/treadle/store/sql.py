@@ -76,11 +76,11 @@ def optional(value: Value) -> bytes | None:
 
 def record_values(batch: Batch) -> list[tuple[Any, ...]]:
     """Its records, as they are stored."""
-    of = batch.dialects
-    return [
-        (run, seq, event_no, opens, closes, digest, pack(body, of.get(run, ""), opens, closes))
-        for run, seq, event_no, opens, closes, digest, body in batch.records
-    ]
+    of, values = batch.dialects, list[tuple[Any, ...]]()
+    for run, seq, event_no, opens, closes, digest, body in batch.records:
+        packed = pack(body, of.get(run, ""), opens, closes)
+        values.append((run, seq, event_no, opens, closes, digest, packed))
+    return values
 
 
 def run_values(run: RunRow) -> tuple[Any, ...]:

@@ -41,11 +41,11 @@ class Member:
 
 
 class Lane:
-    """`serve(work)` does one piece of work and says whether this thread should take the next one
-    itself; it must not raise. Any thread may call anything here."""
+    """`serve(work)` does one piece of work; it must not raise. A thread that was woken goes on until nothing waits. Any
+    thread may call anything here."""
 
     def __init__(
-        self, bus: LocalBus, serve: Callable[[Work], bool], *, threads: int, threads_max: int
+        self, bus: LocalBus, serve: Callable[[Work], None], *, threads: int, threads_max: int
     ) -> None:
         self._bus = bus
         self.threads_max = threads_max
@@ -75,7 +75,10 @@ class Lane:
         with self._lock:
             while self._idle < waiting and len(self._members) < self._usual and self._add():
                 continue
-        for _ in range(count):
+            # Threads that are at work go on with what waits. One more is woken in any case: the last of them may just now
+            # have found nothing.
+            woken = max(1, min(count, self._idle))
+        for _ in range(woken):
             self._tokens.put(True)
         return waiting > self._idle
 
@@ -128,14 +131,13 @@ class Lane:
             self._leave(member)
 
     def _work(self, member: Member) -> None:
-        again = True
-        while again and not member.given_up and not self._leaving:
+        while not member.given_up and not self._leaving:
             if not (works := self._bus.take_here(FUNCTIONS, 1)):
                 return
             member.since_s = time.monotonic()
             (member.work,) = works
             try:
-                again = self._serve(works[0])
+                self._serve(works[0])
             finally:
                 member.work = None
                 self._finished += 1

@@ -37,7 +37,7 @@ from .performers import ANY, PerformerTable, Performs
 from .worker_job import Definitions, Vault, WorkerJob, failed
 
 if TYPE_CHECKING:
-    from treadle.telemetry.tracer import Tracer
+    from treadle.telemetry.tracer import Tracer, WorkSpan
 
 log = logging.getLogger("treadle.worker")
 
@@ -205,7 +205,15 @@ class Worker:
             return OTHERS
         if not (self.others.helps or self.others.takes(work.run)):
             return OTHERS
-        return FUNCTIONS if self._is_threaded(work) else COROUTINES
+        try:
+            row = self.performers[work.dialect, work.intent.kind]
+            # Who performs a dialect's work is found out by its first job, on the loop.
+            if row is None or row.threaded is None:
+                return COROUTINES
+            found = self.definitions.peek(work.definition)
+            return FUNCTIONS if row.threaded(work.intent, found and found.definition) else COROUTINES
+        except Exception:  # the core must not stop for it; the performer finds the same, and says it
+            return COROUTINES
 
     def offered(self, lanes: dict[str, int]) -> None:
         if self._stopping or self._loop is None:
@@ -215,7 +223,7 @@ class Worker:
         if plain == 1 and here.turning and not here.has_next:
             # The thread that turned the core takes a single piece of work itself; but one, of all that its turn brings.
             here.has_next = True
-        elif plain and self._lane.wake(plain):
+        elif plain and self._lane.wake(plain) and self._watching is None:
             self._soon(self._watch)
         if COROUTINES in lanes:
             self._soon(self._pump)
@@ -237,17 +245,6 @@ class Worker:
     def try_again(self, dialect: str) -> None:
         """Takes up what had to stay open: code of its dialect has come."""
         self.bus.reconsider(lambda work: work.dialect == dialect, declined=True)
-
-    def _is_threaded(self, work: Work) -> bool:
-        try:
-            row = self.performers[work.dialect, work.intent.kind]
-            # Who performs a dialect's work is found out by its first job, on the loop.
-            if row is None or row.threaded is None:
-                return False
-            found = self.definitions.peek(work.definition)
-            return row.threaded(work.intent, None if found is None else found.definition)
-        except Exception:  # the core must not stop for it; the performer finds the same, and says it
-            return False
 
     def is_pure(self, work: Work, definition: Any) -> bool:
         """Whether work touches nothing outside and would be done here. Asked on the core thread, before its commit."""
@@ -315,10 +312,11 @@ class Worker:
             try:
                 if work.dialect not in self.performers.ready:
                     await self._make_ready(work.dialect)
-                    if self._is_threaded(work):
+                    if self.lane_of(work) == FUNCTIONS:
                         self.bus.move(work.intent.id, FUNCTIONS)
                         return
-                item = await self._perform(job)
+                at_hand.begin(job)
+                item = await (self._perform(job) if job.span is None else self._traced(job, job.span))
             except BaseException as error:
                 if is_revoked(error):
                     raise
@@ -350,34 +348,33 @@ class Worker:
 
     # --- the lane of plain functions ---
 
-    def _serve(self, work: Work) -> bool:
-        """One piece of work, on a thread of the lane. Whether the thread goes on with what follows."""
+    def _serve(self, work: Work) -> None:
+        """One piece of work, on a thread of the lane."""
         job = WorkerJob(self, work, threaded=True)
+        at_hand.begin(job)
         try:
-            item = _drive(self._perform(job))
+            item = _drive(self._perform(job) if job.span is None else self._traced(job, job.span))
         except BaseException as error:  # whatever a tool raises must not cost the thread
             item = failed(job, error)
         at_hand.begin(None)
-        if item is None:
-            return False
-        self.bus.done(work.intent.id)
-        return self._hand_in(item)
+        if item is not None:
+            self.bus.done(work.intent.id)
+            self._hand_in(item)
 
-    def _hand_in(self, item: Item) -> bool:
+    def _hand_in(self, item: Item) -> None:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
         if not self._stopping and not self._tasks and self.bus.is_idle(FUNCTIONS):
             self._here.turning, self._here.has_next = True, False
             try:
                 if self.core.turn_with(item):
-                    return True
+                    return
             finally:
                 self._here.turning = False
         try:
             self.submit(item)
         except EngineStopped:
             log.debug("%s: its receipt comes after the engine has stopped", item.run)
-        return False
 
     # --- lanes that do not move ---
 
@@ -428,19 +425,16 @@ class Worker:
 
     # --- both ---
 
-    async def _perform(self, job: WorkerJob) -> Item | None:
-        at_hand.begin(job)
-        if job.span is None:
-            return await self._performed(job)
+    async def _traced(self, job: WorkerJob, span: WorkSpan) -> Item | None:
         item: Item | None = None
         try:
-            item = await self._performed(job)
+            item = await self._perform(job)
         finally:
             receipt = None if item is None else item.event
-            job.span.end(receipt if isinstance(receipt, Receipt) else None)
+            span.end(receipt if isinstance(receipt, Receipt) else None)
         return item
 
-    async def _performed(self, job: WorkerJob) -> Item | None:
+    async def _perform(self, job: WorkerJob) -> Item | None:
         row = self.performers[job.dialect, job.intent.kind]
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
