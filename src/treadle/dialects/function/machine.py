@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from threading import Lock
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from treadle.kernel.errors import NotWaiting, TreadleError, Unsupported
 from treadle.kernel.limits import HOT_RUNS_MAX
@@ -37,6 +37,8 @@ from .errors import CodeChanged, CodeMissing, NotDeterministic
 from .life import Life
 from .patience import PATIENCE, Patience
 from .workflow import DIALECT_NAME, Workflow
+
+_KINDS: Final = frozenset({"step", "send", "publish"})
 
 
 class Code:
@@ -111,7 +113,7 @@ class FunctionMachine(PastMachine):
         return None if newest is None or newest.code == definition.digest else newest.definition().digest
 
     def kinds(self, definition: Code) -> frozenset[str]:
-        return frozenset({"step", "send", "publish"})
+        return _KINDS
 
     # --- lives ---
 

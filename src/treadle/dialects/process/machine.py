@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, Unsupported
 from treadle.kernel.machine import Machine, Traits
@@ -98,12 +98,13 @@ class ProcessMachine(Machine):
         return None
 
     def kinds(self, definition: Program) -> frozenset[str]:
-        return frozenset({"call"})
+        return _KINDS
 
     def view(self, definition: Program, state: Value) -> dict[str, Value]:
         return view(definition, state)
 
 
+_KINDS: Final = frozenset({"call"})
 _WAITS: dict[str, type[Op]] = {
     "task": Ask, "timer": Wait, "signal": Await, "child": Start, "start": Start, "call": Call, "retry": Call,
     "join": Fork,

@@ -41,7 +41,7 @@ _SMALL: Final = frozenset({bool, int, float})
 class RunScope:
     """The scope of one thread of a run. `reference` follows the run's within a slice."""
 
-    __slots__ = ("_left", "ctx", "data", "meter", "program", "reference", "thread")
+    __slots__ = ("_counts", "ctx", "data", "left", "meter", "program", "reference", "thread")
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class RunScope:
         meter: Meter,
     ) -> None:
         self.meter = meter
-        self._left = TURNS_MAX
+        self.left = TURNS_MAX
+        self._counts = ctx.machine >= STORES
         self.program = program
         self.data = data
         self.ctx = ctx
@@ -67,13 +68,13 @@ class RunScope:
     def at_hand(self, value: Value) -> Value:
         """Whatever looks into values asks here for each of them, so here is where work is counted."""
         found = value
-        if type(value) is dict and is_reference(value):
+        if type(value) is dict and "store" in value and is_reference(value):
             found = addressed(value, self.ctx.blob(value))
-        if self.ctx.machine >= STORES:
-            turns = 1 + (len(found) // CHARS_PER_TURN if isinstance(found, str) else 0)
+        if self._counts:
+            turns = 1 + len(found) // CHARS_PER_TURN if type(found) is str else 1
             self.meter.turns += turns
-            self._left -= turns
-            if self._left < 0:
+            self.left -= turns
+            if self.left < 0:
                 mistake(
                     f"the expressions of this step take more than {TURNS_MAX:,} turns", "EXPRESSION_RANGE"
                 )
@@ -84,7 +85,7 @@ class RunScope:
         it is stored; from then on it holds two references."""
         if value is None or type(value) in _SMALL:
             return value
-        if self.ctx.machine < STORES:
+        if not self._counts:
             if isinstance(value, list | dict):
                 measure(value)
             return value

@@ -26,7 +26,7 @@ from treadle.lang.expressions.functions import mistake, string, type_name, unfol
 
 from . import undo
 from .program import Assign, Choice, Compensate, Complete, Fail, Fork, Op, Program, Refer, Repeat
-from .scope import Meter, RunScope, Thread
+from .scope import TURNS_MAX, Meter, RunScope, Thread
 
 SLICE_STEPS_MAX: Final = 5_000
 SLICE_BYTES_MAX: Final = 256 * 1024
@@ -87,6 +87,7 @@ class Turn:
         self.steps = 0
         self.bytes = 0
         self.meter = Meter()
+        self._scope: RunScope | None = None
         # Whether a thread may be stalled: of a run that only waited none was, and with a thousand branches that is worth
         # knowing. A retry may have waited for its place in line, so it looks.
         self.may_stall = ctx.status != "waiting"
@@ -107,30 +108,33 @@ class Turn:
         while self.queue and self.outcome is None:
             if self.spent():
                 break
-            current = self.threads[self.queue.popleft()]
+            current = self.data["threads"][self.queue.popleft()]
             if not self._run_thread(current):
                 self.queue.appendleft(current["id"])
         return self._decision()
 
     def _run_thread(self, current: Thread) -> bool:
-        """Runs one thread on; False if the slice is spent before it has to wait."""
-        frames, blocks = current["frames"], self.program.blocks
-        if (again := current.pop("again", None)) is not None and self.execute(current, Again(**again)):
-            return True
+        """Runs one thread on; False if the slice is spent before it has to wait. When it begins, it is not."""
+        frames, blocks, seen = current["frames"], self.program.blocks, self.data["seen"]
+        fresh = True
+        if (again := current.pop("again", None)) is not None:
+            if self.execute(current, Again(**again)):
+                return True
+            fresh = False
         while frames:
-            if self.spent():
+            if not fresh and self.spent():
                 return False
+            fresh = False
             self.steps += 1
             frame = frames[-1]
             block, index = blocks[frame["block"]], frame["next"]
             if index >= len(block):
                 self._leave(current, frame)
-                if self.outcome is not None or current["id"] not in self.threads:
+                if self.outcome is not None or current["id"] not in self.data["threads"]:
                     return True
                 continue
             op = block[index]
             frame["next"] = index + 1
-            seen = self.data["seen"]
             seen[op.path] = seen.get(op.path, 0) + 1
             if self.execute(current, op):
                 return True
@@ -250,7 +254,15 @@ class Turn:
         self.events.append({"type": type, "path": path, **more})
 
     def scope(self, current: Thread) -> RunScope:
-        return RunScope(self.program, self.data, self.ctx, current, self.reference, self.meter)
+        """What the expressions of one step may read; each step has its own turns to take."""
+        scope = self._scope
+        if scope is None or scope.thread is not current:
+            scope = self._scope = RunScope(
+                self.program, self.data, self.ctx, current, self.reference, self.meter
+            )
+        else:
+            scope.reference, scope.left = self.reference, TURNS_MAX
+        return scope
 
     def push(self, current: Thread, block: str, **more: Value) -> None:
         current["frames"].append({"block": block, "next": 0, **more})
@@ -263,6 +275,9 @@ class Turn:
     def set_state(self, path: list[str], value: Value) -> None:
         """Writes `state.<path>`, making parents as needed and copying those that are there."""
         node = self.data["state"]
+        if len(path) == 1:
+            node[path[0]] = value
+            return
         for depth, key in enumerate(path[:-1]):
             inner = node.get(key)
             if is_reference(inner):

@@ -108,13 +108,14 @@ def _call(turn: Turn, current: Thread, op: Call) -> bool:
     earlier = current.pop("earlier", None)
     # The same request once more carries the key of the first; another request is another call.
     key = earlier["key"] if earlier and earlier["sent"] == digest(params) else None
-    return _attempt(turn, current, op, params, number=1, deadline=_due(turn, op.deadline_ns), key=key)
+    deadline = None if op.deadline_ns is None else _due(turn, op.deadline_ns)
+    return _attempt(turn, current, op, params, number=1, deadline=deadline, key=key)
 
 
 def _address(scope: RunScope, op: Call) -> dict[str, Value]:
     """Where a call goes. One that is large as a whole is named part by part."""
     address: dict[str, Value] = op.address(scope)
-    if not is_reference(address):
+    if "store" not in address or not is_reference(address):
         return address
     return {key: part_of(address, key) for key in scope.at_hand(address)}
 
@@ -129,8 +130,9 @@ def _attempt(
     deadline: int | None,
     key: str | None,
 ) -> bool:
-    limits = [due for due in (_due(turn, op.timeout_ns), deadline) if due is not None]
-    due_ns = min(limits) if limits else None
+    due_ns = _due(turn, op.timeout_ns) if op.timeout_ns is not None else deadline
+    if deadline is not None and due_ns is not None and deadline < due_ns:
+        due_ns = deadline
     wait = {"attempt": number, "deadline": deadline}
     turn.event("call.started", op.path, name=op.label, transport=op.transport, attempt=number)
     return open_intent(
@@ -142,7 +144,7 @@ def _attempt(
         wait=wait,
         due_ns=due_ns,
         key=key,
-        pool=op.pool if turn.knows_pools else "",
+        pool=op.pool if op.pool and turn.knows_pools else "",
     )
 
 
@@ -186,7 +188,7 @@ HANDLERS.update({Ask: _ask, Call: _call, Wait: _wait, Await: _await, Start: _sta
 
 def receive(turn: Turn, receipt: Receipt, intent: OpenIntent) -> None:
     """What one settled intent leads to."""
-    current = turn.threads.get(intent.ref.partition("/")[0])
+    current = turn.data["threads"].get(intent.ref.partition("/")[0])
     if current is None and "undoing" in turn.data:
         return  # another run was started by the step that failed; nobody waits to hear of it
     assert current is not None, "a receipt for a thread that is not there"

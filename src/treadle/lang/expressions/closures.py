@@ -61,6 +61,8 @@ def is_expression(value: Value) -> bool:
     return isinstance(value, dict) and len(value) == 1 and "$" in value
 
 
+# Trees that give a number, true or false, which are never large.
+_SMALL: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "not", "neg", "-", "*", "/", "%"})
 # Trees that give what is there already, which may be a reference. Any other makes a value of its own.
 _READING: Final = frozenset({"path", "get", "call", "and", "or", "list", "object"})
 
@@ -98,11 +100,19 @@ def _template(template: Value, bounded: bool) -> Closure:
         items = [_template(part, bounded) for part in template]
         return lambda scope: [part(scope) for part in items]
     pairs = [(key, _template(template[key], bounded)) for key in sorted(template)]
-    return lambda scope: {key: part(scope) for key, part in pairs}
+
+    def fill(scope: Scope) -> Value:
+        filled: dict[str, Value] = {}
+        for key, part in pairs:  # a comprehension is one more call
+            filled[key] = part(scope)
+        return filled
+
+    return fill
 
 
 def _guarded(tree: Tree, bounded: bool) -> Closure:
     inner = _compile(tree)
+    bounded = bounded and tree[0] not in _SMALL
 
     def run(scope: Scope) -> Value:
         try:
@@ -117,7 +127,7 @@ def _guarded(tree: Tree, bounded: bool) -> Closure:
 
 def compile_condition(template: Value) -> Callable[[Scope], bool]:
     inner = compile_template(template)
-    return lambda scope: truth(scope.at_hand(inner(scope)))
+    return lambda scope: bool(scope.at_hand(inner(scope)))
 
 
 def _compile(tree: Tree, *, passing: bool = True) -> Closure:
@@ -155,6 +165,15 @@ def _path(root: str, path: list[str | int], passing: bool) -> Closure:
     if not path:
         return lambda scope: scope.whole(root)
 
+    def read(scope: Scope) -> Value:
+        """As nearly always: objects on all of the way, and none of them may be a reference."""
+        value: Value = scope.root(root)
+        for key in path:
+            if type(value) is not dict or "store" in value:
+                return walk(scope)
+            value = value.get(key)
+        return value
+
     def walk(scope: Scope) -> Value:
         value: Value = scope.root(root)
         base: Value = None
@@ -165,7 +184,7 @@ def _path(root: str, path: list[str | int], passing: bool) -> Closure:
             value = item(value, key)
         return part_of(base, *path[since:]) if passing and base is not None and is_large(value) else value
 
-    return walk
+    return read if all(isinstance(key, str) for key in path) else walk
 
 
 def _get(container: Closure, key: Closure, passing: bool) -> Closure:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json as _json
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -52,8 +53,11 @@ def type_name(value: Value) -> str:
             return "bytes"
 
 
+_NUMBERS: Final = frozenset({int, float})
+
+
 def is_number(value: Value) -> bool:
-    return type(value) in (int, float)
+    return type(value) in _NUMBERS
 
 
 def truth(value: Value) -> bool:
@@ -145,7 +149,7 @@ def measure(value: Value, bytes_max: int = VALUE_BYTES_MAX) -> int:
 
 
 def plus(left: Value, right: Value) -> Value:
-    if is_number(left) and is_number(right):
+    if type(left) in _NUMBERS and type(right) in _NUMBERS:
         return checked_number(left + right)
     if isinstance(left, str) and isinstance(right, str):
         return checked_text(left + right)
@@ -154,7 +158,7 @@ def plus(left: Value, right: Value) -> Value:
 
 def _arithmetic(sign: str, apply: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
     def run(left: Value, right: Value) -> Value:
-        if not (is_number(left) and is_number(right)):
+        if not (type(left) in _NUMBERS and type(right) in _NUMBERS):
             mistake(f"{sign} needs two numbers, not {type_name(left)} and {type_name(right)}")
         try:
             return checked_number(apply(left, right))
@@ -168,10 +172,9 @@ def _arithmetic(sign: str, apply: Callable[[Any, Any], Any]) -> Callable[[Value,
 
 def _ordering(sign: str, apply: Callable[[Any, Any], bool]) -> Callable[[Value, Value], Value]:
     def run(left: Value, right: Value) -> Value:
-        comparable = (is_number(left) and is_number(right)) or (
+        if not (type(left) in _NUMBERS and type(right) in _NUMBERS) and not (
             isinstance(left, str) and isinstance(right, str)
-        )
-        if not comparable:
+        ):
             mistake(f"{sign} cannot compare {type_name(left)} with {type_name(right)}")
         return apply(left, right)
 
@@ -203,14 +206,14 @@ def negative(value: Value) -> Value:
 
 OPERATIONS: Final[dict[str, Callable[[Value, Value], Value]]] = {
     "+": plus,
-    "-": _arithmetic("-", lambda a, b: a - b),
-    "*": _arithmetic("*", lambda a, b: a * b),
-    "/": _arithmetic("/", lambda a, b: a / b),
-    "%": _arithmetic("%", lambda a, b: a % b),
-    "<": _ordering("<", lambda a, b: a < b),
-    "<=": _ordering("<=", lambda a, b: a <= b),
-    ">": _ordering(">", lambda a, b: a > b),
-    ">=": _ordering(">=", lambda a, b: a >= b),
+    "-": _arithmetic("-", operator.sub),
+    "*": _arithmetic("*", operator.mul),
+    "/": _arithmetic("/", operator.truediv),
+    "%": _arithmetic("%", operator.mod),
+    "<": _ordering("<", operator.lt),
+    "<=": _ordering("<=", operator.le),
+    ">": _ordering(">", operator.gt),
+    ">=": _ordering(">=", operator.ge),
 }
 # These look into lists and objects.
 COMPARISONS: Final[dict[str, Callable[[Value, Value, AtHand], Value]]] = {

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import LimitExceeded, TreadleError
-from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX, REFERENCE_LEVELS_MAX
+from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX, REFERENCE_LEVELS_MAX
 from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, copied, encode
 from treadle.lang.names import KnownNames
@@ -39,13 +39,12 @@ NATS_TIMEOUT_S: Final = 60.0
 BODY_SHOWN_BYTES_MAX: Final = 8 * 1024
 # What one call may send, written out.
 SENT_BYTES_MAX: Final = 256 * 1024 * 1024
-# What a call's parameters hold besides the fields of the transport itself.
 # Frames that tell an author nothing.
 _OURS: Final = (__file__, aside.__code__.co_filename)
+# What a call's parameters hold besides the fields of the transport itself.
 _NOT_FIELDS: Final = frozenset({"name", "path", "transport", "payload", "pure"})
 # What a function mostly returns; `isawaitable` walks through abstract classes to say so.
 _NEVER_AWAITED: Final = frozenset({dict, list, str, int, float, bool, type(None)})
-
 _OUTSIDE: Final = frozenset({"http", "graphql", "nats"})
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,9 +143,8 @@ class Transports:
         return done
 
     async def _send(self, job: Job) -> Done:
-        params = job.intent.params
-        if _refers(params):
-            params = await _Unfolding(job).of(params)
+        own = job.intent.params
+        params = await _Unfolding(job).of(own) if _refers(own) else own
         name = str(params["transport"])
         if function := self._functions.get(name):
             return await _called(function, params.get("payload"), job, self._tools.result_bytes_max)
@@ -406,6 +404,8 @@ async def _called(function: _Callable, payload: Value, job: Job, bytes_max: int)
 
 async def _answered(value: Any, bytes_max: int) -> Done:
     """What a function gave, as data: made and measured off the loop."""
+    if value is None or type(value) is bool or (type(value) is int and INT_MIN <= value <= INT_MAX):
+        return Done(value=value, body=encode(value))
     if isinstance(value, Outcome):
         if value.error is not None:
             return _failed(value)
