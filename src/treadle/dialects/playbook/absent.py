@@ -10,7 +10,6 @@ what is meant; they never get here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
@@ -48,10 +47,6 @@ class Wanted(msgspec.Struct):
                     return
                 culprit = ".".join(chain)
         raise Absent(culprit)
-
-
-# Set while arguments are rendered.
-wanted: ContextVar[Wanted | None] = ContextVar("treadle_playbook_wanted", default=None)
 
 
 def missing_key(scope: Scope, chain: Chain) -> str | None:

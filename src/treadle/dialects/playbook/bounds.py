@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 from jinja2.exceptions import SecurityError
 
+from .absent import Wanted
 from .edition import is_first
 from .handles import Handle, bare
 
@@ -156,8 +157,10 @@ def check_repeated(value: Any) -> None:
 
 
 class Tally(msgspec.Struct):
-    """What the templates of one tree of values have made together."""
+    """What the templates of one tree of values may still make together; and who is asked where one of them names what
+    is not there, if they are arguments."""
 
+    asking: Wanted | None = None
     left: int = TOGETHER_CHARS_MAX
 
 

@@ -1,8 +1,9 @@
 """The playbook machine: tokens in, step-runs out, until nothing can run any more.
 
 `start` marks the entry step, `step` answers receipts, patches and retries; `_drive` admits and
-starts tokens as far as one decision has room. The parts are in their own modules: `routing`
-(admission, arcs), `loops`, `joins`, `stepruns` (life of a step-run), `finish` (failure, quiescence).
+starts tokens as far as one decision has room. A run is over when no token can run, nothing is in flight
+and no fan-in waits (`_conclude`). The parts are in their own modules: `routing` (admission, arcs), `loops`,
+`joins`, `stepruns` (life of a step-run), `finish` (failures, what they stop, steps that close a run).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from treadle.kernel.model import (
     Receipt,
     Retry,
     Started,
+    Status,
     is_reference,
 )
 from treadle.kernel.roles import KeepingMachine
@@ -34,8 +36,8 @@ from .errands import KIND
 from .failures import failure, template_failure
 from .handles import Scope, is_stored, loader
 from .layers import merge
-from .lifetimes import lifetime_ns
-from .marking import KEYCHAIN, Ref, Turn, canonical, new_state
+from .lifetimes import lifetime_ns, stamped
+from .marking import KEYCHAIN, Ref, Turn, canonical, new_state, run_result, status_of
 from .model import Playbook, load
 from .needs import pick
 from .reference_form import by_reference
@@ -131,7 +133,7 @@ class PlaybookMachine(KeepingMachine):
         if at_once:
             state["phase"] = "over"
             turn.status, turn.error = "cancelled", error
-            turn.result = finish.run_result(turn)
+            turn.result = run_result(turn)
             return turn.decision()
         finish.halt(turn, "cancel")
         state["phase"], state["cancelled"], state["halted"] = "cancel", error, []
@@ -269,7 +271,7 @@ class PlaybookMachine(KeepingMachine):
             if state["backlog"] or not turn.room:
                 turn.again = True
             else:
-                finish.conclude(turn)
+                _conclude(turn)
                 if state["ready"]:
                     return self._drive(turn)
         return turn.decision()
@@ -304,6 +306,55 @@ class PlaybookMachine(KeepingMachine):
         else:
             token["status"] = "pending"
             state["parked"].append(name)
+
+
+def _conclude(turn: Turn) -> None:
+    """Called when nothing can run by itself any more: wait, run a closing step, or end."""
+    state, playbook = turn.state, turn.playbook
+    waiting = state["parked"] or (state["joins"] and joins.incomplete(state))
+    if waiting and state["phase"] == "flow":
+        if playbook.pending_tokens == "wait":
+            return
+        if playbook.pending_tokens == "discard":
+            for name in state["parked"]:
+                token = state["tokens"].pop(name)
+                turn.emit("token.discarded", step=token["step"], data={"reason": "pending_tokens: discard"})
+            state["parked"], state["joins"] = [], {}
+    if state["phase"] == "cancel":
+        _end(turn, "cancelled")
+        return
+    if state["phase"] == "flow":
+        state["phase"] = "failure"
+        if state.get("hard") and playbook.on_failure is not None:
+            finish.special(turn, playbook.on_failure, "on_failure", {"name": "workflow.failed"})
+            return
+    if state["phase"] == "failure":
+        state["phase"] = "final"
+        final = playbook.final
+        if final is not None and not ((ran := state["steps"].get(final)) and ran["runs"]):
+            state["closing"] = final
+            finish.special(turn, final, "final_step", {"name": "workflow.finished"})
+            return
+    _end(turn, status_of(state))
+
+
+def _end(turn: Turn, status: Status) -> None:
+    state = turn.state
+    state["phase"] = "over"
+    turn.status = status
+    if turn.playbook.has_lifetimes:
+        for entry in state["steps"].values():
+            if "result" in entry:
+                entry["result"] = stamped(entry["result"], turn.ctx.now_ns)
+        state["ctx"] = stamped(state["ctx"], turn.ctx.now_ns)
+    turn.result = run_result(turn)
+    if status in ("failed", "partial"):
+        worst = next((item for item in state["failures"] if item["hard"]), state["failures"][0])
+        turn.error = finish.run_error(worst["step"], worst["error"], state["failures"])
+    if status == "cancelled":
+        turn.error = state.get("cancelled")
+    turn.emit("workflow.finished", data={"status": status})
+    turn.emit("playbook.finished", data={"status": status})
 
 
 def _bad_patch(what: str) -> InputInvalid:

@@ -321,3 +321,19 @@ class Turn:
 
     def entry(self, step: Step) -> StepEntry:
         return self.state["steps"].setdefault(step.name, {"status": "running", "runs": 0, "active": 0})
+
+
+def status_of(state: PlaybookState) -> Status:
+    if state.get("hard"):
+        return "failed"
+    if state["failures"]:
+        return "partial" if state.get("succeeded") else "failed"
+    return "completed"
+
+
+def run_result(turn: Turn) -> Value:
+    """The result of final_step if it ran, of the step a caller asked for, else of the last to end."""
+    state = turn.state
+    name = turn.ctx.options.get("return_step") or state.get("closing") or state["last"]
+    entry = state["steps"].get(name) if name else None
+    return entry.get("result") if entry is not None else None

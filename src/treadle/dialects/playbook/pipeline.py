@@ -106,11 +106,11 @@ class Pipeline:
             "keychain": keychain or {},
             "_prev": frame["prev"],
         }
-        if (total := inputs.get("total")) is not None and iteration is not None:
+        if iteration is not None and (total := inputs.get("total")) is not None:
             names["loop"] = loop_view(iteration, total)
         layers = (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
         self.scope = Scope(names, layers, step.later)
-        self._unrendered = step.args if inputs.get("per_item") and "args" not in frame else None
+        self._unrendered = step.args if "per_item" in inputs and "args" not in frame else None
         if "args" in frame:
             self._use_args(frame["args"])
         for name, entry in frame["tasks"].items():

@@ -1,4 +1,4 @@
-"""Admission and routing: which tokens may run, and which tokens a finished step-run makes.
+"""Admission and routing: which tokens may run, which a finished step-run makes, and whether its failure is handled.
 
 Seed 000 §3-§5. Both are decided here, by the machine, never by a worker.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent
 from treadle.kernel.values import Value, encode
 
+from . import finish
 from .errands import KIND
+from .failures import failure, template_failure
 from .handles import Scope, StepResults
 from .marking import Ref, Turn, canonical
 from .model import Arc, Step, holds
@@ -64,6 +67,55 @@ class Boundary:
             outcome = {key: event[key] for key in ("status", "result", "error") if event.get(key) is not None}
             kind = step.tasks[-1].kind if step.tasks else ""
             self.scope.names["output"] = output_view(kind, outcome)
+
+
+def after(turn: Turn, step: Step, token: TokenState, event: dict[str, Value], boundary: Boundary) -> None:
+    """Routes an ended step-run and counts its failure if nobody handled it."""
+    error: dict[str, Value] | None = event.get("error")
+    special = token.get("special")
+    if special is not None:
+        # final_step, on_failure and on_cancel end the run; their next is not followed.
+        _set_only(boundary)
+        if error is not None:
+            hard = step.failure_mode != "best_effort"
+            finish.count(turn, step, token, error, hard=hard)
+        return
+    before = turn.state["n"]
+    try:
+        if step.set_ctx is not None:
+            apply_step_set(boundary)
+        handled = route(boundary)
+    except ExpressionError as problem:
+        wrong = template_failure(problem)
+        if error is not None and turn.ctx.machine > 1:
+            # What failed first is what the run failed of; its arcs could not be evaluated because of it.
+            turn.emit("next.failed", step=step.name, error=wrong)
+            wrong = error
+        finish.count(turn, step, token, wrong, hard=True)
+        return
+    fired = turn.state["n"] > before
+    if not fired and step.routed and turn.playbook.no_next_is_error and error is None:
+        message = f"step {step.name!r}: no arc of next matches {event['name']}"
+        error = failure("unknown", message, code="NO_MATCHING_ARC")
+        turn.emit("next.unmatched", step=step.name, error=error)
+        handled = False
+    if error is None or handled:
+        return
+    mode = (
+        turn.playbook.failure_mode
+        if step.loop is not None
+        else step.failure_mode or turn.playbook.failure_mode
+    )
+    finish.count(turn, step, token, error, hard=mode != "best_effort")
+    if mode == "fail_fast":
+        finish.halt(turn, "fail_fast")
+
+
+def _set_only(boundary: Boundary) -> None:
+    try:
+        apply_step_set(boundary)
+    except ExpressionError as problem:
+        finish.count(boundary.turn, boundary.step, boundary.token, template_failure(problem), hard=True)
 
 
 def route(boundary: Boundary) -> bool:

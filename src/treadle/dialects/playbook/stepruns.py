@@ -10,7 +10,7 @@ from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
 from treadle.kernel.values import Value
 
-from . import finish, loops, waiting
+from . import loops, waiting
 from .errands import KIND
 from .failures import failure, template_failure, worker_failure
 from .handles import is_stored, payload_of
@@ -19,7 +19,7 @@ from .marking import Ref, Turn, canonical
 from .model import Step
 from .needs import gather
 from .pools import pool_of
-from .routing import Boundary
+from .routing import Boundary, after
 from .states import TokenState
 from .suspension import answer
 
@@ -334,8 +334,10 @@ def end(
     shown: dict[str, Value] = {"step": step.name}
     if error is not None:
         shown["error"] = error
-    if counts or is_stored(result):
-        shown["data"] = {**counts, **({"result": result} if is_stored(result) else {})}
+    if counts:
+        shown["data"] = counts
+    if type(result) is dict and ("checksum" in result or "parts" in result) and is_stored(result):
+        shown["data"] = {**counts, "result": result}
     turn.emit(event_name, **shown)
     event: dict[str, Value] = {
         "name": event_name,
@@ -346,4 +348,4 @@ def end(
         "attempt": attempt,
         **counts,
     }
-    finish.after(turn, step, token, event, Boundary(turn, step, token, event, iteration))
+    after(turn, step, token, event, Boundary(turn, step, token, event, iteration))

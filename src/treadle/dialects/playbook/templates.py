@@ -25,7 +25,7 @@ from jinja2.visitor import NodeTransformer
 from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.values import Value
 
-from .absent import Absent, Wanted, chains_of, wanted
+from .absent import Absent, Wanted, chains_of
 from .bounds import Misuse, SizeBudget, Tally, budget, check_size, purse, share, together
 from .edition import edition, is_first
 from .environment import ENV
@@ -301,8 +301,9 @@ class Field:
             raise self.failed(error) from error
 
     def value(self, scope: Scope, load: bool = False) -> Value:
-        if (asking := wanted.get()) is not None:
-            asking.chains = self.expression.chains
+        tally = together.get(None)
+        if tally is not None and tally.asking is not None:
+            tally.asking.chains = self.expression.chains
         try:
             return self.expression.rendered(scope, load=load)
         except (ExpressionError, BlobMissing):
@@ -394,13 +395,11 @@ class Tree:
         if self._render is None:
             return self.value_if_constant
         # As `is_first`, without the call.
-        asking = wanted.set(None if edition.get() < 2 else Wanted(scope))
-        token = together.set(Tally())
+        token = together.set(Tally() if edition.get() < 2 else Tally(Wanted(scope)))
         try:
             return self._render(scope, load)
         finally:
             together.reset(token)
-            wanted.reset(asking)
 
 
 def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, bool], Value] | None:

@@ -15,8 +15,7 @@ from jinja2 import ChainableUndefined, Undefined
 from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
-from .absent import wanted
-from .bounds import Misuse, check_repeated, purse
+from .bounds import Misuse, check_repeated, purse, together
 from .edition import is_first
 from .handles import Handle, payload_of
 
@@ -81,9 +80,9 @@ def plain(value: Any, *, load: bool = False) -> Value:
 
 def _asked_for(value: Undefined) -> None:
     """Nothing is about to be handed on: where arguments are made, what was named must be there."""
-    asking = wanted.get()
-    if asking is not None and isinstance(value, NotThere) and value.is_named:
-        asking.meets(value.name)
+    tally = together.get(None)
+    if tally is not None and tally.asking is not None and isinstance(value, NotThere) and value.is_named:
+        tally.asking.meets(value.name)
 
 
 def _key(key: Any) -> str:

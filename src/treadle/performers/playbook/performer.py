@@ -63,14 +63,14 @@ class PipelinePerformer:
 
     async def perform(self, job: Job) -> Done:
         params = job.intent.params
-        errand = None if is_step_run(params) else errand_of(params)
-        if isinstance(errand, errands.Keep):
+        is_run = is_step_run(params)
+        if not is_run and isinstance(errand := errand_of(params), errands.Keep):
             return Done(value=await job.store_blob(errand.chunk, schema_hint="loop results"))
         playbook = await job.load_definition()
         if not isinstance(playbook, Playbook):
             raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
         keychain = KeychainReader(playbook, job, self._secrets) if playbook.keychain else None
-        if errand is None:
+        if is_run:
             return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
         if isinstance(errand, errands.Prove):
             keychain = keychain or KeychainReader(playbook, job, self._secrets)
@@ -93,13 +93,16 @@ class PipelinePerformer:
     def never_waits(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether all tasks of the intent's step are plain functions, so that no loop is needed."""
         params = intent.params
-        errand = None if is_step_run(params) else errand_of(params)
-        if isinstance(errand, errands.Keep):
-            return True
-        if not isinstance(definition, Playbook) or isinstance(errand, errands.Prove):
+        if not is_step_run(params):
+            errand = errand_of(params)
+            if isinstance(errand, errands.Keep):
+                return True
+            if isinstance(errand, errands.Prove):
+                return False
+            if isinstance(errand, errands.Render):
+                return isinstance(definition, Playbook)
+        if not isinstance(definition, Playbook):
             return False
-        if isinstance(errand, errands.Render):
-            return True
         step = definition.steps[params["step"]]
         if step.needs.keychain != []:
             return False
