@@ -66,6 +66,27 @@ async def test_news_without_events_do_not_hide_a_gap() -> None:
     assert await told(news(), news(2, 3)) == [1, 2, 3]
 
 
+async def test_who_comes_while_a_run_ends_misses_nothing_of_it() -> None:
+    """Nobody wanted its events when its end was decided, so its news carry none."""
+    assert await told(news(ended=True), last=3) == [1, 2, 3]
+    assert await told(news(1, 2), news(ended=True), last=4) == [1, 2, 3, 4]
+    assert await told(news(1, 2, 3, ended=True), news(ended=True), last=3) == [1, 2, 3]
+
+
+def test_who_only_waits_for_an_end_is_told_of_it_without_its_events() -> None:
+    watching = Watching(Stored(0))
+    with watching.watch("r", end=True):
+        assert watching.wants("r", True)
+        assert not watching.wants("r", False)
+        assert not watching.hears("r", True)
+        with watching.watch("r"):
+            assert watching.hears("r", False)
+        assert not watching.hears("r", False)
+    assert not watching.wants("r", True)
+    watching.observe(lambda event: None, after=0)
+    assert watching.hears("r", True)
+
+
 async def test_a_gap_later_on_is_filled_too() -> None:
     assert await told(news(1), news(3)) == [1, 2, 3]
 

@@ -220,6 +220,10 @@ class Library(Known):
         """The definition behind an object, a digest, a name or name@version. What a name means is
         remembered by the owner of the store, through whom all deploys go; a guest looks each time."""
         if not isinstance(workflow, str):
+            if isinstance(workflow, Definition) and self._pinned.get(workflow.digest) is workflow:
+                return self.known[
+                    workflow.digest
+                ]  # this very object was loaded, and none of its digest since
             (definition,) = self.load(workflow)
             return self.known[definition.digest]
         if workflow in self.known:

@@ -105,7 +105,7 @@ class Bridge:
         self.work_key = b""
         self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
         self.watching, self._asking = Watching(self), Asking(self)
-        self.wants_news = self.watching.wants
+        self.wants_news = self.watching.hears
         self._clock, self.meter = clock, CoreMeter()
         self._hot_runs = hot_runs
         self._registry_of = registry_of
@@ -483,7 +483,7 @@ class Bridge:
     def is_told(self) -> bool:
         """Whether commits send their news here; as a guest, or as an onlooker, we have to look."""
         core = self.core
-        return core is not None and core.held.all
+        return core is not None and (not core.held.several or core.held.all)
 
     @property
     def shares(self) -> bool:

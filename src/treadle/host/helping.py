@@ -35,8 +35,9 @@ class Asking:
             self._task = None
 
     async def _ask(self) -> None:
+        """Until this process owns the store itself: on a file it stays the owner, and has nobody to ask."""
         told: object = None
-        while True:
+        while self._bridge.member is not None or self._bridge.core is None:
             asked = self._wanted()
             if asked is not None and asked != told:
                 with suppress(TreadleError):  # an owner that is going: the next one is asked

@@ -171,8 +171,13 @@ class Watching:
         self._looked = (-1, -1)
         self._following: asyncio.Task[None] | None = None
 
+    def hears(self, run: str, ended: bool) -> bool:
+        """Asked on the core thread, before a commit: whether somebody wants the events of a run, or to be woken by them. An
+        end is told in any case, and who only waits for it looks at no events."""
+        return bool(self._observers) or (not ended and self.wants(run, ended))
+
     def wants(self, run: str, ended: bool) -> bool:
-        """Asked on the core thread: whether anybody would hear news of this run."""
+        """Asked on the core thread, after it: whether anybody would hear news of this run."""
         if self._observers or "" in self._watches:
             return True
         return run in (self._watches if ended else self._followed)
@@ -326,8 +331,9 @@ class _Observing:
             if news is None:
                 await self._catch_up()
                 continue
-            if isinstance(news, _Moved):
-                mark = self._mark(news.run, new=news.new)
+            if isinstance(news, _Moved) or (news.ended and not news.events):
+                # It happened elsewhere; or it ended when nobody wanted its events, and this observer has come since.
+                mark = self._mark(news.run, new=isinstance(news, _Moved) and news.new)
                 await self._pass_on(news.run, await self._source.events_after(news.run, *mark))
             elif news.events:
                 await self._pass_on(news.run, news.events)

@@ -180,3 +180,9 @@ class RunReads(SqlConnection):
 
     def snapshot_seqs(self, run: int) -> list[int]:
         return [row[0] for row in self._all("SELECT seq FROM snapshots WHERE run = ? ORDER BY seq", run)]
+
+    def last_run_no(self) -> int:
+        return int(self._one("SELECT coalesce(max(no), 0) FROM runs")[0])
+
+    def last_task_no(self) -> int:
+        return int(self._one("SELECT coalesce(max(no), 0) FROM tasks")[0])

@@ -114,12 +114,6 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
     def numbers(self, now_ns: int) -> StoreNumbers:
         return numbers_of(self._one, self.run_count(), self._dialect.size(self._connection), now_ns)
 
-    def last_run_no(self) -> int:
-        return int(self._one("SELECT coalesce(max(no), 0) FROM runs")[0])
-
-    def last_task_no(self) -> int:
-        return int(self._one("SELECT coalesce(max(no), 0) FROM tasks")[0])
-
     def retained(
         self,
         now_ns: int,

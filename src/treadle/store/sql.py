@@ -24,7 +24,7 @@ from .dialect import SqlDialect
 from .orphans import BY_NUMBER, orphans, remove_orphans
 from .packing import pack
 from .places import write_places
-from .protocol import Batch, RunRow, TaskRow, beside_records, beside_runs, of_places
+from .protocol import Batch, Numbered, RunRow, TaskRow, beside_records, beside_runs, of_places
 from .reads import AUDIT_COLUMNS, TASK_COLUMNS
 from .row_reading import RUN_COLUMNS
 from .upkeep import SqlUpkeep, marks
@@ -142,7 +142,7 @@ class SqlStore(SqlUpkeep):
             raise
         self._held = {}
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
-        self._reserved = {}
+        self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)
 
     @property
@@ -152,6 +152,13 @@ class SqlStore(SqlUpkeep):
     @property
     def held(self) -> Mapping[int, int]:
         return self._held
+
+    def reserve(self, kind: Numbered, count: int) -> range:
+        """For a store that has one owner at a time: nobody else gives numbers away."""
+        highest = self.last_run_no() if kind == "run" else self.last_task_no()
+        first = max(highest, self._reserved.get(kind, 0)) + 1
+        self._reserved[kind] = first + count - 1
+        return range(first, first + count)
 
     @property
     def overlaps(self) -> bool:

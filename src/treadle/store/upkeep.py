@@ -13,7 +13,7 @@ from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
 from treadle.kernel.model import shard_of as kernel_shard_of
 
 from .connection import BACKUP, UNFINISHED
-from .protocol import Message, Numbered
+from .protocol import Message
 from .reads import SqlReads
 
 
@@ -26,8 +26,6 @@ class SqlUpkeep(SqlReads):
     # The shards that this store has claimed, and the epoch of each; how many there are.
     _held: dict[int, int]
     _shards: int
-    # The last numbers that were given away.
-    _reserved: dict[Numbered, int]
 
     # --- who owns it ---
 
@@ -65,13 +63,6 @@ class SqlUpkeep(SqlReads):
         for shard in lost:
             del self._held[shard]
         return lost
-
-    def reserve(self, kind: Numbered, count: int) -> range:
-        """For a store that has one owner at a time: nobody else gives numbers away."""
-        highest = self.last_run_no() if kind == "run" else self.last_task_no()
-        first = max(highest, self._reserved.get(kind, 0)) + 1
-        self._reserved[kind] = first + count - 1
-        return range(first, first + count)
 
     def shard_of(self, run: str) -> int:
         """Where a run's rows are found; what belongs to no run is on the first shard."""
