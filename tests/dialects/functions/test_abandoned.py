@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 from treadle import flow
+from treadle.dialects.function.awaits import Await
+from treadle.dialects.function.life import Life
+from treadle.dialects.function.loop import AwaitFuture
 from treadle.testing import play
 
 DONE: list[str] = []
@@ -34,6 +37,34 @@ def test_a_machine_that_is_let_go_of_ends_its_functions_cut_off() -> None:
     del played
     gc.collect()
     assert DONE == []
+
+
+@flow.step(name="abandoned.next")
+def following(number: int) -> int:
+    return number + 1
+
+
+@flow.workflow(name="ended")
+async def ended(ctx: flow.Context, steps: int) -> int:
+    number = 0
+    for _ in range(steps):
+        number = await following(number)
+    return number
+
+
+def test_a_function_that_has_ended_leaves_nothing_to_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = _living()
+        assert play(ended, 5).result == 5
+        assert _living() == before
+    finally:
+        gc.enable()
+
+
+def _living() -> int:
+    return sum(type(each) in (Life, Await, AwaitFuture) for each in gc.get_objects())
 
 
 PROGRAM = """

@@ -307,7 +307,7 @@ class Life:
             self._compare(number, shape, place)
         self.made.awaits.append([*shape, place])
         if future:
-            made.future = AwaitFuture(self.loop.number(), self.loop, lambda: self.unwanted(made))
+            made.future = AwaitFuture(self.loop.number(), self.loop, number, self.unwanted)
         self.open[number] = made
         self.queue.append(made)
         return made
@@ -365,9 +365,9 @@ class Life:
         assert made.future is not None
         return made.future
 
-    def unwanted(self, wait: Await) -> None:
+    def unwanted(self, number: int) -> None:
         """The function does not wait for it any more."""
-        if self._dropped or self.open.pop(wait.number, None) is None:
+        if self._dropped or (wait := self.open.pop(number, None)) is None:
             return
         if not wait.opened:
             self.queue.remove(wait)
@@ -436,7 +436,7 @@ class Life:
 
     def not_at(self, handle: asyncio.TimerHandle) -> None:
         if (wait := self._timers.pop(id(handle), None)) is not None:
-            self.unwanted(wait)
+            self.unwanted(wait.number)
 
     def refuse(self, what: str, instead: str) -> NotDeterministic:
         place = place_of(sys._getframe(1))

@@ -63,17 +63,19 @@ class FlowFuture(asyncio.Future[T]):
 
 class AwaitFuture(FlowFuture[T]):
     """What an await of the run waits for. Whoever cancels it wants it no more, which is told before anything that
-    follows from the cancel."""
+    follows from the cancel. It knows its await by number: whoever held on to each other would be left to the
+    collector, with every step."""
 
-    def __init__(self, number: int, loop: Loop, unwanted: Callable[[], None]) -> None:
+    def __init__(self, number: int, loop: Loop, of: int, unwanted: Callable[[int], None]) -> None:
         self.number = number
+        self._of = of
         self._unwanted = unwanted
         self._flow = loop
         asyncio.Future.__init__(self, loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
         if not self.done():
-            self._flow.call_soon(self._unwanted)
+            self._flow.call_soon(self._unwanted, self._of)
         return super().cancel(msg)
 
 
@@ -162,6 +164,7 @@ class Loop(asyncio.AbstractEventLoop):
         finally:
             self._ended = True
             asyncio._set_running_loop(outer)
+            self.run = _NOBODY
 
     def _end(self) -> None:
         while self.tasks:  # a `finally` may make more of them: they never begin
@@ -258,6 +261,28 @@ class Loop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing is left to the end of the loop: generators end with their run."""
+
+
+class _Nobody:
+    """Stands for a run that is over: it and its loop would hold on to each other until the collector comes."""
+
+    now_ns = started_ns = 0
+    offence: Undecidable | None = None
+
+    def at(self, due_ns: int, handle: asyncio.TimerHandle) -> None:
+        raise Dropped
+
+    def not_at(self, handle: asyncio.TimerHandle) -> None:
+        """Nothing is timed any more."""
+
+    def refuse(self, what: str, instead: str) -> NotDeterministic:
+        return NotDeterministic(f"{what}() reaches outside of the run; {instead}", details={"call": what})
+
+    def unheard(self, context: dict[str, Any]) -> None:
+        """Nobody is left to hear of it."""
+
+
+_NOBODY: Final = _Nobody()
 
 
 def _left(generator: object) -> None:
