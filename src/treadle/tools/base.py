@@ -122,7 +122,7 @@ def need(config: Mapping[str, Any], *names: str) -> Any:
 
 
 def mapping(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    value = pick(config, *names)
+    value = config.get(names[0]) if len(names) == 1 else pick(config, *names)
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -99,10 +99,13 @@ class ToolRegistry:
         self._making = threading.Lock()
         self.callables: dict[str, FunctionTool] = {}
         self._has_pure = False
+        # How often something was registered: what was asked of tools before may be otherwise since.
+        self.changes = 0
 
     def register(self, tool: Tool) -> Tool:
         """Adds a tool, or replaces the one of the same kind."""
         self._tools[tool.kind] = tool
+        self.changes += 1
         return tool
 
     def tool(self, kind: str, *, idempotent: bool = False, pure: bool = False) -> Callable[[F], F]:
@@ -123,6 +126,7 @@ class ToolRegistry:
         def decorate(function: F) -> F:
             label = name or function.__name__
             self.callables[label] = self._function(f"python:{label}", function, idempotent, pure)
+            self.changes += 1
             return function
 
         return decorate

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from treadle.dialects.playbook.dialect import DIALECT
+from treadle.kernel.model import OpenIntent
+from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.registry import ToolRegistry
 from treadle.work.job import StaysOpen
 
 from .harness import Lab, compile_text
@@ -663,3 +667,27 @@ def test_event_attempt_is_the_attempt_that_ended_the_step(answers: list[Any], at
       - {step: b, tool: {kind: noop, result: "{{ args.n }}"}}
     """
     assert Lab(text, {"net": scripted(*answers)}).run().replays().result == attempts
+
+
+def test_a_tool_that_takes_the_place_of_another_is_asked_anew() -> None:
+    playbook = DIALECT.machine.load(compile_text("workflow: [{step: a, tool: {kind: own}}]").body)
+    tools = ToolRegistry(plugins=False)
+    performer = PipelinePerformer(tools)
+    intent = OpenIntent(id="i", kind="step", params={"step": "a"})
+
+    def said() -> tuple[bool, bool]:
+        return performer.never_waits(intent, playbook), performer.is_pure(intent, playbook)
+
+    def plain() -> int:
+        return 1
+
+    async def waits() -> int:
+        return 1
+
+    assert said() == (False, False), "nobody knows it"
+    tools.tool("own", pure=True)(plain)
+    assert said() == said() == (True, True)
+    tools.tool("own")(plain)
+    assert said() == (True, False)
+    tools.tool("own")(waits)
+    assert said() == (False, False)

@@ -96,15 +96,11 @@ class Expression:
         finally:
             budget.reset(token)
 
-    def rendered(self, scope: Scope, *, load: bool) -> Value:
-        """The value as it leaves the template. What a name leads to is handed on as it is; what an
-        expression puts together is measured, and what of it is lazy is made within its budget."""
-        evaluate = self.fast or self.value
-        if self.path is not None:
-            return plain(evaluate(scope), load=load)
+    def measured(self, scope: Scope, *, load: bool) -> Value:
+        """What an expression puts together, measured; what of it is lazy is made within its budget."""
         token = budget.set(SizeBudget())
         try:
-            made = bounded(evaluate(scope), load=load)
+            made = bounded((self.fast or self.value)(scope), load=load)
             if isinstance(made, str | bytes):
                 share(len(made))
             return made
@@ -301,11 +297,14 @@ class Field:
             raise self.failed(error) from error
 
     def value(self, scope: Scope, load: bool = False) -> Value:
-        tally = together.get(None)
+        expression, tally = self.expression, together.get(None)
         if tally is not None and tally.asking is not None:
-            tally.asking.chains = self.expression.chains
+            tally.asking.chains = expression.chains
         try:
-            return self.expression.rendered(scope, load=load)
+            if expression.path is not None:
+                # What a name leads to is handed on as it is.
+                return plain((expression.fast or expression.value)(scope), load=load)
+            return expression.measured(scope, load=load)
         except (ExpressionError, BlobMissing):
             raise
         except Absent as error:
@@ -318,6 +317,8 @@ class Field:
         try:
             expression = self.expression
             value = (expression.fast or expression.value)(scope)
+            if value is True or value is False:
+                return value
             if expression.native:
                 return truth_of(value)
         except (ExpressionError, BlobMissing):

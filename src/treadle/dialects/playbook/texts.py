@@ -127,8 +127,6 @@ def text_of(value: Any) -> str:
 
 def truth_of(value: Any) -> bool:
     """Whether a condition holds. A method or function is no condition: it would always hold."""
-    if value is True or value is False:
-        return value
     if not is_first() and callable(value) and not isinstance(value, Undefined):
         raise no_value(value)
     return bool(value)

@@ -7,11 +7,13 @@ machine (prove the keychain, keep loop results, render large arguments) come the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from treadle.dialects.playbook import errands
 from treadle.dialects.playbook.errands import errand_of, is_step_run
-from treadle.dialects.playbook.model import SUSPENDING, Playbook, Task
+from treadle.dialects.playbook.model import SUSPENDING, Playbook, Step, Task
 from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent
 from treadle.secrets.providers import Secrets
@@ -25,12 +27,22 @@ from .pipeline import StepRun, Tools
 from .places import FileOf, say_line
 from .results import render_args
 
+# So many are remembered.
+NATURES_MAX: Final = 10_000
+
 
 class PlainTools:
     """A plain mapping of tools behind the same protocol, for tests and small programs."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
+        self._asked = 0
+
+    @property
+    def changes(self) -> int:
+        """A mapping may be changed at any time, and does not say so."""
+        self._asked += 1
+        return self._asked
 
     def get(self, kind: str, config: Mapping[str, Any] | None = None) -> Tool:
         if kind not in self._tools:
@@ -42,6 +54,17 @@ class PlainTools:
 
     def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool:
         return config.get("pure") is True
+
+
+class Nature(msgspec.Struct):
+    """What the tools of a step's tasks say of it, as long as they are those that were asked."""
+
+    step: Step
+    changes: int
+    # All are plain functions, so that no event loop is needed.
+    is_plain: bool
+    # None touches anything outside, and one does something.
+    is_pure: bool
 
 
 class PipelinePerformer:
@@ -57,6 +80,8 @@ class PipelinePerformer:
         self._file_of = file_of
         self._tools: Tools = PlainTools(tools) if isinstance(tools, dict) else tools  # type: ignore[assignment]  # mypy does not narrow a union by `dict` here
         self._secrets = secrets
+        # By the identity of the step, which is that of its loaded definition.
+        self._natures: dict[int, Nature] = {}
 
     async def __call__(self, job: Job) -> Done:
         return await self.perform(job)
@@ -103,13 +128,7 @@ class PipelinePerformer:
                 return isinstance(definition, Playbook)
         if not isinstance(definition, Playbook):
             return False
-        step = definition.steps[params["step"]]
-        if step.needs.keychain != []:
-            return False
-        for task in step.tasks:  # noqa: SIM110 (asked on the core's thread for each step)
-            if not self._is_plain(task):
-                return False
-        return True
+        return self._nature(definition.steps[params["step"]]).is_plain
 
     def is_pure(self, intent: OpenIntent, definition: Any) -> bool:
         """Whether no task of the intent's step touches anything outside: each says so, or its function does. What does
@@ -117,20 +136,28 @@ class PipelinePerformer:
         params = intent.params
         if not isinstance(definition, Playbook) or not is_step_run(params):
             return False
-        step = definition.steps[params["step"]]
-        if step.needs.keychain != []:
-            return False
-        found = False
-        for task in step.tasks:
-            if task.kind not in SUSPENDING and self._tools.is_pure(task.kind, task.config.value_if_constant):
-                found = True
-            elif task.kind != "noop":
-                return False
+        return self._nature(definition.steps[params["step"]]).is_pure
+
+    def _nature(self, step: Step) -> Nature:
+        """Asked on the core's thread for each step-run, and found out once."""
+        changes, found = self._tools.changes, self._natures.get(id(step))
+        if found is None or found.step is not step or found.changes != changes:
+            if len(self._natures) >= NATURES_MAX:
+                self._natures.clear()
+            found = self._natures[id(step)] = Nature(step, changes, *self._judged(step))
         return found
 
+    def _judged(self, step: Step) -> tuple[bool, bool]:
+        if step.needs.keychain != []:
+            return False, False
+        does = [task for task in step.tasks if task.kind != "noop"]
+        is_plain = all(self._is_plain(task) for task in does)
+        return is_plain, bool(does) and all(self._is_pure(task) for task in does)
+
+    def _is_pure(self, task: Task) -> bool:
+        return task.kind not in SUSPENDING and self._tools.is_pure(task.kind, task.config.value_if_constant)
+
     def _is_plain(self, task: Task) -> bool:
-        if task.kind == "noop":
-            return True
         if task.kind in SUSPENDING:
             # Iterations of a loop come to wait in the order of their items on the loop; on threads they need not.
             return False

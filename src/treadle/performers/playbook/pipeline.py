@@ -73,6 +73,11 @@ class ReferenceGone(TreadleError):
 class Tools(Protocol):
     """Tools by kind, as the pipeline asks for them (see `registry.ToolRegistry`)."""
 
+    @property
+    def changes(self) -> int:
+        """Another number once a tool may be another."""
+        ...
+
     def get(self, kind: str, config: Mapping[str, Any] | None = None) -> Tool: ...
 
     def is_idempotent(self, kind: str, config: Mapping[str, Any]) -> bool: ...
