@@ -220,10 +220,11 @@ class Library(Known):
         """The definition behind an object, a digest, a name or name@version. What a name means is
         remembered by the owner of the store, through whom all deploys go; a guest looks each time."""
         if not isinstance(workflow, str):
-            if isinstance(workflow, Definition) and self._pinned.get(workflow.digest) is workflow:
-                return self.known[
-                    workflow.digest
-                ]  # this very object was loaded, and none of its digest since
+            # This very object was loaded before. Live code counts as it was handed in last.
+            if isinstance(workflow, Definition) and workflow is self._pinned.get(workflow.digest):
+                if workflow.code is not None:
+                    self._learn(workflow)
+                return self.known[workflow.digest]
             (definition,) = self.load(workflow)
             return self.known[definition.digest]
         if workflow in self.known:

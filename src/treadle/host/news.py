@@ -174,13 +174,16 @@ class Watching:
     def hears(self, run: str, ended: bool) -> bool:
         """Asked on the core thread, before a commit: whether somebody wants the events of a run, or to be woken by them. An
         end is told in any case, and who only waits for it looks at no events."""
-        return bool(self._observers) or (not ended and self.wants(run, ended))
+        if self._observers:
+            return True
+        return not ended and (run in self._followed or "" in self._followed)
 
     def wants(self, run: str, ended: bool) -> bool:
         """Asked on the core thread, after it: whether anybody would hear news of this run."""
-        if self._observers or "" in self._watches:
+        if self._observers:
             return True
-        return run in (self._watches if ended else self._followed)
+        told = self._watches if ended else self._followed
+        return run in told or "" in told
 
     def watch(self, run: str, *, end: bool = False) -> Watch:
         return Watch(self, run, end=end)

@@ -175,7 +175,14 @@ class SqliteDialect:
         """Refuses to go on with a store that was deleted, moved or replaced while it was open. Such a file goes on taking
         writes, and nobody will ever read them again. So its identity is compared after each commit, and a few times a
         second that of its log, too. A call of `stat` is little beside a commit that waits for the disk."""
-        if self._file is not None and (_identity(self._file) != self._was or (log and not self._has_log())):
+        if self._file is None:
+            return
+        try:
+            found = os.stat(self._file)
+            stays = (found.st_dev, found.st_ino) == self._was
+        except (FileNotFoundError, NotADirectoryError):
+            stays = False
+        if not stays or (log and not self._has_log()):
             raise StoreGone(
                 f"the store {self.path} was deleted, moved or replaced while it was open; what was done since then "
                 "is not in it. Put it back or restore it, then start again"
