@@ -79,8 +79,9 @@ class Ahead:
         staged = self._staging.staged
         eager, staged.eager = staged.eager, []
         works = [work for work in eager if work.intent.id in staged.ahead]
+        for work in works:
+            self.begun.add(work.intent.id)
         if works:
-            self.begun.update([work.intent.id for work in works])
             self._eager.begin(works)
 
     def opened(self, work: Work) -> None:

@@ -118,7 +118,7 @@ class Staged(msgspec.Struct):
             or self.asked
             or self.dispatched
             or self.revoked
-            or any(news.ended for news in self.news.values())
+            or (self.news and any(news.ended for news in self.news.values()))
         )
 
     @property
