@@ -306,8 +306,7 @@ def admit(
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
     run.tail_bytes += size
     run.tail_records += 1
-    has_tail = run.tail_records >= limits.snapshot_tail_records or run.tail_bytes > limits.snapshot_tail_bytes
-    wants_snapshot = has_tail and run.wants_snapshot(limits)
+    wants_snapshot = run.wants_snapshot(limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
     # with the record committed. The state is looked at when a snapshot is due, and at the start.
     if decision.result is not None and "result" not in record:

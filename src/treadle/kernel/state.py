@@ -94,5 +94,5 @@ class RunState(msgspec.Struct, kw_only=True):
         """Whether its tail is long enough to be replaced by a snapshot."""
         return (
             self.tail_records >= limits.snapshot_tail_records
-            or self.tail_bytes > max(limits.snapshot_tail_bytes, self.snapshot_bytes)
+            or (self.tail_bytes > limits.snapshot_tail_bytes and self.tail_bytes > self.snapshot_bytes)
         ) and self.tail_bytes * 4 >= self.snapshot_bytes

@@ -1,4 +1,4 @@
-"""One event of one run: find the run, decide whether the event still counts, step, record.
+"""One event of one run: find the run, see whether the event still counts, step, record.
 
 An event that is refused changes nothing and leaves a line in the diagnostics. An event that has
 happened (a receipt) cannot be refused: if its step fails, the failure is recorded and the run fails.
@@ -13,29 +13,28 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, RunNotFound, TreadleError, Undecidable
-from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
     ENGINE_KINDS,
     PLACE,
     REFUSABLE,
     TERMINAL,
-    Apply,
     Cancel,
     Continue,
     Domain,
     Event,
+    Frame,
     OpenIntent,
     Receipt,
+    Rejected,
     Reset,
     Retry,
+    Signal,
     Started,
-    event_value,
 )
 from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
 from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.kernel.state import RunState
-from treadle.kernel.values import Value
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
@@ -44,10 +43,10 @@ from .gate import Gate
 from .hot import BlobCache, Expected, Hot, HotRuns
 from .lines import Lines
 from .mail import Mail
-from .mending import mended
+from .moving import Moves
 from .payloads import disarming, handed_over, lightened
-from .ports import Clock, Item, NewRun, Own
-from .registry import Loaded, Registry
+from .ports import Clock, Item, Own
+from .registry import Registry
 from .staging import Answers, Numbers, Staging
 from .undecided import Undecided, is_lasting
 
@@ -55,8 +54,6 @@ log = logging.getLogger("treadle.core")
 
 # So many runs are read together at most.
 TOGETHER_MAX: Final = 100
-# How soon an event is tried again that a barrier has stopped.
-_LOOK_AGAIN_NS: Final = 20_000_000
 # What people steer a run with.
 _STEERING: Final = frozenset({Reset, Retry, Cancel})
 
@@ -74,6 +71,7 @@ class Admission:
         gate: Gate,
         records: Records,
         lines: Lines,
+        moves: Moves,
         undecided: Undecided,
         numbers: Numbers,
         *,
@@ -91,13 +89,12 @@ class Admission:
         self._gate = gate
         self._records = records
         self._lines = lines
+        self._moves = moves
         self._undecided = undecided
         self._numbers = numbers
         self._clock = clock
         self._entropy = entropy
         self._limits = limits
-        # What was read of runs that are decided elsewhere, for the event at hand.
-        self._seen: dict[str, Value] = {}
 
     def admit(self, item: Item) -> bool:
         """Admits one event; False if what is staged must be committed before it can be. If it raises, its run is to be
@@ -105,8 +102,8 @@ class Admission:
         self._staging.staged.taken.append(item)
         if self._staging.held.several:
             self._staging.belongs(item.run)
-        if self._seen:
-            self._seen = {}
+        if self._moves.seen:
+            self._moves.seen.clear()
         if item.submission is not None and self._answers.given_before(item):
             return True
         hot = self._hot.peek(item.run)
@@ -114,7 +111,7 @@ class Admission:
             return True
         event = item.event
         if event is None:
-            return self._look(hot, item)
+            return self._moves.look(hot, item)
         state = hot.state
         owed = state.pending() if state.more or state.signals else None
         if owed is not None and event != owed:
@@ -131,23 +128,23 @@ class Admission:
                 self._answers.settle(item, {"run": item.run, "seq": state.seq, "stale": True}, None)
                 return True
             event = given
-        if not _counts_plainly(hot, item, event) and self._gate.turns_away(hot, item, event):
+        if not self._counts(hot, item, event):
             return True
         at_ns = self._clock.now_ns()
         if type(event) is Domain:
-            if self._is_barred(hot, item, at_ns):
+            if self._moves.is_barred(hot, item, at_ns):
                 return True
-            event = self._to_cell(hot, item, event)
+            event = self._moves.to_cell(hot, item, event)
         elif type(event) in _STEERING and isinstance(hot.machine, CellMachine):
-            if self._is_barred(hot, item, at_ns):
+            if self._moves.is_barred(hot, item, at_ns):
                 return True
-            self._move(hot, hot.machine.successor(hot.definition, self._state_of))
+            self._moves.follow(hot, hot.machine)
         elif (
             state.held is None
             and has_role(type(hot.machine), PastMachine)
-            and not self._moved(hot, item, event)
+            and not self._moves.moved(hot, item, event)
         ):
-            return self._undecided_now(hot)
+            return self._moves.put_off(hot)
         if type(event) is Retry and self._records.readable(hot):
             # It had only waited for its code.
             answer = {"run": item.run, "seq": state.seq, "status": state.status}
@@ -158,26 +155,47 @@ class Admission:
             and (problem := unavailable(hot.machine, hot.definition)) is not None
         ):
             self._hot.drop(item.run)
-            self._leave(item, problem)
+            self._undecided.leave(item, problem)
             return True
         if type(event) is Started or type(event) is Retry:
             return self._begin(hot, item, event, at_ns)
         return self._step(hot, item, event, at_ns)
 
-    def _is_barred(self, hot: Hot, item: Item, at_ns: int) -> bool:
-        """Whether a cell's event has to wait, because its application is about to move to another manifest and its
-        members are being asked (`apps/barrier.py`)."""
-        if not isinstance(hot.machine, CellMachine):
-            return False
-        staged, definition = self._staging.staged, hot.state.definition
-        if definition not in staged.barring:
-            if hot.machine.closed_until(hot.definition, self._state_of) <= at_ns:
+    def _counts(self, hot: Hot, item: Item, event: Event) -> bool:
+        """Whether an event still counts when its turn has come. If not, whoever sent it is answered (`gate.py`): what
+        settles an intent that is not open, or steers a run that has ended, changes nothing; what asks for something that
+        cannot be is refused."""
+        state, traits, gate = hot.state, hot.machine.traits, self._gate
+        match event:
+            case Receipt() | Rejected() | Frame():
+                if event.intent not in state.open:
+                    self._answers.stale(hot, item, "receipt.stale", {"intent": event.intent})
+                    return False
+                if type(event) is Frame:
+                    if gate.is_late(hot, item, event):
+                        return False
+                elif traits.signed and type(event) is Receipt and gate.is_forged(hot, item, event):
+                    return False
+            case Cancel() | Signal() if state.ended and (traits.final or type(event) is Cancel):
+                self._answers.stale(hot, item, f"{event.kind}.stale", {"status": state.status})
                 return False
-            staged.barring.add(definition)
-        staged.taken.pop()
-        if hot.state.seq == 0:
-            self._hot.drop(item.run)
-        self._mail.bar(item, at_ns + _LOOK_AGAIN_NS)
+        if item.provided is not None and gate.is_withdrawn(item, item.provided):
+            return False
+        if type(event) is Started and state.seq > 0:
+            gate.start_again(hot, item, event)
+            return False
+        new = item.create
+        if new is not None and (new.workflow != state.workflow or new.dialect != state.dialect):
+            gate.id_is_taken(hot, item, new)
+            return False
+        if has_role(type(hot.machine), CellMachine) and gate.is_barred(hot, item, event):
+            return False
+        if item.expected_version is not None and item.expected_version != state.seq:
+            gate.is_at_another_version(hot, item, item.expected_version)
+            return False
+        if state.status in TERMINAL and traits.final and (type(event) is not Retry or state.state is None):
+            gate.has_ended(hot, item, event)
+            return False
         return True
 
     def _begin(self, hot: Hot, item: Item, event: Started | Retry, at_ns: int) -> bool:
@@ -186,10 +204,11 @@ class Admission:
             # What it was started with is read from the store.
             self._staging.staged.taken.pop()
             return False
+        place = None
         try:
-            if self._lines.silent and self._registry.quota(event.definition or hot.state.definition) is None:
-                return self._step(hot, item, event, at_ns)
-            place = self._lines.place_for(hot, event, item.blobs)
+            # Where operators say nothing, its definition alone says whether it is limited (`Lines.quota`).
+            if not self._lines.silent or self._registry.quota(event.definition or hot.state.definition):
+                place = self._lines.place_for(hot, event, item.blobs)
         except PASSING:
             raise
         except TreadleError as error:
@@ -210,10 +229,11 @@ class Admission:
             if settled is None or settled.kind in ENGINE_KINDS:
                 event = self._taken_in(hot, event, settled)
         elif type(event) is not Started or event.parent is not None or event.continued_from is not None:
+            # What starts a run from outside was taken in where it was handed in (`Engine.start`).
             event = self._taken_in(hot, event, None)
         try:
             if type(event) is Retry:
-                event = self._prepared(hot, event, at_ns)
+                event = self._moves.prepared(hot, event, at_ns)
             step = advance(
                 hot.state,
                 hot.machine,
@@ -231,23 +251,6 @@ class Admission:
             self._lines.enter(place)
         self._records.add(hot, step, item)
         return True
-
-    def _prepared(self, hot: Hot, event: Retry, at_ns: int) -> Retry:
-        """A retry as it is decided: under the definition that it names, and tried before it has to wait."""
-        if event.definition is not None:
-            event = self._mend(hot, event, event.definition)
-        if event.place == "queued":
-            self._rehearse(hot, event, at_ns)
-        return event
-
-    def _rehearse(self, hot: Hot, event: Retry, at_ns: int) -> None:
-        """A retry that has to wait is decided later; what its run refuses is refused now, as ever."""
-        probe = restore(snapshot_of(hot.state))
-        now = replace(event, place="")
-        machine = hot.machine
-        advance(probe, machine, hot.definition, now, at_ns=at_ns, blobs=self._blobs, limits=self._limits)
-        if isinstance(machine, PastMachine):
-            machine.forget(probe.state)
 
     def _find(self, item: Item) -> Hot | None:
         """A run that is not in memory, loaded or made; None, with whoever asks answered, if that cannot be."""
@@ -300,7 +303,9 @@ class Admission:
     def _create(self, item: Item) -> Hot:
         assert item.create is not None
         new = item.create
-        loaded = self._current(new)
+        loaded = self._registry.load(new.definition)
+        if has_role(type(loaded.machine), CellMachine):
+            loaded = self._moves.current(loaded)
         definition = loaded.row.digest
         now = self._clock.now_ns()
         about: dict[str, Any] = {
@@ -328,99 +333,6 @@ class Admission:
             self._records.add(hot, step, Item(item.run, started, derived=True))
         return hot
 
-    def _to_cell(self, hot: Hot, item: Item, event: Domain) -> Event:
-        """A cell comes to life with its first event, in one record. After an apply it moves to the new
-        definition with the next one, which names it."""
-        if hot.state.seq == 0:
-            return Started(
-                definition=hot.state.definition,
-                input=event_value(event),
-                seed=self._entropy(16),
-                machine=hot.machine.version,
-            )
-        self._move(hot, self._current(item.create).row.digest if item.create is not None else None)
-        return event
-
-    def _current(self, new: NewRun) -> Loaded:
-        """The definition of a run that events bring to life: what is active when the event is admitted. Its sender
-        may have known an earlier version."""
-        loaded = self._registry.load(new.definition)
-        if not has_role(type(loaded.machine), CellMachine) or not isinstance(loaded.machine, CellMachine):
-            return loaded
-        other = loaded.machine.successor(loaded.definition, self._state_of)
-        return loaded if other in (None, new.definition) else self._registry.load(other)
-
-    def _move(self, hot: Hot, definition: str | None) -> None:
-        """Moves a run to another definition, in a record of its own."""
-        if definition in (None, hot.state.definition):
-            return
-        assert definition is not None
-        moved = Apply(definition=definition, was=hot.state.definition)
-        loaded = self._registry.load(definition)
-        step = advance(
-            hot.state,
-            loaded.machine,
-            loaded.definition,
-            moved,
-            at_ns=self._clock.now_ns(),
-            limits=self._limits,
-        )
-        hot.machine, hot.definition = loaded.machine, loaded.definition
-        self._records.add(hot, step, Item(hot.state.id, moved, derived=True))
-
-    def _mend(self, hot: Hot, event: Retry, digest: str) -> Retry:
-        """A run goes on under another definition from this event on. Refused, it is loaded again as it was."""
-        loaded = mended(self._registry, hot.state, digest)
-        hot.machine, hot.definition = loaded.machine, loaded.definition
-        return replace(event, was=hot.state.definition)
-
-    def _look(self, hot: Hot, item: Item) -> bool:
-        """No event: the run looks what it owes itself, and whether there is code for it again."""
-        if not self._moved(hot, item, None):
-            return self._undecided_now(hot)
-        if unavailable(hot.machine, hot.definition) is None:
-            self._records.readable(hot)
-        self._mail.owe(hot.state.id, hot.state.pending())
-        return True
-
-    def _moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
-        """Moves a run to the code that it takes an event under; False if that cannot take it on."""
-        machine = hot.machine
-        if not (isinstance(machine, PastMachine) and (other := machine.moves_on(hot.definition, event))):
-            return True
-        try:
-            self._move(hot, other)
-        except Undecidable as error:
-            self._hot.drop(hot.state.id)
-            if hot.batch != self._staging.staged.number:
-                self._leave(item, error)
-            return False
-        return True
-
-    def _leave(self, item: Item, error: TreadleError) -> None:
-        """Leaves a run as it is, because this code cannot take it on; it can be ended all the same."""
-        if isinstance(item.event, Cancel) and isinstance(error, Undecidable):
-            self._undecided.end(item, error)
-        else:
-            self._undecided.quarantine(item, error)
-
-    def _undecided_now(self, hot: Hot) -> bool:
-        """False, with the event put back, if the run's part in this batch has to be committed first."""
-        if hot.batch != self._staging.staged.number:
-            return True
-        self._staging.staged.taken.pop()
-        return False
-
-    def _state_of(self, run: str) -> Value:
-        """The state of another run. One that is decided elsewhere is looked at once for each event."""
-        if run in self._seen:
-            return self._seen[run]
-        hot = self._hot.get(run)
-        state = None if hot is None else hot.state.state
-        if hot is None or self._hot.peek(run) is None:
-            self._seen[run] = state
-        return state
-
     def _step_failed(self, hot: Hot, item: Item, event: Event, error: Exception, at_ns: int) -> bool:
         """A machine raised: its state may be half changed, so it is reloaded from what is durable."""
         self._hot.drop(item.run)
@@ -430,7 +342,7 @@ class Admission:
         if not isinstance(error, TreadleError):
             log.error("the machine of %s raised on a %s event", item.run, event.kind, exc_info=error)
         if isinstance(error, Undecidable) and self._reads.run(item.run) is not None:
-            self._leave(item, error)
+            self._undecided.leave(item, error)
             return True
         if _is_refusable(item, hot):
             known = error if isinstance(error, TreadleError) else TreadleError.from_value(error_of(error))
@@ -444,25 +356,6 @@ class Admission:
         """Takes in a run that was made by other means than an event: a fork."""
         self._hot.add(hot)
         self._records.add(hot, step, Own(hot.state.id, None), forked=True)
-
-
-def _counts_plainly(hot: Hot, item: Item, event: Event) -> bool:
-    """Whether an event counts without a doubt, so that the gate need not be asked: nearly all do. The receipt for what
-    is open, under no condition; the start of a run that is not there yet."""
-    if item.provided is not None or item.expected_version is not None:
-        return False
-    state = hot.state
-    if has_role(type(hot.machine), CellMachine) or state.status in TERMINAL:
-        return False
-    if type(event) is Receipt:
-        return event.intent in state.open and item.create is None and not hot.machine.traits.signed
-    new = item.create
-    return (
-        type(event) is Started
-        and state.seq == 0
-        and new is not None
-        and (new.workflow, new.dialect) == (state.workflow, state.dialect)
-    )
 
 
 def _is_refusable(item: Item, hot: Hot) -> bool:

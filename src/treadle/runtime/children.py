@@ -95,14 +95,16 @@ class Children:
         cancel = Cancel(reason="its parent no longer waits", by=PARENT)
         self._mail.send(child_id(hot.state.id, intent.id), cancel, f"cancel:{intent.id}")
 
-    def report(self, hot: Hot, step: Step, item: Item) -> None:
-        """What a step of a run that somebody started tells whoever did."""
+    def report_end(self, hot: Hot, step: Step, item: Item) -> None:
+        """A run that a parent waits for has ended: it is told, unless it was the parent that ended it."""
         state = hot.state
-        if step.ended and state.parent_intent and state.parent and by_of(item) != PARENT:
+        if state.parent is not None and by_of(item) != PARENT:
             self._mail.send(state.parent, _end(hot), f"end:{state.parent_intent}:{step.seq}")
-        if step.seq == 1 and item.reply is not None and state.parent_intent is None:
-            run, intent = item.reply
-            self._mail.send(run, Receipt(intent=intent, value={"run": state.id}), f"started:{intent}")
+
+    def report_start(self, hot: Hot, reply: tuple[str, str]) -> None:
+        """A run goes on by itself: whoever started it is told that it has begun."""
+        run, intent = reply
+        self._mail.send(run, Receipt(intent=intent, value={"run": hot.state.id}), f"started:{intent}")
 
 
 def by_of(item: Item) -> str | None:

@@ -14,7 +14,7 @@ state: what comes, also by itself (`intake.py`), events (`mail.py`, `admission.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -59,6 +59,7 @@ from .isolation import Isolation, known
 from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
+from .moving import Moves
 from .ports import Clock, Item, Port
 from .publication import Aside, Publication
 from .recovery import Recovery
@@ -127,23 +128,11 @@ class Core:
         lines = Lines(store, registry, staging, mail, blobs, held, clock=clock)
         bell = AlertBell(registry, staging, mail, timers, entropy)
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
-        self._admission = Admission(
-            store,
-            registry,
-            hot,
-            blobs,
-            staging,
-            answers,
-            mail,
-            Gate(staging, answers, store, verify),
-            Records(staging, answers, mail, effects, registry, bell, lines),
-            lines,
-            undecided,
-            numbers,
-            clock=clock,
-            entropy=entropy,
-            limits=limits,
-        )
+        records = Records(staging, answers, mail, effects, registry, bell, lines)
+        moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
+        gate = Gate(staging, answers, store, verify)
+        deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
+        self._admission = Admission(store, registry, *deciding, clock=clock, entropy=entropy, limits=limits)
         recovery = Recovery(store, hot, staging, mail, undecided, held, limits)
         self.desk = CoreDesk(
             store,
@@ -170,7 +159,8 @@ class Core:
         self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
-        self._publication, self._handover = self._ends_of_commits(port, registry), self._handing_over()
+        self._publication, handover = self._ends_of_commits(port, registry), self._handing_over()
+        self.gain, self.lose = handover.gain, handover.lose
         entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits
@@ -217,12 +207,6 @@ class Core:
 
     def _is_late(self, row: TimerRow) -> None:
         self._changes.add(Write(partial(alerts.late, row=row), None))
-
-    def gain(self, shards: Mapping[int, int]) -> None:
-        self._handover.gain(shards)
-
-    def lose(self, shards: Collection[int]) -> None:
-        self._handover.lose(shards)
 
     # --- the loop ---
 

@@ -34,6 +34,8 @@ from .undecided import is_undecided
 
 
 class Records:
+    """How an admitted step gets into the commit: its record, what follows from it, its run's row, its answer."""
+
     def __init__(
         self,
         staging: Staging,
@@ -109,7 +111,7 @@ class Records:
     def _write_row(self, hot: Hot, step: Step) -> None:
         """The run's row changes only when what it says does."""
         state, row, batch = hot.state, hot.row, self._staging.batch
-        working = state.performed > 0 or state.working
+        working = state.working
         if not (
             step.status_changed
             or row.status == QUEUED
@@ -160,6 +162,8 @@ def _turnover(step: Step, state: RunState) -> tuple[bytes | None, bytes | None]:
 
 
 class Effects:
+    """What a step opened, settled and cancelled, done about."""
+
     def __init__(
         self,
         staging: Staging,
@@ -183,8 +187,7 @@ class Effects:
                 self._ahead.settled(settled.id)
             else:
                 staged.firm = True
-            if settled.due_ns is not None or hot.checkpoints or staged.batch.checkpoints:
-                self._close(hot, settled)
+            self._close(hot, settled)
             status = item.event.status if type(item.event) is Receipt else settled_as(item.event)
             staged.closed.append(Closed(settled, status, step.at_ns))
             if settled.kind == "task":
@@ -206,8 +209,10 @@ class Effects:
                     self._ahead.opened(work)
                 else:
                     staged.dispatched.append(work)
-        if (state.parent_intent is not None and step.ended) or (item.reply is not None and step.seq == 1):
-            self._children.report(hot, step, item)
+        if step.ended and state.parent_intent is not None:
+            self._children.report_end(hot, step, item)
+        if item.reply is not None and step.seq == 1 and state.parent_intent is None:
+            self._children.report_start(hot, item.reply)
 
     def _settle_task(self, intent: OpenIntent, item: Item) -> None:
         receipt = item.event if isinstance(item.event, Receipt) else None

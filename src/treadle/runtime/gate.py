@@ -1,7 +1,6 @@
-"""Whether an event still counts when its turn has come: stale, forged, too late, or barred.
-
-What settles an intent that is not open any more changes nothing, and is noted. What asks for something that cannot
-be is refused, with a reason.
+"""Why an event does not count, and what whoever sent it is told: late, forged, barred, an id that is taken, a version that is
+not expected, a run that has ended. Which of it is asked when is one look (`Admission._counts`); this is for the few of which
+something is asked.
 """
 
 from __future__ import annotations
@@ -12,17 +11,12 @@ from typing import Any
 from treadle.kernel.errors import PASSING, RunEnded, RunExists, TreadleError, VersionMismatch
 from treadle.kernel.model import (
     ENGINE_KINDS,
-    TERMINAL,
-    Cancel,
     Event,
     Frame,
     Receipt,
-    Rejected,
-    Retry,
-    Signal,
     Started,
 )
-from treadle.kernel.roles import CellMachine, has_role
+from treadle.kernel.roles import CellMachine
 from treadle.kernel.values import decode_trusted
 from treadle.store.protocol import Reads
 
@@ -42,29 +36,7 @@ class Gate:
         self._reads = reads
         self._verify = verify
 
-    def turns_away(self, hot: Hot, item: Item, event: Event) -> bool:
-        """Whether an event does not count; then whoever sent it is answered. What settles an intent that is not
-        open, or steers a run that has ended, changes nothing."""
-        match event:
-            case Receipt() | Rejected() | Frame():
-                if event.intent not in hot.state.open:
-                    self._answers.stale(hot, item, "receipt.stale", {"intent": event.intent})
-                    return True
-                if type(event) is Frame:
-                    if self._is_late(hot, item, event):
-                        return True
-                elif (
-                    hot.machine.traits.signed and type(event) is Receipt and self._is_forged(hot, item, event)
-                ):
-                    return True
-            case Cancel() | Signal() if hot.state.ended and (
-                hot.machine.traits.final or type(event) is Cancel
-            ):
-                self._answers.stale(hot, item, f"{event.kind}.stale", {"status": hot.state.status})
-                return True
-        return self._is_barred(hot, item, event)
-
-    def _is_forged(self, hot: Hot, item: Item, receipt: Receipt) -> bool:
+    def is_forged(self, hot: Hot, item: Item, receipt: Receipt) -> bool:
         """Where receipts are signed, one without the node's signature settles nothing: the intent stays
         open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
         if self._verify is None or type(item) is Own:
@@ -74,7 +46,7 @@ class Gate:
         self._answers.stale(hot, item, "receipt.unsigned", {"intent": receipt.intent})
         return True
 
-    def _is_late(self, hot: Hot, item: Item, frame: Frame) -> bool:
+    def is_late(self, hot: Hot, item: Item, frame: Frame) -> bool:
         """Frames count up. One that does not is dropped; a gap is noted."""
         last = hot.state.open[frame.intent].frame
         about = {"intent": frame.intent, "frame": frame.seq, "last": last}
@@ -84,48 +56,44 @@ class Gate:
             self._answers.stale(hot, item, "stream.non_monotonic", about)
         return frame.seq <= last
 
-    def _is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
-        if item.provided is not None:
-            try:
-                item.provided()
-            except PASSING:
-                raise
-            except TreadleError as error:
-                self._answers.refuse(item, error)
-                return True
-        if type(event) is Started and hot.state.seq > 0:
-            self._start_again(hot, item, event)
-            return True
-        if item.create is not None and _is_another(hot, item.create):
-            taken = f"the id {item.run!r} is taken by a run of {hot.state.workflow} ({hot.state.dialect})"
-            self._answers.refuse(item, RunExists(f"{taken}; a cell of {item.create.workflow} cannot have it"))
-            return True
-        if (
-            has_role(type(hot.machine), CellMachine)
-            and isinstance(hot.machine, CellMachine)
-            and (barred := hot.machine.bars(item.run, hot.state.status, event)) is not None
-        ):
-            self._answers.refuse(item, barred)
-            return True
-        if item.expected_version is not None and item.expected_version != hot.state.seq:
-            expected, found = item.expected_version, hot.state.seq
-            message = f"{item.run} is at version {found}, not {expected}; look at it again, then decide"
-            self._answers.refuse(
-                item, VersionMismatch(message, details={"expected": expected, "found": found})
-            )
-            return True
-        if hot.state.status in TERMINAL and hot.machine.traits.final:
-            if hot.state.state is None:
-                message = f"{item.run} was {hot.state.status} before it had begun; start it anew"
-            elif not isinstance(event, Retry):
-                message = f"{item.run} is {hot.state.status}; it takes no {event.kind} any more"
-            else:
-                return False
-            self._answers.refuse(item, RunEnded(message))
+    def is_withdrawn(self, item: Item, provided: Callable[[], None]) -> bool:
+        """Whether what an event was sent under does not hold any more."""
+        try:
+            provided()
+        except PASSING:
+            raise
+        except TreadleError as error:
+            self._answers.refuse(item, error)
             return True
         return False
 
-    def _start_again(self, hot: Hot, item: Item, event: Started) -> None:
+    def is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
+        """Whether a cell does not take an event, whatever its definition says."""
+        assert isinstance(hot.machine, CellMachine)
+        barred = hot.machine.bars(item.run, hot.state.status, event)
+        if barred is not None:
+            self._answers.refuse(item, barred)
+        return barred is not None
+
+    def id_is_taken(self, hot: Hot, item: Item, asked: NewRun) -> None:
+        """A run is of another workflow than whoever sent the event took it for."""
+        taken = f"the id {item.run!r} is taken by a run of {hot.state.workflow} ({hot.state.dialect})"
+        self._answers.refuse(item, RunExists(f"{taken}; a cell of {asked.workflow} cannot have it"))
+
+    def is_at_another_version(self, hot: Hot, item: Item, expected: int) -> None:
+        found = hot.state.seq
+        message = f"{item.run} is at version {found}, not {expected}; look at it again, then decide"
+        self._answers.refuse(item, VersionMismatch(message, details={"expected": expected, "found": found}))
+
+    def has_ended(self, hot: Hot, item: Item, event: Event) -> None:
+        state = hot.state
+        if state.state is None:
+            message = f"{item.run} was {state.status} before it had begun; start it anew"
+        else:
+            message = f"{item.run} is {state.status}; it takes no {event.kind} any more"
+        self._answers.refuse(item, RunEnded(message))
+
+    def start_again(self, hot: Hot, item: Item, event: Started) -> None:
         """The same id again: the same run, if definition and input are the same."""
         body = next((row[6] for row in self._staging.batch.records if row[0] == hot.no and row[1] == 1), None)
         if body is None:
@@ -157,8 +125,3 @@ class Gate:
                 details={"differs": other, "definitions": [was["definition"], event.definition]},
             ),
         )
-
-
-def _is_another(hot: Hot, asked: NewRun) -> bool:
-    """Whether a run is of another workflow than whoever sent the event took it for."""
-    return hot.state.dialect != asked.dialect or hot.state.workflow != asked.workflow

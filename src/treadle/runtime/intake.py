@@ -34,8 +34,67 @@ from .shards import Held
 from .staging import Answers, Staged, Staging
 from .timers import Timers
 
+log = logging.getLogger("treadle.core")
+
+
+class Entrance:
+    """Where commands come in."""
+
+    def __init__(
+        self,
+        port: Port,
+        held: Held,
+        elsewhere: Elsewhere,
+        changes: Changes,
+        progress: ProgressQueue,
+        mail: Mail,
+    ) -> None:
+        self._port = port
+        self._held = held
+        self._elsewhere = elsewhere
+        self._changes = changes
+        self._progress = progress
+        self._mail = mail
+
+    def accept(self, command: Command | None) -> None:
+        """Takes a command in."""
+        if command is None:
+            return
+        try:
+            if type(command) is Item or type(command) is Operate:
+                if (refusal := unusable(command)) is not None:
+                    if command.ack is not None:
+                        self._port.answer([(command.ack, None, refusal)])
+                elif self._held.several and not self.is_here(command):
+                    self._elsewhere.forward([command])
+                elif isinstance(command, Operate):
+                    self._changes.add(command)
+                else:
+                    self._mail.post(command)
+            elif type(command) is Write:
+                self._changes.add(command)
+            else:
+                assert isinstance(command, FrameSent | CheckpointSaved)
+                if self._held.several and not self.is_here(command):
+                    self._port.answer(stale([command]))
+                else:
+                    self._progress.add(command)
+        except Exception as error:
+            # Nothing of it is anywhere.
+            log.error("a command was turned away", exc_info=error)
+            if not isinstance(command, FrameSent) and command.ack is not None:
+                self._port.answer([(command.ack, None, known(error))])
+
+    def is_here(self, command: Item | Operate | Progress) -> bool:
+        """Whether something is decided here: it lives on a shard that is ours."""
+        return not self._held.several or self._held.holds(
+            command.home if isinstance(command, Operate) else command.run
+        )
+
 
 class ProgressQueue:
+    """Frames and checkpoints on their way into the store."""
+
     def __init__(self, hot: HotRuns, staging: Staging, answers: Answers, mail: Mail) -> None:
         self._hot = hot
         self._staging = staging
@@ -120,63 +179,9 @@ def _wants_frames(hot: Hot) -> bool:
     return isinstance(machine, StreamingMachine) and machine.wants_frames(hot.definition)
 
 
-log = logging.getLogger("treadle.core")
-
-
-class Entrance:
-    def __init__(
-        self,
-        port: Port,
-        held: Held,
-        elsewhere: Elsewhere,
-        changes: Changes,
-        progress: ProgressQueue,
-        mail: Mail,
-    ) -> None:
-        self._port = port
-        self._held = held
-        self._elsewhere = elsewhere
-        self._changes = changes
-        self._progress = progress
-        self._mail = mail
-
-    def accept(self, command: Command | None) -> None:
-        """Takes a command in."""
-        if command is None:
-            return
-        try:
-            if type(command) is Item or type(command) is Operate:
-                if (refusal := unusable(command)) is not None:
-                    if command.ack is not None:
-                        self._port.answer([(command.ack, None, refusal)])
-                elif self._held.several and not self.is_here(command):
-                    self._elsewhere.forward([command])
-                elif isinstance(command, Operate):
-                    self._changes.add(command)
-                else:
-                    self._mail.post(command)
-            elif type(command) is Write:
-                self._changes.add(command)
-            else:
-                assert isinstance(command, FrameSent | CheckpointSaved)
-                if self._held.several and not self.is_here(command):
-                    self._port.answer(stale([command]))
-                else:
-                    self._progress.add(command)
-        except Exception as error:
-            # Nothing of it is anywhere.
-            log.error("a command was turned away", exc_info=error)
-            if not isinstance(command, FrameSent) and command.ack is not None:
-                self._port.answer([(command.ack, None, known(error))])
-
-    def is_here(self, command: Item | Operate | Progress) -> bool:
-        """Whether something is decided here: it lives on a shard that is ours."""
-        return not self._held.several or self._held.holds(
-            command.home if isinstance(command, Operate) else command.run
-        )
-
-
 class Intake:
+    """What comes by itself."""
+
     def __init__(
         self,
         recovery: Recovery,

@@ -22,7 +22,7 @@ from .deploys import row_value
 from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state
-from .mending import check_compatible
+from .moving import check_compatible
 from .opened import open_work
 from .payloads import started_with
 

@@ -98,7 +98,7 @@ def input_digest(machine: Machine, input: Value) -> str:
 def handed_over(event: Event, intent: OpenIntent | None) -> list[str]:
     """The payloads that another run hands over with an event: by a child's report, or at a start."""
     match event:
-        case Started() if event.parent is not None or event.continued_from is not None:
+        case Started():
             return _checksums(event.input, event.options)
         case Receipt() if intent is not None and intent.kind == "child":
             return _checksums(event.value, event.error)

@@ -249,6 +249,8 @@ class Staging:
 
 
 class Answers:
+    """What those are told who asked for something."""
+
     def __init__(self, staging: Staging, mail: Mail, reads: Reads, *, clock: Clock) -> None:
         self._staging = staging
         self._mail = mail
@@ -355,6 +357,8 @@ BLOCK: Final = 64
 
 
 class Numbers:
+    """The numbers of new runs and tasks."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._runs: Iterator[int] = iter(())

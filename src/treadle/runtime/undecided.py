@@ -88,6 +88,13 @@ class Undecided:
         self.known = {run: error for run, error in self.known.items() if held.holds(run)}
         self._held = {key: item for key, item in self._held.items() if held.holds(item.run)}
 
+    def leave(self, item: Item, error: TreadleError) -> None:
+        """Leaves a run as it is, because this code cannot take it on; it can be ended all the same."""
+        if isinstance(item.event, Cancel) and isinstance(error, Undecidable):
+            self.end(item, error)
+        else:
+            self.quarantine(item, error)
+
     def quarantine(self, item: Item, error: TreadleError) -> None:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self.known:

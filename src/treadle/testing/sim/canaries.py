@@ -21,16 +21,17 @@ from treadle.kernel import run as kernel_run
 from treadle.kernel.model import Context, OpenIntent, Receipt
 from treadle.runtime import admission
 from treadle.runtime import core as core_module
+from treadle.runtime.admission import Admission
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
-from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Hot
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.intake import ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
+from treadle.runtime.moving import Moves
 from treadle.runtime.ports import Item
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
@@ -108,7 +109,7 @@ def lost_recovery() -> Iterator[None]:
 def double_settle() -> Iterator[None]:
     """A second receipt for an intent is admitted like the first."""
     settled: dict[str, OpenIntent] = {}
-    advance, turns_away = kernel_run.advance, Gate.turns_away
+    advance, counts = kernel_run.advance, Admission._counts
 
     def forgetful(run: Any, machine: Any, definition: Any, event: Any, **more: Any) -> Any:
         if isinstance(event, Receipt) and event.intent in settled:
@@ -118,11 +119,11 @@ def double_settle() -> Iterator[None]:
             settled[step.settled.id] = step.settled
         return step
 
-    def never_stale(gate: Gate, hot: Any, item: Any, event: Any) -> bool:
+    def never_stale(self: Admission, hot: Any, item: Any, event: Any) -> bool:
         again = isinstance(event, Receipt) and event.intent in settled and not hot.state.ended
-        return False if again else turns_away(gate, hot, item, event)
+        return again or counts(self, hot, item, event)
 
-    with patch.object(admission, "advance", forgetful), patch.object(Gate, "turns_away", never_stale):
+    with patch.object(admission, "advance", forgetful), patch.object(Admission, "_counts", never_stale):
         yield
 
 
@@ -425,7 +426,7 @@ def apply_before_everybody_has_agreed() -> Iterator[None]:
 @contextlib.contextmanager
 def cells_open_while_members_agree() -> Iterator[None]:
     """Events of cells are decided although their application is about to move."""
-    with patch.object(admission.Admission, "_is_barred", lambda admission, hot, item, at_ns: False):
+    with patch.object(Moves, "is_barred", lambda moves, hot, item, at_ns: False):
         yield
 
 
