@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from treadle.kernel.limits import INT_MAX
 from treadle.kernel.model import Context, Decision, Intent, is_reference
@@ -24,20 +25,21 @@ USD_MAX: Final = sys.float_info.max
 OF_A_NODE: Final = ("model", "call", "ask")
 
 
-@dataclass(slots=True)
-class Flow:
+class Flow(msgspec.Struct):
     workflow: Workflow
     state: AgentState
     ctx: Context
-    events: list[dict[str, Value]] = field(default_factory=list)
-    intents: list[Intent] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
+    events: list[dict[str, Value]] = []
+    intents: list[Intent] = []
+    cancel: list[str] = []
     # What goes on in this step, or in the next one.
-    ready: list[Ready] = field(default_factory=list)
+    ready: list[Ready] = []
     # Set when the run ends: the error that ends it, or an empty mapping.
     ending: dict[str, Value] | None = None
     decision: Decision | None = None
     bytes: int = 0
+    # Whose intents are open; looked at once a step, for there may be a thousand.
+    taken: set[str] | None = None
 
     def emit(self, type: str, **payload: Value) -> None:
         self.events.append({"type": type, **payload})
@@ -56,14 +58,19 @@ class Flow:
         self.add(Intent(kind=kind, params=params, ref=ref, due_ns=due_ns, idempotency_key=key, pool=pool))
 
     def add(self, intent: Intent) -> None:
-        taken = [other.ref for other in self.intents]
-        taken += [other.ref for other in self.ctx.open.values()]
-        assert intent.ref not in taken, "a branch has at most one open intent"
+        if self.taken is None:
+            self.taken = {other.ref for other in self.ctx.open.values()}
+        assert intent.ref not in self.taken, "a branch has at most one open intent"
+        self.taken.add(intent.ref)
         self.intents.append(intent)
 
     def load(self, value: Value) -> Value:
         """The value itself, wherever a payload may have been moved to the blob store."""
-        return self.ctx.blob(value) if is_reference(value) else value
+        return (
+            self.ctx.blob(value)
+            if type(value) is dict and "store" in value and is_reference(value)
+            else value
+        )
 
     @property
     def is_old(self) -> bool:
@@ -80,7 +87,9 @@ class Flow:
         )
 
     def node(self, branch: Branch) -> Node:
-        return self.workflow.nodes[visit_of(branch)["node"]]
+        visit = branch["visit"]
+        assert visit is not None, "the branch is between two nodes"
+        return self.workflow.nodes[visit["node"]]
 
     def warn(self, node: str, messages: Sequence[str]) -> None:
         """Warnings of one place, however many: the first of them, and how many there are."""

@@ -21,7 +21,7 @@ from .flow import Flow, new_branch, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .routing import Ways, choices, chosen, is_decision, join_of, used_up
+from .routing import NOWHERE, Ways, choices, chosen, is_decision, join_of, used_up
 from .states import Branch
 
 NOT_EMITTED: Final = "declared output not emitted"
@@ -57,7 +57,7 @@ def leave(
     state, node = flow.state, visit_of(branch)["node"]
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
-    possible, unclear = Ways(), None
+    possible, unclear = NOWHERE, None
     if not dry and stop is None:
         possible, unclear = _possible(flow, branch, data, extra or {})
     if possible.ask:
@@ -100,7 +100,7 @@ def _possible(
     try:
         return ways_on(flow, branch, node, {**_object(flow.load(data)), **extra}), None
     except ExpressionError as error:
-        return Ways(), error
+        return NOWHERE, error
 
 
 def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
@@ -159,7 +159,8 @@ def _go_on(flow: Flow, branch: Branch, possible: Ways) -> None:
         return
     node, branch["visit"] = visit_of(branch)["node"], None
     if possible.follow is not None:
-        follow(flow, branch, possible.follow, possible.follow.reason, possible.follow.reason)
+        reason = possible.follow.reason
+        follow(flow, branch, possible.follow, reason, reason)
     elif possible.fork:
         _fork(flow, branch, possible.fork)
     else:
@@ -307,8 +308,8 @@ def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> 
         at = [branch["id"], "follow", [edge.index, reason, traced]]
         stop_run(flow, f"max_steps at {edge.source}", error.to_value(), at=at)
         return
-    counts = state["counts"]
-    counts[edge.pair] = counts.get(edge.pair, 0) + 1
+    counts, pair = state["counts"], edge.pair
+    counts[pair] = counts.get(pair, 0) + 1
     state["edges"].append({"from": edge.source, "to": edge.target, "reason": traced})
     flow.emit("route", **{"from": edge.source, "to": edge.target, "reason": reason})
     go(flow, branch, edge.target)

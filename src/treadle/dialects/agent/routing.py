@@ -7,14 +7,14 @@ question there is, if any. What `if` says is data's to answer, before anybody is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from .model import DEFAULT_PATH, Edge, Workflow
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(msgspec.Struct, frozen=True):
     """What can follow a node. At most one of the first three is set; none: the node is terminal.
     `tested`: there were conditions of data, and none of them held."""
 
@@ -22,6 +22,9 @@ class Ways:
     fork: tuple[Edge, ...] = ()
     ask: tuple[Edge, ...] = ()
     tested: bool = False
+
+
+NOWHERE: Final = Ways()
 
 
 def ways(workflow: Workflow, node: str, counts: Mapping[str, int], holds: Callable[[Edge], bool]) -> Ways:

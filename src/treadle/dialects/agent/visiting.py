@@ -17,7 +17,7 @@ from .flow import Flow, new_visit, visit_of
 from .judging import ask_again, evaluate
 from .leaving import leave, stop_run
 from .limits import NODE_CALLS_BYTES_MAX, NOTE_CHARS_MAX, TURN_CALLS_MAX
-from .model import Node
+from .model import Node, Requires
 from .paths import problems_of
 from .provider_errors import FATAL, backs_off, code_of, message_of
 from .states import Branch, VisitState
@@ -37,8 +37,9 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
     state["iterations"][node_id] = iteration
     branch["visit"] = new_visit(node_id, iteration)
     flow.emit("node:enter", node=node_id, instruction=_shown(flow, f"nodes.{node_id}.instruction"))
-    flow.warn(node_id, state["warnings"].get(node_id, ()))
-    if not _requirements_hold(flow, branch, node):
+    if warnings := state["warnings"].get(node_id):
+        flow.warn(node_id, warnings)
+    if node.requires is not None and not _requirements_hold(flow, branch, node, node.requires):
         return
     if absent := (state.get("absent") or {}).get(node_id):
         fail(flow, branch, "; ".join(absent))
@@ -91,10 +92,7 @@ def _shown(flow: Flow, path: str) -> Value:
     return flow.state["long"].get(path) or flow.content(path)
 
 
-def _requirements_hold(flow: Flow, branch: Branch, node: Node) -> bool:
-    needed = node.requires
-    if needed is None:
-        return True
+def _requirements_hold(flow: Flow, branch: Branch, node: Node, needed: Requires) -> bool:
     root: dict[str, Value] = {}
     for path in (*needed.required, *(match.path for match in needed.matches)):
         name = path.segments[0][0]
@@ -223,7 +221,8 @@ def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     if value.get("own") is not None:
         branch["own"] = [value["own"]]
     flow.charge(branch, value.get("usage"))
-    flow.warn(visit["node"], value.get("warnings") or ())
+    if warnings := value.get("warnings"):
+        flow.warn(visit["node"], warnings)
     calls = flow.load(value.get("calls"))
     if not calls:
         settle(flow, branch, value.get("status", "success"), value.get("data"))
