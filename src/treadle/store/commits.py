@@ -30,8 +30,8 @@ class Transaction(Protocol):
         ...
 
     @property
-    def done(self) -> bool:
-        """Whether `wait` would return at once, as far as can be seen."""
+    def is_done(self) -> Callable[[], bool]:
+        """Whether `wait` would return at once, as far as can be seen. Asked between any two decisions."""
         ...
 
     def wait(self) -> None:
@@ -100,8 +100,7 @@ class Committer(threading.Thread):
         self._asked.put(connection)
         self._begun.get()
 
-    @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return not self._ended.empty()
 
     def wait(self) -> None:
@@ -119,13 +118,10 @@ class SqliteTransaction:
         connection.execute("BEGIN IMMEDIATE")
         self.tx = connection
         self._committer = committer
+        self.is_done = committer.is_done
 
     def send(self) -> None:
         self._committer.begin(self.tx)
-
-    @property
-    def done(self) -> bool:
-        return self._committer.done
 
     def wait(self) -> None:
         try:

@@ -12,9 +12,6 @@ from .postgres_link import Connection
 class Pipelined:
     """A transaction whose statements go out together; the first error undoes all of them."""
 
-    # Answers come when they are asked for.
-    done = False
-
     def __init__(self, connection: Connection, timeout_ms: int) -> None:
         self.tx = connection
         self._open = contextlib.ExitStack()
@@ -25,6 +22,11 @@ class Pipelined:
         except BaseException:
             self.undo()
             raise
+
+    @staticmethod
+    def is_done() -> bool:
+        """Answers come when they are asked for."""
+        return False
 
     def send(self) -> None:
         self.tx.execute("COMMIT")

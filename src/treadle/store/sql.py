@@ -176,7 +176,7 @@ class SqlStore(SqlUpkeep):
             except BaseException:
                 transaction.undo()
                 raise
-        return self._goes_on(partial(self._finish, transaction), lambda: transaction.done)
+        return self._goes_on(partial(self._finish, transaction), transaction.is_done)
 
     def _goes_on(self, wait: Callable[[], None], is_done: Callable[[], bool]) -> UnderWay:
         def over() -> None:

@@ -180,8 +180,7 @@ class SimTransaction:
     def send(self) -> None:
         self._looks = self._disk.slowness()
 
-    @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         self._looks -= 1
         if self._looks < 0:
             self._commit()
