@@ -75,7 +75,7 @@ class FunctionTool:
         try:
             if not self.sync:
                 return await self._awaited(config, call, limit_s)
-            if asyncio._get_running_loop() is not None:  # as `in_a_loop`, without the call
+            if in_a_loop():
                 return await aside(lambda: self.invoke(config, call), limit_s, self.kind)
             if limit_s is None:
                 return self.invoke(config, call)

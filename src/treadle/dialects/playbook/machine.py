@@ -8,7 +8,7 @@ and no fan-in waits (`_conclude`). The parts are in their own modules: `routing`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
@@ -83,37 +83,32 @@ class PlaybookMachine(KeepingMachine):
         return lifetime_ns(reference)
 
     def start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
-        with _Surroundings(ctx):
-            turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx, self._slices)
-            turn.emit("playbook.started", data={"entry": definition.entry})
-            if definition.keychain:
-                return self._prove(turn)
-            return self._enter(turn)
+        return _within(ctx, self._start, definition, event, ctx)
+
+    def _start(self, definition: Playbook, event: Started, ctx: Context) -> Decision:
+        turn = Turn(definition, new_state(_workload(definition, event.input, ctx)), ctx, self._slices)
+        turn.emit("playbook.started", data={"entry": definition.entry})
+        if definition.keychain:
+            return self._prove(turn)
+        return self._enter(turn)
 
     def step(self, definition: Playbook, state: PlaybookState, event: Event, ctx: Context) -> Decision:
-        # As `_Surroundings`, without its calls: this is every step of every run.
-        loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
-        try:
-            turn = Turn(definition, state, ctx, self._slices)
-            match event:
-                case Receipt():
-                    return self._receipt(turn, event)
-                case Patch():
-                    return self._patch(turn, event)
-                case Retry():
-                    return self._retry(turn, event)
-                case Continue():
-                    self._fill_loops(turn)
-                    return self._drive(turn)
-                case _:
-                    raise Unsupported(f"a playbook takes no {event.kind} event")
-        finally:
-            loader.reset(loading)
-            edition.reset(rules)
+        take: Callable[[Turn, Any], Decision]
+        match event:
+            case Receipt():
+                take = self._receipt
+            case Patch():
+                take = self._patch
+            case Retry():
+                take = self._retry
+            case Continue():
+                take = self._continue
+            case _:
+                raise Unsupported(f"a playbook takes no {event.kind} event")
+        return _within(ctx, take, Turn(definition, state, ctx, self._slices), event)
 
     def cancel(self, definition: Playbook, state: PlaybookState, event: Cancel, ctx: Context) -> Decision:
-        with _Surroundings(ctx):
-            return self._cancel(Turn(definition, state, ctx, self._slices), event)
+        return _within(ctx, self._cancel, Turn(definition, state, ctx, self._slices), event)
 
     def _cancel(self, turn: Turn, event: Cancel) -> Decision:
         definition, state = turn.playbook, turn.state
@@ -276,11 +271,12 @@ class PlaybookMachine(KeepingMachine):
                     return self._drive(turn)
         return turn.decision()
 
-    def _fill_loops(self, turn: Turn) -> None:
+    def _continue(self, turn: Turn, event: Continue) -> Decision:
         """Loops that had no room in an earlier slice go on."""
         for name, token in list(turn.state["tokens"].items()):
             if "loop" in token and turn.room:
                 stepruns.advance_loop(turn, name, turn.playbook.steps[token["step"]], token)
+        return self._drive(turn)
 
     def _take(self, turn: Turn, name: str) -> None:
         state = turn.state
@@ -361,21 +357,14 @@ def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
 
 
-class _Surroundings:
-    """What templates may look up, and the rules that the run was started under. For the length of one turn, each
-    of which is timed: a generator would cost several times as much."""
-
-    __slots__ = ("_ctx", "_loading", "_rules")
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-
-    def __enter__(self) -> None:
-        self._loading, self._rules = loader.set(self._ctx.blob), edition.set(self._ctx.machine)
-
-    def __exit__(self, *raised: object) -> None:
-        loader.reset(self._loading)
-        edition.reset(self._rules)
+def _within(ctx: Context, take: Callable[..., Decision], *given: Any) -> Decision:
+    """One turn, for whose length it is known what templates may look up, and which rules the run was started under."""
+    loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
+    try:
+        return take(*given)
+    finally:
+        loader.reset(loading)
+        edition.reset(rules)
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Value]:

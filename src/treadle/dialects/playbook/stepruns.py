@@ -334,10 +334,10 @@ def end(
     shown: dict[str, Value] = {"step": step.name}
     if error is not None:
         shown["error"] = error
-    if counts:
-        shown["data"] = counts
-    if type(result) is dict and ("checksum" in result or "parts" in result) and is_stored(result):
+    if is_stored(result):
         shown["data"] = {**counts, "result": result}
+    elif counts:
+        shown["data"] = counts
     turn.emit(event_name, **shown)
     event: dict[str, Value] = {
         "name": event_name,

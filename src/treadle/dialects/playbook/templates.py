@@ -27,7 +27,7 @@ from treadle.kernel.values import Value
 
 from .absent import Absent, Wanted, chains_of
 from .bounds import Misuse, SizeBudget, Tally, budget, check_size, purse, share, together
-from .edition import edition, is_first
+from .edition import is_first
 from .environment import ENV
 from .handles import MISSING, Scope
 from .shortcuts import Shortcut, shortcut, text_shortcut
@@ -395,8 +395,7 @@ class Tree:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
         if self._render is None:
             return self.value_if_constant
-        # As `is_first`, without the call.
-        token = together.set(Tally() if edition.get() < 2 else Tally(Wanted(scope)))
+        token = together.set(Tally(Wanted(scope)))
         try:
             return self._render(scope, load)
         finally:

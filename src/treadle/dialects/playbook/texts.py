@@ -79,9 +79,11 @@ def plain(value: Any, *, load: bool = False) -> Value:
 
 
 def _asked_for(value: Undefined) -> None:
-    """Nothing is about to be handed on: where arguments are made, what was named must be there."""
+    """Nothing is about to be handed on: where arguments are made, what was named must be there (since version 2)."""
     tally = together.get(None)
-    if tally is not None and tally.asking is not None and isinstance(value, NotThere) and value.is_named:
+    if tally is None or tally.asking is None or is_first():
+        return
+    if isinstance(value, NotThere) and value.is_named:
         tally.asking.meets(value.name)
 
 
