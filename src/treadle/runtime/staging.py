@@ -94,7 +94,9 @@ class Staged(msgspec.Struct):
 
     @property
     def empty(self) -> bool:
-        return self.batch.empty and not self.answers and not self.dispatched and not self.revoked
+        # Most have records, and the others most often answers: seen at once.
+        seen = self.batch.records or self.answers or self.dispatched or self.revoked
+        return not seen and self.batch.empty
 
     def full(self, limits: Limits) -> bool:
         # Runs go in a commit to themselves: an event would bring one back into memory that is gone after it.
