@@ -245,7 +245,8 @@ class Core:
     def turn(self, *, intake: bool = True) -> bool:
         """One batch: gather what is ready, commit it, publish it. False if there was nothing."""
         now = self._clock.now_ns()
-        self._accept_all()
+        if not self._incoming.empty():
+            self._accept_all()
         if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         wakes = self._intake.wakes_ns() if intake else None

@@ -30,6 +30,8 @@ class Held:
         self._shards = set(shards)
         # Whether there are others at all. Where there are none, events are not asked where they belong.
         self.several = count > 1
+        # Whether all of them are ours.
+        self.all = count == len(self._shards)
 
     @staticmethod
     def of(store: Store) -> Held:
@@ -51,12 +53,10 @@ class Held:
         """The shards on which something may be found for this core; None: on all that there are."""
         return None if self._count == 1 else self._shards
 
-    @property
-    def all(self) -> bool:
-        return self._count == len(self._shards)
-
     def gain(self, shards: Iterable[int]) -> None:
         self._shards.update(shards)
+        self.all = self._count == len(self._shards)
 
     def lose(self, shards: Iterable[int]) -> None:
         self._shards.difference_update(shards)
+        self.all = self._count == len(self._shards)
