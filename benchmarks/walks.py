@@ -55,6 +55,10 @@ class Walk:
         threading.setprofile(self._seen)
         sys.setprofile(self._seen)
 
+    def modules(self) -> set[str]:
+        """Where it has been."""
+        return {module for module, _, _ in self._calls}
+
     def end(self) -> dict[str, int]:
         sys.setprofile(None)
         threading.setprofile(None)

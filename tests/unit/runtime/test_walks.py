@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,3 +45,25 @@ async def test_one_step_walks_less_far_than_it_did_at_0_1_0(tmp_path: Path, monk
     # The id of the intent that opens, the record, and the copy of the parameters that a performer is given.
     assert each["encodes"] < 4, each
     assert each["decodes"] < 2, each
+
+
+async def test_the_everyday_walk_is_in_few_files_of_the_core(tmp_path: Path, monkeypatch: Any) -> None:
+    """Rooms that have nothing to say of a run without alerts, limits, schedules, children or trouble are not entered."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    walks = loaded("walks")
+    walk = walks.Walk()
+    walk.begin()
+    try:
+        async with asyncio.timeout(PATIENCE_S), walks.make_engine(tmp_path, "few", lane="thread") as engine:
+            for _ in range(2):
+                walk.begin()
+                run = await engine.start(TOY, {"do": [["work", STEPS]], "keep": False})
+                await run.result()
+            walk.end()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    rooms = sorted(
+        name for name in walk.modules() if name.startswith(("treadle.runtime.", "treadle.kernel."))
+    )
+    assert len(rooms) <= 17, rooms
