@@ -18,6 +18,8 @@ from treadle.lang.expressions.syntax import EXPRESSION_DEPTH_MAX, parse, read_tr
 ROOTS = {
     "start": {"n": 3, "name": "Ann", "items": [1, 2, 3], "none": None, "yes": True, "f": 1.5},
     "state": {"deep": {"er": [{"x": 7}]}, "k": "er", "i": 1, "odd key": 4, "in": 5},
+    # As a reference of ours has it; nobody is kept from having such a key.
+    "shop": {"store": "blob", "n": 2, "in": {"store": 1}},
 }
 
 
@@ -72,6 +74,9 @@ def value(text: str) -> Any:
         ("-2 * 3", -6),
         ("2 - -1", 3),
         ("- start.n + 5", 2),
+        ("shop.store", "blob"),
+        ("shop.n + shop.in.store", 3),
+        ("shop.in.store.n", None),
         # `/` is true division; `+` joins texts
         ("6 / 4", 1.5),
         ("6 / 3", 2.0),
