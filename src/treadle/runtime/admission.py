@@ -129,6 +129,8 @@ class Admission:
                 return True
             event = given
         if not self._counts(hot, item, event):
+            if state.seq == 0:
+                self._hot.drop(item.run)  # it has not begun, and its id is free
             return True
         at_ns = self._clock.now_ns()
         if type(event) is Domain:

@@ -548,6 +548,20 @@ def test_refusals_name_what_is_wrong() -> None:
     assert not isinstance(bench.answers["again"], RunEnded), "the same start is the same run"
 
 
+def test_a_run_that_was_refused_before_it_began_leaves_its_id_free() -> None:
+    bench = Bench()
+    event = Started(definition=DRILL.digest, input={"lanes": [[work()]]}, seed=b"s")
+    for ack, workflow, version in (("early", "drill", 9), ("other", "another", None)):
+        create = NewRun("drill", workflow, "1.0.0", DRILL.digest)
+        bench.core.submit(bench.item("run", event, ack=ack, create=create, expected_version=version))
+    bench.settle()
+    assert isinstance(bench.answers["early"], VersionMismatch)
+    assert bench.answers["other"]["run"] == "run"
+    row = bench.real.run("run")
+    assert row is not None
+    assert row.workflow == "another"
+
+
 def test_cancel_cascades_to_children() -> None:
     bench = Bench()
     bench.start("parent", [{"do": "child", "program": {"lanes": [[work()]]}}])
