@@ -230,8 +230,9 @@ class Admission:
             settled = state.open.get(event.intent)
             if settled is None or settled.kind in ENGINE_KINDS:
                 event = self._taken_in(hot, event, settled)
-        elif type(event) is not Started or event.parent is not None or event.continued_from is not None:
-            # What starts a run from outside was taken in where it was handed in (`Engine.start`).
+        elif type(event) is not Started or item.derived or event.parent or event.continued_from:
+            # What starts a run from outside was taken in where it was handed in (`Engine.start`); what another run or
+            # an alert starts may hold what others keep.
             event = self._taken_in(hot, event, None)
         try:
             if type(event) is Retry:
