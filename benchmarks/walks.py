@@ -2,14 +2,15 @@
 
     python benchmarks/walks.py
 
-Counts, not times: they do not depend on the machine. A walk is taken once before it is counted, so that what is
-loaded once is loaded. Calls are seen by a profiler on every thread; encodes and decodes are calls of
+Counts, not times: only changes of thread depend on the machine, so each walk is taken several times and the median given. A
+walk is taken once before it is counted, so that what is loaded once is loaded. Calls are seen by a profiler on every thread; encodes and decodes are calls of
 `treadle.kernel.values`. A change of thread is one between two calls of ours that follow each other in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import sys
 import tempfile
 import threading
@@ -24,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measures import make_engine, steps
 
 PATIENCE_S = 60.0
+TIMES = 9
+CHAIN = 200
 ENCODES = {"encode", "digest", "copied"}
 DECODES = {"decode", "decode_trusted", "copied"}
 PLAYBOOK = """
@@ -35,6 +38,14 @@ workflow:
     next: {arcs: [{step: end}]}
   - step: end
     tool: {kind: noop}
+"""
+STEPS = """
+metadata: {name: chain, path: chain}
+workload: {steps: 1}
+workflow:
+  - step: s
+    tool: {kind: count, n: "{{ args.n | default(0) }}"}
+    next: {arcs: [{step: s, when: "{{ event.result < workload.steps }}", args: {n: "{{ event.result }}"}}]}
 """
 
 
@@ -75,15 +86,20 @@ class Walk:
         }
 
 
-async def counted(folder: Path, name: str, journey: Callable[[Any], Awaitable[None]]) -> dict[str, int]:
+async def counted(
+    folder: Path, name: str, journey: Callable[[Any], Awaitable[None]], times: int = 1
+) -> dict[str, float]:
     """One walk, counted. Threads see the profiler from their start on, so the engine is made under it."""
     walk = Walk()
     walk.begin()
+    seen = []
     async with make_engine(folder, name, lane="thread") as engine:
         await journey(engine)
-        walk.begin()
-        await journey(engine)
-        return walk.end()
+        for _ in range(times):
+            walk.begin()
+            await journey(engine)
+            seen.append(walk.end())
+    return {key: statistics.median(one[key] for one in seen) for key in seen[0]}
 
 
 async def main() -> None:
@@ -95,32 +111,43 @@ async def main() -> None:
 
     with tempfile.TemporaryDirectory() as found:
         folder = Path(found)
-        book = folder / "walk.yaml"
-        book.write_text(PLAYBOOK)
 
-        deployed: list[str] = []
-
-        async def playbook(engine: Any) -> None:
-            if not deployed:
-                engine.deploy(str(book))
-                deployed.append("walk")
-            run = await engine.start("walk", {})
+        async def playbook(engine: Any, name: str, text: str, given: dict[str, Any]) -> None:
+            file = folder / f"{name}.yaml"
+            if not file.exists():
+                file.write_text(text)
+                engine.tool("count")(count)
+                engine.deploy(str(file))
+            run = await engine.start(name, given)
             await run.result(PATIENCE_S)
 
         walks = [
-            ("start to result of a two-step playbook", playbook, 1),
-            ("one toy step, one run", lambda engine: toy(engine, 1, 200), 200),
+            (
+                "start to result of a two-step playbook",
+                lambda engine: playbook(engine, "walk", PLAYBOOK, {}),
+                1,
+            ),
+            (
+                "one step of a playbook, a plain function",
+                lambda engine: playbook(engine, "chain", STEPS, {"steps": CHAIN}),
+                CHAIN,
+            ),
+            ("one toy step, one run", lambda engine: toy(engine, 1, CHAIN), CHAIN),
             ("one toy step, 50 runs at once", lambda engine: toy(engine, 50, 40), 2000),
         ]
         print("| walk | modules | transitions | thread switches | calls | encodes / decodes |")
         print("|---|--:|--:|--:|--:|--:|")
         for number, (name, journey, per) in enumerate(walks):
-            seen = await counted(folder, f"walk-{number}", journey)
-            each = {key: value if key == "modules" else round(value / per, 1) for key, value in seen.items()}
+            seen = await counted(folder, f"walk-{number}", journey, TIMES)
+            each = {key: round(value if key == "modules" else value / per, 2) for key, value in seen.items()}
             print(
-                f"| {name} | {each['modules']} | {each['transitions']} | {each['threads']} | {each['calls']} "
-                f"| {each['encodes']} / {each['decodes']} |"
+                f"| {name} | {each['modules']:g} | {each['transitions']:g} | {each['threads']:g} | {each['calls']:g} "
+                f"| {each['encodes']:g} / {each['decodes']:g} |"
             )
+
+
+def count(n: int) -> int:
+    return n + 1
 
 
 if __name__ == "__main__":

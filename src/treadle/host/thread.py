@@ -45,6 +45,9 @@ _BEGINS_ANEW: Final[tuple[type[TreadleError], ...]] = (*PASSING, OwnershipLost)
 # Something may be there for anybody (`store/postgres.py: Listener`).
 EVERYTHING: Final = "*"
 _IDLE_CHECKPOINT_TURNS: Final = 40
+# So often the core's thread sleeps on for two polls, because workers who turn the core do them; then it sees to all of its
+# errands again.
+_SLEEPS_ON_MAX: Final = 5
 # The core's thread has more to do: it goes on without waiting for a command.
 AGAIN: Final = -1.0
 
@@ -74,7 +77,8 @@ class Turning:
     A worker that finished the only thing there was to do turns the core right there, which spares two changes of threads
     a step. The lock says who does; whoever finds it taken leaves the event in the queue, which wakes the core's thread.
     A turn on another thread may leave something to do, or a time to wait for: then the core's thread is woken, because
-    it went to sleep knowing nothing of that. The simulator drives this very object, with its threads as steps of a
+    it went to sleep knowing nothing of that. Whoever turns the core polls when it is time: while workers do, the core's
+    thread sleeps on, for it would take the chain of a run out of their hands. The simulator drives this very object, with its threads as steps of a
     schedule."""
 
     def __init__(
@@ -96,8 +100,11 @@ class Turning:
         # Held by whoever turns the core.
         self._lock = threading.Lock()
         self._stopping = False
-        # Whether somebody said that something is there for us.
-        self._noticed = False
+        # Whether somebody said that something is there for us, and whether a worker left us something.
+        self._noticed = self._is_handed = False
+        # When the store was last polled. What has to be renewed is renewed by the core's own thread alone.
+        self._polled = -1e9
+        self._others_poll = poll_s is not None and renew is None
         # The commit that is held open, as the core's thread saw it before it went to sleep.
         self._watched = 0
         # What happened to the core on a worker's thread; its own thread ends with it.
@@ -121,6 +128,8 @@ class Turning:
         try:
             taken = core.taken
             core.accept(item)
+            if self._others_poll:
+                self._poll()
             turned = core.turn()
             if core.taken != taken:
                 # The core's own thread may have been woken for what was taken from under it; a wait that is woken for
@@ -140,7 +149,31 @@ class Turning:
 
     def _hand_over(self) -> None:
         """What is left is for the core's own thread."""
+        self._is_handed = True
         self._core.wake()
+
+    def _poll(self) -> None:
+        """Under the lock. Makes sure of what makes the store ours, and looks for what others wrote, when it is time."""
+        now = self._monotonic()
+        if self._poll_s is not None and (now - self._polled >= self._poll_s or self._noticed):
+            self._noticed = False
+            if self._renew is not None:
+                self._renew()
+            self._core.poll()
+            self._polled = now
+
+    def _may_sleep_on(self, until: float | None) -> bool:
+        """Whether workers have polled meanwhile, and nothing is there for the core's own thread."""
+        if (
+            not self._others_poll
+            or self._is_handed
+            or self._noticed
+            or self._stopping
+            or self.failure is not None
+        ):
+            return False
+        now = self._monotonic()
+        return now - self._polled < (self._poll_s or 0) and (until is None or now < until)
 
     def _is_called(self, poll_s: float | None) -> bool:
         """Whether we were woken for what is ours and not the core's; a turn may have taken that wake with all else."""
@@ -150,17 +183,13 @@ class Turning:
         """The life of the core's own thread, a turn at a time: yields how long it waits for a command (None:
         for ever), and is sent the command that came, if one did."""
         core, poll_s = self._core, self._poll_s
-        idle, polled = 0, -1e9
+        idle = 0
         while not self._stopping:
             with self._lock:
                 if self.failure is not None:
                     raise self.failure
-                if poll_s is not None and ((now := self._monotonic()) - polled >= poll_s or self._noticed):
-                    self._noticed = False
-                    if self._renew is not None:
-                        self._renew()
-                    core.poll()
-                    polled = now
+                self._is_handed = False
+                self._poll()
                 turned = core.turn()
                 self._beside()
                 wait_ns = core.wait_ns()
@@ -171,7 +200,12 @@ class Turning:
                 yield AGAIN
                 continue
             wait_s = None if wait_ns is None else wait_ns / 1e9
+            until = None if wait_s is None else self._monotonic() + wait_s
             command = yield poll_s if wait_s is None else min(wait_s, poll_s or wait_s)
+            left = _SLEEPS_ON_MAX
+            while command is None and left and poll_s is not None and self._may_sleep_on(until):
+                left -= 1
+                command = yield 2 * poll_s
             with self._lock:
                 core.accept(command)
                 idle = 0 if command is not None else idle + 1

@@ -41,8 +41,8 @@ class Member:
 
 
 class Lane:
-    """`serve(work)` does one piece of work; it must not raise. A thread that was woken goes on until nothing waits. Any
-    thread may call anything here."""
+    """`serve(work)` does one piece of work; it must not raise. A thread that was woken goes on until nothing waits, and
+    wakes another while something does. Any thread may call anything here."""
 
     def __init__(
         self, bus: LocalBus, serve: Callable[[Work], None], *, threads: int, threads_max: int
@@ -69,17 +69,15 @@ class Lane:
     def waiting(self) -> int:
         return self._bus.waiting_in(FUNCTIONS)
 
-    def wake(self, count: int) -> bool:
-        """So much new work is there. Whether some waits that no free thread will take."""
+    def wake(self) -> bool:
+        """New work is there. Whether some waits that no free thread will take."""
         waiting = self.waiting
         with self._lock:
             while self._idle < waiting and len(self._members) < self._usual and self._add():
                 continue
-            # Threads that are at work go on with what waits. One more is woken in any case: the last of them may just now
-            # have found nothing.
-            woken = max(1, min(count, self._idle))
-        for _ in range(woken):
-            self._tokens.put(True)
+        # One is woken in any case: threads that are at work go on with what waits, but the last of them may just now have
+        # found nothing. It wakes the next one (`_work`).
+        self._tokens.put(True)
         return waiting > self._idle
 
     def tend(self) -> float | None:
@@ -134,6 +132,10 @@ class Lane:
         while not member.given_up and not self._leaving:
             if not (works := self._bus.take_here(FUNCTIONS, 1)):
                 return
+            if self._idle and self._tokens.empty() and self.waiting:
+                # Before we begin, for it may take long. Where it does not, we have done all before others are awake: a
+                # crowd of them would only take the interpreter from each other.
+                self._tokens.put(True)
             member.since_s = time.monotonic()
             (member.work,) = works
             try:
@@ -148,7 +150,7 @@ class Lane:
             self._given_up.discard(member)
             self._idle -= 1
         if not self._closed and self.waiting:
-            self.wake(1)
+            self.wake()
 
     # --- work goes ---
 
@@ -161,7 +163,7 @@ class Lane:
                     del self._members[member.name]
                     self._given_up.add(member)
         if self.waiting:
-            self.wake(1)
+            self.wake()
 
     @property
     def busy(self) -> list[tuple[Work, float]]:

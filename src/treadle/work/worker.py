@@ -223,7 +223,7 @@ class Worker:
         if plain == 1 and here.turning and not here.has_next:
             # The thread that turned the core takes a single piece of work itself; but one, of all that its turn brings.
             here.has_next = True
-        elif plain and self._lane.wake(plain) and self._watching is None:
+        elif plain and self._lane.wake() and self._watching is None:
             self._soon(self._watch)
         if COROUTINES in lanes:
             self._soon(self._pump)

@@ -197,6 +197,43 @@ def test_who_is_stopped_while_the_core_turns_does_not_sleep(house: House, has_wo
     assert house.ended.qsize() == has_work
 
 
+def test_while_workers_poll_the_cores_thread_sleeps_on_unless_something_is_left_to_it(house: House) -> None:
+    store = open_sqlite(None)
+    store.own()
+    core = house._core(store, house.thread._asked)
+    polled: list[float] = []
+    core.poll = lambda: polled.append(now)  # type: ignore[method-assign]
+    now = 0.0
+    turning = Turning(core, poll_s=1.0, monotonic=lambda: now)
+
+    def starts(run: str, *lane: dict[str, Any]) -> Item:
+        event = Started(definition=DRILL.digest, input={"lanes": [list(lane)]}, seed=b"s")
+        return Item(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest))
+
+    steps = turning.steps()
+    assert (next(steps), polled) == (1.0, [0.0])
+    now = 1.0
+    assert turning.turn_with(starts("a", {"do": "signal", "name": "go"}))
+    assert polled == [0.0, 1.0], "whoever turns it polls when it is time"
+    now = 1.1
+    assert steps.send(None) == 2.0, "a worker has just done it"
+    now = 3.1
+    assert steps.send(None) == 1.0, "nobody does it any more"
+    assert polled == [0.0, 1.0, 3.1]
+    now = 3.2
+    assert turning.turn_with(starts("b", {"do": "timer", "ms": 60_000}))
+    wait_s = steps.send(None)
+    assert wait_s == 1.0, "a time to wait for was left to it"
+    now = 4.2
+    assert turning.turn_with(Item("a", Signal(name="go", data={"token": 1})))
+    turning.notice()
+    assert steps.send(None) == 1.0, "something is there for it"
+    assert polled[-1] == 4.2
+    turning.stop()
+    with pytest.raises(StopIteration):
+        steps.send(None)
+
+
 def test_no_receipt_is_lost_or_settled_twice_however_threads_meet(house: House) -> None:
     """Several workers' threads, each of which turns the core if it can; every run is a chain of steps and short
     timers, so that each hand-over has something to lose."""

@@ -85,6 +85,23 @@ async def test_a_slow_function_does_not_hold_up_other_runs(tmp_path, gate):
         assert await replays(engine, run)
 
 
+async def test_functions_that_come_together_run_together(tmp_path):
+    """One thread is woken for all of them, and wakes the next before it begins: none waits for another's end."""
+    engine = make(tmp_path, flow("meets", "{kind: meet}"))
+    meeting = threading.Barrier(5)
+
+    @engine.tool("meet")
+    def meet() -> bool:
+        return meeting.wait(SOON_S) >= 0
+
+    engine.deploy(str(tmp_path))
+    async with engine:
+        for _ in range(3):
+            runs = await asyncio.gather(*(engine.start("meets") for _ in range(5)))
+            assert await asyncio.gather(*(run.result(2 * SOON_S) for run in runs)) == [True] * 5
+        assert await replays(engine, runs[0])
+
+
 @pytest.mark.parametrize("hung", [8, 20])
 async def test_functions_that_hang_without_a_limit_do_not_stop_the_others(tmp_path, gate, hung):
     engine = make(tmp_path, flow("hang", "{kind: hang}"))
