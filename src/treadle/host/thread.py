@@ -78,8 +78,8 @@ class Turning:
     a step. The lock says who does; whoever finds it taken leaves the event in the queue, which wakes the core's thread.
     A turn on another thread may leave something to do, or a time to wait for: then the core's thread is woken, because
     it went to sleep knowing nothing of that. Whoever turns the core polls when it is time: while workers do, the core's
-    thread sleeps on, for it would take the chain of a run out of their hands. The simulator drives this very object, with its threads as steps of a
-    schedule."""
+    thread sleeps on, for it would take the chain of a run out of their hands. The simulator drives this very object,
+    with its threads as steps of a schedule."""
 
     def __init__(
         self,
@@ -162,18 +162,10 @@ class Turning:
             self._core.poll()
             self._polled = now
 
-    def _may_sleep_on(self, until: float | None) -> bool:
-        """Whether workers have polled meanwhile, and nothing is there for the core's own thread."""
-        if (
-            not self._others_poll
-            or self._is_handed
-            or self._noticed
-            or self._stopping
-            or self.failure is not None
-        ):
-            return False
-        now = self._monotonic()
-        return now - self._polled < (self._poll_s or 0) and (until is None or now < until)
+    def _workers_poll(self) -> bool:
+        """Whether workers have polled just now, and left nothing to the core's own thread."""
+        left = self._is_handed or self._noticed or self._stopping or self.failure is not None
+        return self._others_poll and not left and self._monotonic() - self._polled < (self._poll_s or 0)
 
     def _is_called(self, poll_s: float | None) -> bool:
         """Whether we were woken for what is ours and not the core's; a turn may have taken that wake with all else."""
@@ -200,12 +192,11 @@ class Turning:
                 yield AGAIN
                 continue
             wait_s = None if wait_ns is None else wait_ns / 1e9
-            until = None if wait_s is None else self._monotonic() + wait_s
             command = yield poll_s if wait_s is None else min(wait_s, poll_s or wait_s)
             left = _SLEEPS_ON_MAX
-            while command is None and left and poll_s is not None and self._may_sleep_on(until):
+            while command is None and wait_s is None and left and self._workers_poll():
                 left -= 1
-                command = yield 2 * poll_s
+                command = yield 2 * (poll_s or 0)
             with self._lock:
                 core.accept(command)
                 idle = 0 if command is not None else idle + 1
