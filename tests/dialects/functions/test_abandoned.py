@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from treadle import flow
 from treadle.dialects.function.awaits import Await
 from treadle.dialects.function.life import Life
-from treadle.dialects.function.loop import AwaitFuture
+from treadle.dialects.function.loop import AwaitFuture, FlowTask
 from treadle.testing import play
 
 DONE: list[str] = []
@@ -61,6 +64,39 @@ def test_a_function_that_has_ended_leaves_nothing_to_the_collector() -> None:
         assert _living() == before
     finally:
         gc.enable()
+
+
+def test_the_tasks_of_many_runs_do_not_collide_where_asyncio_registers_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each run numbers its tasks from one; among those of ten thousand runs each would be compared with all."""
+    compared: list[object] = []
+
+    def is_same(one: object, other: object) -> bool:
+        compared.append(one)
+        return one is other
+
+    monkeypatch.setattr(FlowTask, "__eq__", is_same)
+    waiting = [play(abandoned) for _ in range(50)]
+    assert all(played.waiting == ["one", "two"] for played in waiting)
+    del waiting
+    assert compared == []
+
+
+@flow.workflow(name="abandoned.all_tasks")
+async def looks_around(ctx: flow.Context) -> list[str]:
+    others = [asyncio.create_task(ctx.signal("never"), name=f"other-{n}") for n in range(5)]
+    await following(0)
+    named = [task.get_name() for task in asyncio.all_tasks()]
+    assert len(others) == 5
+    return named
+
+
+def test_a_function_finds_its_own_tasks_in_the_order_of_their_numbers() -> None:
+    among = play(abandoned)
+    found = play(looks_around).result
+    assert found == ["abandoned.all_tasks", *(f"other-{n}" for n in range(5))]
+    assert among.waiting == ["one", "two"]
 
 
 def _living() -> int:

@@ -90,8 +90,10 @@ class FlowTask(asyncio.Task[T]):
         name: str | None,
         context: contextvars.Context | None,
     ) -> None:
-        self.number = number  # before asyncio registers the task, which hashes it
+        # asyncio registers the task among those of all loops, where the numbers of ten thousand runs would collide.
+        self.number = object.__hash__(self)
         super().__init__(coro, loop=loop, name=name or f"task-{number}", context=context)
+        self.number = number
 
     def __hash__(self) -> int:
         return self.number
