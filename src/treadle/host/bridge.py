@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +36,7 @@ from treadle.work.worker import Worker
 from .acting import origin, stamped
 from .aside import OPENED, aside, threads_given
 from .asking import UNDECIDED
+from .haste import Haste
 from .helping import Asking
 from .news import Watching
 from .pool_sharing import PoolSharing
@@ -48,9 +48,6 @@ from .thread import CoreThread, Together
 log = logging.getLogger("treadle")
 T = TypeVar("T")
 
-# A CPU-busy tool on another thread holds the interpreter for this long before the core gets it:
-# the default of 5 ms would be added to every commit.
-SWITCH_INTERVAL_S = 0.0005
 # How long a guest waits for the owner's answer before it says whom it waits for, and how often again.
 PATIENCE_S = 5.0
 
@@ -107,6 +104,7 @@ class Bridge:
         self.watching, self._asking = Watching(self), Asking(self)
         self.wants_news = self.watching.hears
         self._clock, self.meter = clock, CoreMeter()
+        self._haste = Haste(self.meter)
         self._hot_runs = hot_runs
         self._registry_of = registry_of
         self._operations = operations
@@ -123,7 +121,6 @@ class Bridge:
         self._said_waiting = -PATIENCE_S
         self._started = False
         self._unanswered: set[asyncio.Future[Any] | concurrent.futures.Future[Any]] = set()
-        self._switch_interval = sys.getswitchinterval()
 
     # --- life ---
 
@@ -216,8 +213,6 @@ class Bridge:
         self._worker = worker
         self._readers = Readers(self.place, onlooker=self.readonly)
         if not self.readonly:
-            self._switch_interval = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._switch_interval, SWITCH_INTERVAL_S))
             try:
                 await self._start_core(self._loop)
             except BaseException:
@@ -243,6 +238,7 @@ class Bridge:
             self,
             self._lock,
             on_stop=self._stopped,
+            tend=self._haste.look,
             together=together,
         )
         if self._worker is not None:
@@ -284,7 +280,7 @@ class Bridge:
             readers, self._readers = self._readers, None
             OPENED.discard(self)
             await aside(readers.close)
-        sys.setswitchinterval(self._switch_interval)
+        self._haste.end()
 
     def _make_core(self, store: Store, elsewhere: Elsewhere) -> Core:
         self.work_key = key = store.work_key()

@@ -30,6 +30,7 @@ from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
 
 from .asking import Correspondence
+from .haste import LOOK_S
 from .sharing import Sharing, WorkPort
 
 log = logging.getLogger("treadle")
@@ -88,14 +89,17 @@ class Turning:
         poll_s: float | None,
         renew: Callable[[], None] | None = None,
         beside: Callable[[], None] = lambda: None,
+        tend: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`poll_s`: how often to `renew` what makes the store ours, and to look for what other processes wrote;
-        None if there are none. `beside` is called after every turn, on the thread of the core."""
+        None if there are none. `beside` is called after every turn, on the thread of the core; `tend` as often as the
+        store is polled, by whoever turns the core."""
         self._core = core
         self._poll_s = poll_s
         self._renew = renew
         self._beside = beside
+        self._tend = tend
         self._monotonic = monotonic
         # Held by whoever turns the core.
         self._lock = threading.Lock()
@@ -104,7 +108,8 @@ class Turning:
         self._noticed = self._is_handed = False
         # When the store was last polled. What has to be renewed is renewed by the core's own thread alone.
         self._polled = -1e9
-        self._others_poll = poll_s is not None and renew is None
+        self._pause_s = LOOK_S if poll_s is None else poll_s
+        self._others_poll = renew is None
         # The commit that is held open, as the core's thread saw it before it went to sleep.
         self._watched = 0
         # What happened to the core on a worker's thread; its own thread ends with it.
@@ -155,12 +160,15 @@ class Turning:
     def _poll(self) -> None:
         """Under the lock. Makes sure of what makes the store ours, and looks for what others wrote, when it is time."""
         now = self._monotonic()
-        if self._poll_s is not None and (now - self._polled >= self._poll_s or self._noticed):
+        if now - self._polled < self._pause_s and not self._noticed:
+            return
+        self._tend()
+        if self._poll_s is not None:
             self._noticed = False
             if self._renew is not None:
                 self._renew()
             self._core.poll()
-            self._polled = now
+        self._polled = now
 
     def _workers_poll(self) -> bool:
         """Whether workers have polled just now, and left nothing to the core's own thread."""
@@ -218,6 +226,7 @@ class CoreThread(threading.Thread):
         lock: Tenure | None,
         *,
         on_stop: Callable[[BaseException | None], None],
+        tend: Callable[[], None] = lambda: None,
         together: Together | None = None,
     ) -> None:
         super().__init__(name="treadle-core", daemon=True)
@@ -226,6 +235,7 @@ class CoreThread(threading.Thread):
         self._lock = lock
         self._together = together
         self._on_stop = on_stop
+        self._tend = tend
         self._commands: SimpleQueue[Command] = SimpleQueue()
         # Set when it is to end; `_is_ending` says the same to those who ask for every command.
         self._stopping, self._is_ending = threading.Event(), False
@@ -297,7 +307,8 @@ class CoreThread(threading.Thread):
         store.own()
         core = self._make_core(store, self._asked)
         poll_s = OWNER_POLL_MS / 1000 if self._lock is not None else None
-        self._go_on_with(core, Turning(core, poll_s=poll_s, beside=partial(self._beside, store)))
+        turning = Turning(core, poll_s=poll_s, beside=partial(self._beside, store), tend=self._tend)
+        self._go_on_with(core, turning)
 
     def _go_on_with(self, core: Core, turning: Turning) -> None:
         self.turning = turning
@@ -374,6 +385,7 @@ class CoreThread(threading.Thread):
                 poll_s=OWNER_POLL_MS / 1000,
                 renew=sharing.renew,
                 beside=partial(self._asked.go_on, store),
+                tend=self._tend,
             )
             listener = together.listen(partial(self._heard, core, turning))
             self._go_on_with(core, turning)

@@ -204,7 +204,8 @@ def test_while_workers_poll_the_cores_thread_sleeps_on_unless_something_is_left_
     polled: list[float] = []
     core.poll = lambda: polled.append(now)  # type: ignore[method-assign]
     now = 0.0
-    turning = Turning(core, poll_s=1.0, monotonic=lambda: now)
+    tended: list[float] = []
+    turning = Turning(core, poll_s=1.0, monotonic=lambda: now, tend=lambda: tended.append(now))
 
     def starts(run: str, *lane: dict[str, Any]) -> Item:
         event = Started(definition=DRILL.digest, input={"lanes": [list(lane)]}, seed=b"s")
@@ -229,6 +230,7 @@ def test_while_workers_poll_the_cores_thread_sleeps_on_unless_something_is_left_
     turning.notice()
     assert steps.send(None) == 1.0, "something is there for it"
     assert polled[-1] == 4.2
+    assert tended == polled
     turning.stop()
     with pytest.raises(StopIteration):
         steps.send(None)
