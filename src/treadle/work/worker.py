@@ -321,6 +321,8 @@ class Worker:
                 if is_revoked(error):
                     raise
                 item = failed(job, error)
+            finally:
+                job.send_said()
             if item is not None:
                 self.submit(item)
         finally:

@@ -10,18 +10,19 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from treadle.kernel.brief import brief
-from treadle.kernel.errors import PASSING, SecretMissing, TreadleError, ValueRefused
+from treadle.kernel.errors import PASSING, EngineStopped, SecretMissing, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.tracing import OPTION
 from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
 from treadle.lang.handed import check_written
-from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.commands import CheckpointSaved, FrameSent, Progress
 from treadle.runtime.ports import Item, Work
 from treadle.runtime.registry import Loaded
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from .worker import Worker
 
 log = logging.getLogger("treadle.worker")
+
+# What nobody waits for may wait so long for what follows: of a call that is quick it goes with the receipt, in one commit.
+GATHER_S: Final = 0.01
+GATHERED_MAX: Final = 64
 
 
 class ValueRedactor(Protocol):
@@ -73,6 +78,9 @@ class Definitions(Protocol):
 class WorkerJob:
     """One intent in this worker's hands; see `job.Job`."""
 
+    # What a coroutine has said and is not sent yet, in order; and who sends it in time.
+    _said: tuple[list[Progress], asyncio.TimerHandle] | None = None
+
     def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
         self._worker = worker
         self.work = work
@@ -110,7 +118,29 @@ class WorkerJob:
         check_written(shown)
         kind, clean = self._worker.vault.redactor.value(to_value([str(type), shown]))
         self._frames += 1
-        self._worker.submit(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
+        self._say(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
+
+    def _say(self, progress: Progress) -> None:
+        """Sends something for whose arrival nobody waits."""
+        if self._threaded:
+            self._worker.submit(progress)
+        elif self._said is None:
+            self._said = [progress], asyncio.get_running_loop().call_later(GATHER_S, self.send_said)
+        else:
+            gathered, _ = self._said
+            gathered.append(progress)
+            if len(gathered) >= GATHERED_MAX:
+                self.send_said()
+
+    def send_said(self) -> None:
+        """What was said so far is on its way after this."""
+        if self._said is None:
+            return
+        (gathered, timer), self._said = self._said, None
+        timer.cancel()
+        with suppress(EngineStopped):  # nobody is there to be told
+            for progress in gathered:
+                self._worker.submit(progress)
 
     async def save(
         self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
@@ -123,8 +153,9 @@ class WorkerJob:
         self._worker.bus.saved(self.intent.id, body)
         if not durable:
             ack = self._noting(blobs) if blobs else None
-            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, ack))
+            self._say(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, ack))
             return
+        self.send_said()
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
         if self._threaded:
