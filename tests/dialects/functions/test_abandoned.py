@@ -13,7 +13,8 @@ import pytest
 from treadle import flow
 from treadle.dialects.function.awaits import Await
 from treadle.dialects.function.life import Life
-from treadle.dialects.function.loop import AwaitFuture, FlowTask
+from treadle.dialects.function.loop import AwaitFuture, FlowFuture, FlowTask
+from treadle.kernel.model import Receipt
 from treadle.testing import play
 
 DONE: list[str] = []
@@ -66,6 +67,30 @@ def test_a_function_that_has_ended_leaves_nothing_to_the_collector() -> None:
         gc.enable()
 
 
+@flow.workflow(name="abandoned.branches")
+async def branches(ctx: flow.Context) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ctx.signal("one"))
+        group.create_task(flow.gather(ctx.signal("two"), asyncio.sleep(60)))
+
+
+def test_a_function_that_is_forgotten_while_it_waits_leaves_nothing_to_the_collector() -> None:
+    for waits in (abandoned, branches):
+        played = play(waits)
+        gc.collect()
+        gc.disable()
+        try:
+            before = _living()
+            played.machine.forget(played.driver.run.state)
+            assert played.machine.alive == 0
+            assert _living() < before
+            now = _living()
+            gc.collect()
+            assert _living() == now
+        finally:
+            gc.enable()
+
+
 def test_the_tasks_of_many_runs_do_not_collide_where_asyncio_registers_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,7 +125,41 @@ def test_a_function_finds_its_own_tasks_in_the_order_of_their_numbers() -> None:
 
 
 def _living() -> int:
-    return sum(type(each) in (Life, Await, AwaitFuture) for each in gc.get_objects())
+    return sum(type(each) in (Life, Await, AwaitFuture, FlowTask, FlowFuture) for each in gc.get_objects())
+
+
+@flow.workflow(name="abandoned.cancelled")
+async def cancelled(ctx: flow.Context, what: str) -> list[str]:
+    waits = {
+        "signal": ctx.signal("never"),
+        "task": ctx.ask("never"),
+        "step": following(1),
+        "child": ctx.run("no such workflow"),
+    }
+    told = []
+    for kind, waiting in waits.items():
+        if kind != what:
+            waiting.close()
+            continue
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            told.append("cancelled")
+        except flow.ChildFailed:
+            told.append("failed")
+    return [*told, str(await following(1))]
+
+
+@pytest.mark.parametrize("what", ["signal", "task", "step", "child"])
+def test_whoever_waits_for_what_is_cancelled_from_outside_is_cancelled_there_and_a_child_has_failed(
+    what: str,
+) -> None:
+    run = play(cancelled, what, by_hand=True)
+    (open,) = run.driver.run.open.values()
+    run.driver.feed(Receipt(intent=open.id, status="cancelled", error={"message": "gone"}))
+    (then,) = run.open
+    assert run.perform(then).result == ["failed" if what == "child" else "cancelled", "2"]
+    run.assert_replays()
 
 
 PROGRAM = """

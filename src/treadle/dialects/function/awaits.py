@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -65,24 +66,26 @@ class Made(msgspec.Struct):
     patches: dict[str, bool] = msgspec.field(default_factory=dict)
 
 
+# Between decisions, for all who wait: whoever told something there would be heard of.
+NOTHING: Final = Made(*cast("Any", ((), (), (), (), MappingProxyType({}))))
+
+
 class Decided(Protocol):
     """What a life asks of the decision that it is told for."""
-
-    @property
-    def run(self) -> str: ...
 
     def blob(self, reference: Mapping[str, Any]) -> Value: ...
 
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]: ...
 
 
-class AtRest(msgspec.Struct, frozen=True):
+class AtRest:
     """Nothing is being decided."""
-
-    run: str
 
     def blob(self, reference: Mapping[str, Any]) -> Value:
         raise Dropped
 
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
         raise Dropped
+
+
+AT_REST: Final = AtRest()

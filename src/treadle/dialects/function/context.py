@@ -17,7 +17,7 @@ from treadle.lang.duration import parse_duration
 
 from .awaits import Settled
 from .errors import ChildFailed, ContinueAs, StepFailed, StepTimeout
-from .guard import FlowRandom
+from .guard import FlowRandom, unwatched
 from .life import Life
 from .shapes import EMPTY, plain, schema_of, typed
 from .steps import Step, failure_of
@@ -134,7 +134,7 @@ class Context:
         due = self._due(duration) if until is None else _ns(until)
         assert due is not None
         if due > self._life.now_ns:
-            await self._life.settled("timer", "sleep", {}, due_ns=due)
+            await unwatched(self._life.awaited, "timer", "sleep", {}, due)
         else:
             await asyncio.sleep(0)
 
@@ -159,7 +159,8 @@ class Context:
         self, name: str, *, type: Any = EMPTY, timeout: Duration | None = None, default: Any = None
     ) -> Any:
         """Waits for a signal and gives its data; `default` at the timeout. One that came early was kept."""
-        result = await self._life.settled("signal", name, {}, due_ns=self._due(timeout))
+        due = None if timeout is None else self._due(timeout)
+        result = await unwatched(self._life.awaited, "signal", name, {}, due)
         return default if result.status == "timeout" else typed(self._life.loaded(result.value), type)
 
     async def signals(
@@ -167,7 +168,7 @@ class Context:
     ) -> AsyncIterator[Any]:
         """`async for data in ctx.signals("item")`, until none comes within the timeout."""
         while True:
-            result = await self._life.settled("signal", name, {}, due_ns=self._due(timeout))
+            result = await unwatched(self._life.awaited, "signal", name, {}, self._due(timeout))
             if result.status == "timeout":
                 return
             yield typed(self._life.loaded(result.value), type)
@@ -232,7 +233,7 @@ class Context:
             schema = schema_of(type)
         if schema is not None:
             params["schema"] = plain(dict(schema))
-        result = await self._life.settled("task", name, params, due_ns=self._due(timeout))
+        result = await unwatched(self._life.awaited, "task", name, params, self._due(timeout))
         if result.status == "timeout":
             return default
         if result.status != "ok":
@@ -262,7 +263,7 @@ class Context:
     ) -> Any:
         """Runs a child and gives its result."""
         name, params = _child(workflow, input, reference)
-        result = await self._life.settled("child", name, params, due_ns=self._due(timeout))
+        result = await unwatched(self._life.awaited, "child", name, params, self._due(timeout))
         if result.status != "ok":
             raise _child_failed(name, result)
         given = self._life.loaded(result.value)
@@ -286,7 +287,7 @@ class Context:
     ) -> str:
         """Starts another run, which goes on by itself; its id."""
         name, params = _child(workflow, input, reference)
-        result = await self._life.settled("start", name, params)
+        result = await unwatched(self._life.awaited, "start", name, params)
         if result.status != "ok":
             raise _child_failed(name, result)
         return str(result.value["run"])
@@ -298,7 +299,8 @@ class Context:
 
     async def _performed(self, kind: Literal["send", "publish"], name: str, params: dict[str, Value]) -> None:
         life = self._life
-        result = await life.settled(kind, name, params, key=f"{life.run}/{life.generation}.{life.count}")
+        key = f"{life.run}/{life.generation}.{life.count}"
+        result = await unwatched(life.awaited, kind, name, params, key=key)
         if result.status != "ok":
             raise failure_of(f"{kind} {name}", result, 1)
 

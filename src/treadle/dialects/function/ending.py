@@ -22,11 +22,11 @@ MESSAGE_CHARS_MAX = 4_000
 FRAMES_MAX = 50
 
 
-async def main(life: Life) -> None:
+async def main(life: Life, context: Context) -> None:
     """The whole life of a function, as its main task. Leaves the outcome with the life."""
     outcome: tuple[Outcome, Any]
     try:
-        code, context = life.code, Context(life)
+        code = life.code
         if code.has_input:
             outcome = (
                 "completed",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from threading import local
 from types import FrameType
@@ -58,6 +59,8 @@ _PASSING: Final = (
 )
 # What a decision needs asks nothing of the world. It calls much of it, and the watch is told of each call.
 _OURS: Final = "treadle."
+# The same without telling the watch that it is called: no call of a `partial` is.
+_unset: Final = partial(sys.setprofile, None)
 _INSTEAD: Final = {
     "clock": "use ctx.now()",
     "sleep": "use await ctx.sleep(duration)",
@@ -158,17 +161,17 @@ def _watch_of(life: Watched) -> Watch:
             if event == "return" and frame is passing:
                 passing = None
             return
-        if event not in ("call", "c_call"):
-            return
-        module = frame.f_globals.get("__name__", "")
         found: tuple[str, str] | None = None
         if event == "c_call":
-            if not module.startswith(_OURS):
+            if not frame.f_globals.get("__name__", "").startswith(_OURS):
                 found = _judged(argument)
+        elif event != "call":
+            return
+        elif (module := frame.f_globals.get("__name__", "")) == "os":
+            if frame.f_code.co_name != "fspath":
+                found = f"os.{_public(frame)}", _INSTEAD["world"]
         elif module.startswith(_PASSING):
             passing = frame
-        elif module == "os" and frame.f_code.co_name != "fspath":
-            found = f"os.{_public(frame)}", _INSTEAD["world"]
         if found is not None:
             name, instead = found
             life.offence = life.offence or NotDeterministic(
@@ -202,7 +205,7 @@ def seen(watch: Watch | None, call: Callable[[], object]) -> None:
     try:
         call()
     finally:
-        sys.setprofile(None)
+        _unset()
         _here.watch = None
 
 
@@ -212,7 +215,7 @@ def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if watch is None:
         return call(*args, **kwargs)
     _here.watch = None
-    sys.setprofile(None)
+    _unset()
     try:
         return call(*args, **kwargs)
     finally:

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -27,9 +27,9 @@ from treadle.kernel.limits import (
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
-from .awaits import AtRest, Await, Decided, Made, Settled, ToldEvent
+from .awaits import AT_REST, NOTHING, Await, Decided, Made, Settled, ToldEvent
 from .errors import Dropped, NotDeterministic
-from .guard import unwatched, watched
+from .guard import watched
 from .loop import AwaitFuture, FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
 from .shapes import CheckedState, plain
@@ -103,12 +103,13 @@ class Life:
         code: Workflow[Any, Any],
         state: dict[str, Any],
         *,
+        run: str,
         ctx: Decided,
         patience: Patience = PATIENCE,
     ) -> None:
         self.code = code
         self.state = state
-        self.run = ctx.run
+        self.run = run
         self.ctx = ctx
         self.reference: str | None = state.get("reference")
         self.root: str = state["root"]
@@ -126,7 +127,7 @@ class Life:
         self.undo: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.undone: list[dict[str, Any]] = []
         # Set while a recorded decision is repeated: the awaits that it has to make again.
-        self.expected: list[list[Value]] = []
+        self.expected: Sequence[list[Value]] = ()
         self.repeating = False
         self.patches: dict[str, bool] = dict(state["patches"])
         # On a replay of a record that is decided again: the patches it answered with True.
@@ -152,12 +153,14 @@ class Life:
 
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
         task: FlowTask[None] = self.loop.create_task(main, name=self.code.name, context=self.context)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended, context=self.context)
         self.go()
 
     def feed(self, entry: Entry) -> None:
         """Takes one entry of the past, or the one that has just come."""
         self.now_ns, self.record = entry[AT], entry[RECORD]
+        if self.made is NOTHING:
+            self.made = Made()
         what = entry[WHAT]
         if entry[BEFORE] != self.count:
             self._differs(entry, f"{entry[BEFORE]} awaits", f"{self.count} awaits")
@@ -198,16 +201,17 @@ class Life:
 
     def rest(self) -> None:
         """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
-        self.ctx = AtRest(self.run)
+        self.ctx = AT_REST
 
     def take(self) -> Made:
         """What goes into one record. What there is more to tell is left for the next."""
-        made, self.made = self.made, Made()
+        made, self.made = self.made, NOTHING
         count = room = 0
         for count, told in enumerate(made.events, 1):
             room += told.bytes
             if count > EVENTS_AT_ONCE_MAX or (room > EVENT_BYTES_AT_ONCE_MAX and count > 1):
-                made.events, self.made.events = made.events[: count - 1], made.events[count - 1 :]
+                self.made = Made(events=made.events[count - 1 :])
+                made.events = made.events[: count - 1]
                 break
         return made
 
@@ -264,6 +268,9 @@ class Life:
             self._timers.pop(id(wait.handle), None)
             self.loop.put(wait.handle)
         elif wait.future is not None and not wait.future.done():
+            if entry[WHAT] == "cancelled" and wait.kind != "child":
+                asyncio.Future.cancel(wait.future)  # which nobody has to be told of
+                return
             ok = entry[WHAT] == "ok"
             payload = entry[PAYLOAD]
             wait.future.set_result(
@@ -307,7 +314,7 @@ class Life:
             self._compare(number, shape, place)
         self.made.awaits.append([*shape, place])
         if future:
-            made.future = AwaitFuture(self.loop.number(), self.loop, number, self.unwanted)
+            made.future = AwaitFuture(self.loop.number(), self.loop, number)
         self.open[number] = made
         self.queue.append(made)
         return made
@@ -333,33 +340,19 @@ class Life:
             return value
         return self.ctx.store(value, schema_hint="payload")
 
-    async def settled(
-        self,
-        kind: str,
-        name: str,
-        params: dict[str, Any],
-        *,
-        due_ns: int | None = None,
-        key: str | None = None,
-        place: str | None = None,
-    ) -> Settled:
-        if not isinstance(name, str):
-            raise TypeError(f"a {kind} has a text for its name, not {name!r}")
-        result = await unwatched(self.awaited, kind, name, params, due_ns, key, place)
-        if result.status == "cancelled" and kind != "child":
-            raise asyncio.CancelledError
-        return result
-
     def awaited(
         self,
         kind: str,
         name: str,
         params: dict[str, Any],
-        due_ns: int | None,
-        key: str | None,
-        place: str | None,
+        due_ns: int | None = None,
+        key: str | None = None,
+        place: str | None = None,
     ) -> FlowFuture[Settled]:
-        """What to wait for. None of the author's code is asked."""
+        """What to wait for; `unwatched` calls it, for none of the author's code is asked. Whoever waits is cancelled
+        where the await is; a child that was cancelled has failed."""
+        if not isinstance(name, str):
+            raise TypeError(f"a {kind} has a text for its name, not {name!r}")
         self.check_here()
         made = self.wait(kind, name, params, due_ns=due_ns, key=key, place=place)
         assert made.future is not None

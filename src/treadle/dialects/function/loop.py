@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
@@ -45,6 +46,9 @@ class Numbered(Protocol):
     def not_at(self, handle: asyncio.TimerHandle) -> None:
         """A timer is not wanted any more."""
 
+    def unwanted(self, number: int) -> None:
+        """An await is not wanted any more."""
+
     def refuse(self, what: str, instead: str) -> NotDeterministic:
         """The function did what it may not do."""
 
@@ -52,7 +56,26 @@ class Numbered(Protocol):
         """An exception that nobody has asked for."""
 
 
+class FlowHandle(asyncio.Handle):
+    """What is called soon. asyncio's own also keeps what nobody asks of a run: where it was made, how it is shown."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.call = _nothing
+
+    def __repr__(self) -> str:
+        return f"<FlowHandle {self.call!r}>"
+
+
 class FlowFuture(asyncio.Future[T]):
+    __slots__ = ("number",)
+
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
         super().__init__(loop=loop)
@@ -66,21 +89,24 @@ class AwaitFuture(FlowFuture[T]):
     follows from the cancel. It knows its await by number: whoever held on to each other would be left to the
     collector, with every step."""
 
-    def __init__(self, number: int, loop: Loop, of: int, unwanted: Callable[[int], None]) -> None:
+    __slots__ = ("_flow", "_of")
+
+    def __init__(self, number: int, loop: Loop, of: int) -> None:
         self.number = number
         self._of = of
-        self._unwanted = unwanted
         self._flow = loop
         asyncio.Future.__init__(self, loop=loop)
 
     def cancel(self, msg: Any = None) -> bool:
         if not self.done():
-            self._flow.call_soon(self._unwanted, self._of)
+            self._flow.call_soon(self._flow.run.unwanted, self._of)
         return super().cancel(msg)
 
 
 class FlowTask(asyncio.Task[T]):
-    _log_destroy_pending: bool  # asyncio's own switch
+    __slots__ = ("number",)
+    _log_destroy_pending: bool  # asyncio's own switch, and
+    _fut_waiter: object  # what it waits for
 
     def __init__(
         self,
@@ -108,7 +134,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.tasks: list[FlowTask[Any]] = []
         self._look_at = TASKS_LOOKED_AT
         self.generators: list[Any] = []
-        self._ready: list[asyncio.Handle] = []
+        self._ready: list[FlowHandle | asyncio.TimerHandle] = []
         self._numbers = 0
         self._ended = False
 
@@ -120,7 +146,7 @@ class Loop(asyncio.AbstractEventLoop):
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         # An abandoned generator is ended with its run, never by the collector in the middle of another one.
-        sys.set_asyncgen_hooks(firstiter=self.generators.append, finalizer=_left)
+        sys.set_asyncgen_hooks(self.generators.append, _left)
         try:
             self._run_ready(watch)
         finally:
@@ -140,16 +166,21 @@ class Loop(asyncio.AbstractEventLoop):
                     del self._ready[:ran]
                     ran = 0
                 if not handle._cancelled:
-                    try:
-                        seen(watch, handle._run)
-                    except (SystemExit, KeyboardInterrupt) as error:
-                        if is_stop(error):
-                            raise
-                        # else the task that raised it has it for its outcome
+                    self._call(handle, watch)
         finally:
             del self._ready[:ran]
 
-    def put(self, handle: asyncio.Handle) -> None:
+    def _call(self, handle: FlowHandle | asyncio.TimerHandle, watch: Watch | None) -> None:
+        try:
+            seen(watch, handle.call if type(handle) is FlowHandle else handle._run)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if is_stop(error):
+                raise
+            # else the task that raised it has it for its outcome
+        except BaseException as error:
+            self.run.unheard({"message": f"Exception in callback {handle!r}", "exception": error})
+
+    def put(self, handle: asyncio.TimerHandle) -> None:
         self._ready.append(handle)
 
     def number(self) -> int:
@@ -162,21 +193,27 @@ class Loop(asyncio.AbstractEventLoop):
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            seen(watch, self._end)
+            self._end(watch)
         finally:
             self._ended = True
             asyncio._set_running_loop(outer)
             self.run = _NOBODY
 
-    def _end(self) -> None:
+    def _end(self, watch: Watch | None) -> None:
         while self.tasks:  # a `finally` may make more of them: they never begin
             task = self.tasks.pop()
             if not task.done():
                 task._log_destroy_pending = False
-                _close(task.get_coro())
+                waits_for = task._fut_waiter
+                _close(task.get_coro(), watch)
+                # A task, what it waits for and who waits for it hold on to each other, and on to the run, by what they
+                # call when they are done. They let go of that, and it is never called.
+                asyncio.Future.cancel(task)
+                if isinstance(waits_for, asyncio.Future):
+                    asyncio.Future.cancel(waits_for)
         for generator in reversed(self.generators):
             if not generator.ag_running and generator.ag_frame is not None:
-                _close(generator.aclose())
+                _close(generator.aclose(), watch)
         self.generators.clear()
         self._ready.clear()
 
@@ -185,7 +222,8 @@ class Loop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        within = contextvars.copy_context() if context is None else context
+        handle = FlowHandle(partial(within.run, callback, *args))
         self._ready.append(handle)
         return handle
 
@@ -277,6 +315,9 @@ class _Nobody:
     def not_at(self, handle: asyncio.TimerHandle) -> None:
         """Nothing is timed any more."""
 
+    def unwanted(self, number: int) -> None:
+        """Nothing is waited for any more."""
+
     def refuse(self, what: str, instead: str) -> NotDeterministic:
         return NotDeterministic(f"{what}() reaches outside of the run; {instead}", details={"call": what})
 
@@ -285,6 +326,10 @@ class _Nobody:
 
 
 _NOBODY: Final = _Nobody()
+
+
+def _nothing() -> None:
+    """In place of what is not called any more."""
 
 
 def _left(generator: object) -> None:
@@ -333,11 +378,11 @@ def make_loop(run: Numbered) -> Loop:
     return made(run)
 
 
-def _close(coroutine: Any) -> None:
+def _close(coroutine: Any, watch: Watch | None) -> None:
     """Ends a coroutine where it stands. What it awaits in a `finally` ends the same way, for `throw` reaches the
     innermost of a chain of awaits; `close` would leave that one to the collector."""
     for _ in range(THROWS_MAX):
         try:
-            coroutine.throw(Dropped())
+            seen(watch, partial(coroutine.throw, Dropped))
         except BaseException:
             return

@@ -33,6 +33,7 @@ from treadle.kernel.values import Value
 
 from . import ending, past
 from .awaits import EXPIRED
+from .context import Context as FlowContext
 from .errors import CodeChanged, CodeMissing, NotDeterministic
 from .life import Life
 from .patience import PATIENCE, Patience
@@ -152,11 +153,14 @@ class FunctionMachine(PastMachine):
         assert definition.judge is not None
         return definition.judge
 
+    def _made(self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context) -> Life:
+        return Life(code, state, run=ctx.run, ctx=ctx, patience=self._patience)
+
     def _again(
         self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context, *, until: int | None = None
     ) -> Life:
         """Makes a function again from its past, and compares each await with what is recorded."""
-        life = Life(code, state, ctx=ctx, patience=self._patience)
+        life = self._made(code, state, ctx)
         life.repeating, life.expected = True, state["awaits"]
         try:
             self._begin(life)
@@ -170,7 +174,7 @@ class FunctionMachine(PastMachine):
         except BaseException:
             life.drop()
             raise
-        life.repeating, life.expected = False, []
+        life.repeating, life.expected = False, ()
         life.rest()
         return life
 
@@ -179,7 +183,7 @@ class FunctionMachine(PastMachine):
             life.wait("timer", EXPIRED, {}, due_ns=life.started_ns + life.code.timeout_ns, future=False)
         if life.generation == 0:
             life.tell({"type": "workflow.started", "workflow": life.code.name})
-        life.begin(ending.main(life))
+        life.begin(ending.main(life, FlowContext(life)))
 
     # --- decisions ---
 
@@ -187,7 +191,7 @@ class FunctionMachine(PastMachine):
         state = past.fresh(event, ctx)
         if ctx.recorded is not None:
             return past.told(state, ctx)
-        life = Life(self._code(definition), state, ctx=ctx, patience=self._patience)
+        life = self._made(self._code(definition), state, ctx)
         return self._decided(life, ctx, lambda: self._begin(life))
 
     def step(self, definition: Code, state: Value, event: Event, ctx: Context) -> Decision:
@@ -202,7 +206,7 @@ class FunctionMachine(PastMachine):
             case Continue(more={"again": _}):
                 self.forget(state)
                 past.take(state, event, ctx)
-                life = Life(self._code(definition), state, ctx=ctx, patience=self._patience)
+                life = self._made(self._code(definition), state, ctx)
                 return self._decided(life, ctx, lambda: self._begin(life))
             case Receipt() | Continue() | Patch():
                 life = self._life(definition, state, ctx)

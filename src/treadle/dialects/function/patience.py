@@ -15,12 +15,14 @@ import logging
 import sys
 from collections.abc import Callable
 from threading import Event, Thread, get_ident
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import Undecidable
 
 from .errors import DecisionTooLong
-from .guard import put_back, watch_here
+from .guard import Watch, put_back, watch_here
 from .source import place_of
 
 log = logging.getLogger("treadle.flow")
@@ -44,21 +46,20 @@ class BrokenOff(BaseException):
     off again."""
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One decision on one thread."""
 
-    __slots__ = ("breaking", "life", "outer", "over", "profile", "quiet", "thread", "ticks", "watch")
-
-    def __init__(self, life: Deciding, thread: int, outer: Turn | None) -> None:
-        self.life = life
-        self.thread = thread
-        self.outer = outer
-        self.ticks = 0
-        self.over = False
-        self.breaking = False
-        self.profile, self.watch = sys.getprofile(), watch_here()
-        # Set when nothing more will be raised.
-        self.quiet: Event | None = None
+    life: Deciding
+    thread: int
+    outer: Turn | None
+    # What was there before.
+    profile: Any
+    watch: Watch | None
+    ticks: int = 0
+    over: bool = False
+    breaking: bool = False
+    # Set when nothing more will be raised.
+    quiet: Event | None = None
 
 
 class Patience:
@@ -75,7 +76,8 @@ class Patience:
         """Calls; breaks the call off if it takes too long, and leaves the offence with the life. Whatever happens,
         the turn is ended: the exception may come between any two instructions."""
         thread = get_ident()
-        turn = self._turns[thread] = Turn(life, thread, self._turns.get(thread))
+        turn = Turn(life, thread, self._turns.get(thread), sys.getprofile(), watch_here())
+        self._turns[thread] = turn
         self._began += 1
         if self._asleep:
             self._rouse()

@@ -244,15 +244,14 @@ class Step(Generic[P, R]):
                 if self._returns_simply:
                     return unwatched(self._value, life, given)
                 return self._value(life, given)
-            if result.status == "cancelled":
-                raise asyncio.CancelledError
             failure = failure_of(self.name, result, attempt)
             if attempt >= settings.retry.attempts or not settings.retry.takes(failure):
                 raise failure
             random = random or FlowRandom(f"{life.seed.hex()}/{key}")
             if wait := settings.retry.delay_after(attempt, random):
-                await life.settled(
-                    "timer", f"retry of {self.name}", {}, due_ns=life.now_ns + wait, place=place
+                again_ns = life.now_ns + wait
+                await unwatched(
+                    life.awaited, "timer", f"retry of {self.name}", {}, due_ns=again_ns, place=place
                 )
             attempt += 1
 
