@@ -45,6 +45,8 @@ class Done(msgspec.Struct, kw_only=True):
     by: str | None = None
     # The canonical bytes of `value`, from a performer that made the value and keeps nothing of it.
     body: bytes | None = None
+    # Whether value and events are canonical, small, and changed by nobody: they are taken as they are.
+    is_canonical: bool = False
 
 
 class Job(Protocol):

@@ -230,7 +230,9 @@ class WorkerJob:
         """The receipt: redacted, and by reference where it is large."""
         redactor = self._worker.vault.redactor
         told: list[dict[str, Any]] = []
-        if done.body is not None:
+        if done.is_canonical:
+            given, told, body = done.value, done.events, b""
+        elif done.body is not None:
             given, body = done.value, done.body
             if done.events:
                 told = to_value(done.events)

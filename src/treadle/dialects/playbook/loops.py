@@ -78,7 +78,7 @@ def start(turn: Turn, step: Step, token: TokenState) -> dict[str, Value] | None:
         "keeping": 0,
         "writes": {},
     }
-    turn.emit("step.started", step=step.name)
+    turn.tell(step.told.started)
     turn.emit("loop.started", step=step.name, data={"total": total})
     return None
 

@@ -359,12 +359,14 @@ def _bad_patch(what: str) -> InputInvalid:
 
 def _within(ctx: Context, take: Callable[..., Decision], *given: Any) -> Decision:
     """One turn, for whose length it is known what templates may look up, and which rules the run was started under."""
-    loading, rules = loader.set(ctx.blob), edition.set(ctx.machine)
+    loading = loader.set(ctx.blob)
+    rules = None if ctx.machine == CURRENT else edition.set(ctx.machine)
     try:
         return take(*given)
     finally:
         loader.reset(loading)
-        edition.reset(rules)
+        if rules is not None:
+            edition.reset(rules)
 
 
 def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Value]:

@@ -31,6 +31,7 @@ from .pipeline import write
 from .reference_form import by_reference
 from .slices import SLICES, Slices
 from .states import PlaybookState, StepEntry, TokenState
+from .templates import Tree
 
 # Where a record is full, what is larger than this goes by reference. A reference has about half of it.
 SPARE_BYTES_MAX: Final = 2048
@@ -137,7 +138,10 @@ class Turn:
         )
 
     def emit(self, type: str, **data: Value) -> None:
-        event = {"type": type, **data}
+        self.tell({"type": type, **data})
+
+    def tell(self, event: dict[str, Value]) -> None:
+        """An event that is there already: those of a step that are always the same are made when it is loaded."""
         if self.state["backlog"] or len(self.events) >= self.slices.events_hard:
             self.state["backlog"].append(event)
         else:
@@ -211,13 +215,17 @@ class Turn:
             left += len(encode(out[name])) - sizes[name]
         return out
 
-    def canonical_args(self, args: dict[str, Value]) -> dict[str, Value]:
-        """Arguments that a template made, in canonical order and small as a whole, encoded once if they are small."""
-        if not args:
+    def arc_args(self, args: Tree, scope: Scope) -> dict[str, Value]:
+        """The arguments of an arc, in canonical order and small as a whole, encoded once if at all."""
+        limit = self.playbook.inline_bytes_max
+        size = args.at_hand_bytes_max
+        if size is not None and size <= limit and (at_hand := args.at_hand(scope)) is not None:
+            return at_hand  # the keys of a definition stand in canonical order
+        if not (rendered := args.arguments(scope)):
             return {}
-        body = encode(args)
+        body = encode(rendered)
         made: dict[str, Value] = decode_trusted(body)
-        return made if len(body) <= self.playbook.inline_bytes_max else self.light_args(made)
+        return made if len(body) <= limit else self.light_args(made)
 
     def light_params(self, params: dict[str, Value]) -> tuple[dict[str, Value], int | None]:
         """What a worker is told, small enough for a record, however many names a step's templates have; and its
@@ -320,7 +328,10 @@ class Turn:
         return name
 
     def entry(self, step: Step) -> StepEntry:
-        return self.state["steps"].setdefault(step.name, {"status": "running", "runs": 0, "active": 0})
+        steps = self.state["steps"]
+        if (entry := steps.get(step.name)) is None:
+            entry = steps[step.name] = {"status": "running", "runs": 0, "active": 0}
+        return entry
 
 
 def status_of(state: PlaybookState) -> Status:

@@ -65,10 +65,35 @@ class Loop(msgspec.Struct):
     best_effort: bool = False
 
 
+def routed(step: str, inclusive: bool, taken: list[str]) -> dict[str, Value]:
+    """The event that tells where a step's end leads."""
+    mode = "inclusive" if inclusive else "exclusive"
+    data = {"mode": mode, "matched": taken, "selected": taken}
+    return {"data": data, "step": step, "type": "next.evaluated"}
+
+
+class StepTold(msgspec.Struct):
+    """Events of a step that are the same whenever they happen, in canonical order of keys. Events are never changed, so
+    one value serves all."""
+
+    admitted: dict[str, Value]
+    started: dict[str, Value]
+    done: dict[str, Value]
+
+
+class TaskTold(msgspec.Struct):
+    """The same of a task: how its first attempt begins, and how one ends that no policy looks at."""
+
+    started: dict[str, Value]
+    done: dict[str, Value]
+
+
 class Task(msgspec.Struct):
     name: str
     kind: str
     index: int
+    # Outside loops, where nothing else is to be told.
+    told: TaskTold
     config: Tree
     verbatim: dict[str, Value]
     spec: dict[str, Value]
@@ -100,6 +125,8 @@ class Arc(msgspec.Struct):
     set_ctx: Tree | None
     # What a worker needs to render the args again, should they turn out too large to travel.
     needs: Needs = msgspec.field(default_factory=Needs)
+    # The event that tells of it, where it alone is taken.
+    told: dict[str, Value] = msgspec.field(default_factory=dict)
 
     @property
     def is_templated(self) -> bool:
@@ -116,6 +143,7 @@ class Join(msgspec.Struct):
 class Step(msgspec.Struct):
     name: str
     index: int
+    told: StepTold
     tasks: tuple[Task, ...] = ()
     labels: dict[str, int] = msgspec.field(default_factory=dict)
     admit: tuple[Rule, ...] | None = None
@@ -225,15 +253,17 @@ class _Loader:
             loop.best_effort = failure_mode == "best_effort"
         loop_spec = (body.get("loop") or {}).get("spec")
         tasks = tuple(
-            self.task(task, position, where, (spec, loop_spec))
+            self.task(task, position, name, (spec, loop_spec))
             for position, task in enumerate(body.get("tool") or ())
         )
         router = body.get("next")
         arcs = tuple(
             _arc(arc, f"{where}, next.arcs[{i}]") for i, arc in enumerate((router or {}).get("arcs") or ())
         )
+        inclusive = ((router or {}).get("spec") or {}).get("mode") == "inclusive"
         for arc in arcs:
             arc.needs = needs_of(arc.args.uses, steps=self.steps, tasks=())
+            arc.told = routed(name, inclusive, [arc.step])
         set_ctx = _tree(body.get("set_ctx"), f"{where}, set")
         routing = [*(use for arc in arcs for use in _arc_uses(arc)), *(set_ctx.uses if set_ctx else ())]
         uses = [use for task in tasks for use in task.uses]
@@ -244,6 +274,11 @@ class _Loader:
         return Step(
             name=name,
             index=index,
+            told=StepTold(
+                admitted={"data": {"allow": True}, "step": name, "type": "policy.admit.evaluated"},
+                started={"step": name, "type": "step.started"},
+                done={"step": name, "type": "step.done" if loop is None else "loop.done"},
+            ),
             tasks=tasks,
             labels={task.name: position for position, task in enumerate(tasks)},
             admit=tuple(
@@ -261,7 +296,7 @@ class _Loader:
             args=args,
             set_ctx=set_ctx,
             routed=router is not None,
-            inclusive=((router or {}).get("spec") or {}).get("mode") == "inclusive",
+            inclusive=inclusive,
             pool=next((str(task.spec["pool"]) for task in tasks if task.spec.get("pool")), ""),
             arcs=arcs,
             needs=needs,
@@ -279,7 +314,7 @@ class _Loader:
         )
 
     def task(
-        self, body: dict[str, Value], index: int, where: str, outer: tuple[dict[str, Value] | None, ...]
+        self, body: dict[str, Value], index: int, step: str, outer: tuple[dict[str, Value] | None, ...]
     ) -> Task:
         spec = body.get("spec") or {}
         called = body["kind"] == "workbook"
@@ -289,7 +324,8 @@ class _Loader:
             spec = merge(entry.get("spec") or {}, spec)
             body = {**merge({k: v for k, v in entry.items() if k != "spec"}, own), "kind": entry["kind"]}
         kind, name = body["kind"], body["name"]
-        place = f"{where}, task {name!r}"
+        place = f"step {step!r}, task {name!r}"
+        about = {"step": step, "task": name}
         verbatim_keys = _VERBATIM.get(kind, ())
         effective = effective_spec(kind, self.executor, *outer, spec)
         config = {
@@ -309,6 +345,10 @@ class _Loader:
             name=name,
             kind=kind,
             index=index,
+            told=TaskTold(
+                started={**about, "type": "task.started", "attempt": 1},
+                done={**about, "type": "task.done", "attempt": 1},
+            ),
             config=tree,
             verbatim={key: body[key] for key in verbatim_keys if key in body},
             spec=effective,

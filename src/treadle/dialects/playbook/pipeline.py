@@ -89,7 +89,10 @@ class Pipeline:
         self._outcome: dict[str, Value] = {}
         self._entered = False
         self.stamp: dict[str, Value] = {"step": step.name}
-        if (iteration := inputs.get("iteration")) is not None:
+        iteration = inputs.get("iteration")
+        # Whether all that it has told stands in the definition (`StepTold`, `TaskTold`).
+        self.tells_known = iteration is None
+        if iteration is not None:
             self.stamp["iteration"] = iteration
         ctx = dict(inputs.get("ctx") or {})
         for path, value in frame["ctx"]:
@@ -197,11 +200,15 @@ class Pipeline:
         if not self._entered and not self.frame.get("entered"):
             entries[task.name] = entries.get(task.name, 0) + 1
             self.frame["entered"] = True
-            self.emit("task.started", task=task.name, attempt=1)
+            if "iteration" in self.stamp:
+                self.emit("task.started", task=task.name, attempt=1)
+            else:
+                self.events.append(task.told.started)
         self._entered = True
         return int(entries[task.name])
 
     def emit(self, type: str, **data: Value) -> None:
+        self.tells_known = False
         self.events.append({"type": type, **self.stamp, **data})
 
     # --- what came of it -----------------------------------------------------------------------
@@ -391,6 +398,14 @@ class Pipeline:
         )
 
     def _report(self, task: Task, outcome: dict[str, Value], policy: dict[str, Value] | None) -> None:
+        if (
+            policy is None
+            and outcome["status"] == "ok"
+            and self.frame["attempt"] == 1
+            and "iteration" not in self.stamp
+        ):
+            self.events.append(task.told.done)
+            return
         data: dict[str, Value] = {"task": task.name, "attempt": self.frame["attempt"]}
         if policy is not None:
             data["data"] = policy

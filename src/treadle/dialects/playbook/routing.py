@@ -17,13 +17,11 @@ from .errands import KIND
 from .failures import failure, template_failure
 from .handles import Scope, StepResults
 from .marking import Ref, Turn, canonical
-from .model import Arc, Step, holds
+from .model import Arc, Step, holds, routed
 from .needs import gather
 from .outcomes import output_view
 from .states import TokenState
 
-# What is recorded of a step without rules. Events are never changed, so one value serves all.
-_ADMITTED: Final = {"allow": True}
 # What arcs see that ask for nothing.
 _NOTHING: Final = Scope({})
 
@@ -32,7 +30,7 @@ def admitted(turn: Turn, step: Step, token: TokenState) -> bool:
     """Evaluates a step's admission rules, first match wins; none matches: denied. Recorded for every
     token; for a parked one again only when the answer changes."""
     if step.admit is None:
-        turn.emit("policy.admit.evaluated", step=step.name, data=_ADMITTED)
+        turn.tell(step.told.admitted)
         return True
     scope = turn.scope(token["args"], event=token.get("event") or {})
     allow, matched = False, None
@@ -123,17 +121,17 @@ def route(boundary: Boundary) -> bool:
     counts as handled. Raises ExpressionError from guards, before anything is placed."""
     turn, step = boundary.turn, boundary.step
     matched: list[Arc] = []
-    names: list[Value] = []
     guarded = False
     for arc in step.arcs:
         if arc.when is None or holds(arc.when, boundary.scope):
             matched.append(arc)
-            names.append(arc.step)
             guarded = guarded or arc.when is not None
             if not step.inclusive:
                 break
-    mode = "inclusive" if step.inclusive else "exclusive"
-    turn.emit("next.evaluated", step=step.name, data={"mode": mode, "matched": names, "selected": names})
+    if len(matched) == 1:
+        turn.tell(matched[0].told)
+    else:
+        turn.tell(routed(step.name, step.inclusive, [arc.step for arc in matched]))
     if not matched:
         turn.state["branches"] += 1
     for arc in matched:
@@ -148,10 +146,10 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     """One token along one arc. Arguments above the limit go by reference: neither the marking nor the
     journal takes them in. (In 0.1.0 a machine could store nothing: a worker rendered them again.)"""
     turn, step = boundary.turn, boundary.step
-    args = arc.args.value_if_constant if arc.args.constant else arc.args.arguments(boundary.scope)
     if not turn.first:
-        turn.place(arc.step, turn.canonical_args(args), boundary.event, step.name, light=True)
+        turn.place(arc.step, turn.arc_args(arc.args, boundary.scope), boundary.event, step.name, light=True)
         return
+    args = arc.args.arguments(boundary.scope)
     if not args or arc.args.constant or len(encode(args)) <= turn.playbook.inline_bytes_max:
         turn.place(arc.step, canonical(args), boundary.event, step.name)
         return

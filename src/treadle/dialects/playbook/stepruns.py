@@ -6,6 +6,8 @@ each suspension); with a loop it is one intent per iteration in flight, or per l
 
 from __future__ import annotations
 
+from typing import Final
+
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
 from treadle.kernel.values import Value
@@ -22,6 +24,9 @@ from .pools import pool_of
 from .routing import Boundary, after
 from .states import TokenState
 from .suspension import answer
+
+# Values without parts. Not floats: -0.0 is one that becomes another when it is written.
+_FLAT: Final = frozenset({int, str, bool, type(None)})
 
 
 def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
@@ -46,17 +51,17 @@ def begin(turn: Turn, name: str, step: Step, token: TokenState) -> None:
     if error is None and is_timed and not _arm(turn, name, step, token):
         error = failure("timeout", f"step {step.name!r}: its deadline has passed", code="DEADLINE")
     if error is not None:
-        turn.emit("step.started", step=step.name)
+        turn.tell(step.told.started)
         end(turn, name, step, token, error=error)
     elif step.loop is not None:
         error = loops.start(turn, step, token)
         if error is not None:
-            turn.emit("step.started", step=step.name)
+            turn.tell(step.told.started)
             end(turn, name, step, token, error=error)
         else:
             advance_loop(turn, name, step, token)
     elif not step.tasks:
-        turn.emit("step.started", step=step.name)
+        turn.tell(step.told.started)
         end(turn, name, step, token)
     else:
         params, size = measured_params(turn, step, token)
@@ -184,7 +189,8 @@ def refuse(turn: Turn, name: str, step: Step, token: TokenState, error: dict[str
 def _report(receipt: Receipt, value: Value) -> dict[str, Value]:
     """What a pipeline reported; a receipt that is no report is an error of the worker."""
     if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
-        return canonical(value)  # type: ignore[no-any-return]  # what is canonical is a value
+        # What holds nothing that nests is read as it is; nobody asks for the order of a report's own keys.
+        return value if _FLAT.issuperset(map(type, value.values())) else canonical(value)  # type: ignore[no-any-return]  # what is canonical is a value
     return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 
@@ -296,6 +302,24 @@ def expire(turn: Turn, name: str) -> None:
     end(turn, name, step, token, error=error)
 
 
+def _tell_end(
+    turn: Turn,
+    type: str,
+    step: Step,
+    error: dict[str, Value] | None,
+    counts: dict[str, Value],
+    result: Value,
+) -> None:
+    shown: dict[str, Value] = {"step": step.name}
+    if error is not None:
+        shown["error"] = error
+    if is_stored(result):
+        shown["data"] = {**counts, "result": result}
+    elif counts:
+        shown["data"] = counts
+    turn.emit(type, **shown)
+
+
 def end(
     turn: Turn,
     name: str,
@@ -331,14 +355,10 @@ def end(
     counts = (
         {"total": stats["total"], "success": stats["success"], "failed": stats["failed"]} if stats else {}
     )
-    shown: dict[str, Value] = {"step": step.name}
-    if error is not None:
-        shown["error"] = error
-    if is_stored(result):
-        shown["data"] = {**counts, "result": result}
-    elif counts:
-        shown["data"] = counts
-    turn.emit(event_name, **shown)
+    if error is None and not counts and not is_stored(result):
+        turn.tell(step.told.done)
+    else:
+        _tell_end(turn, event_name, step, error, counts, result)
     event: dict[str, Value] = {
         "name": event_name,
         "step": step.name,

@@ -23,6 +23,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.visitor import NodeTransformer
 
 from treadle.kernel.errors import BlobMissing, ExpressionError
+from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
 from .absent import Absent, Wanted, chains_of
@@ -42,7 +43,7 @@ Use = tuple[str, str | None]
 class Expression:
     """One compiled text. `native` tells whether it is a single expression, with a native value."""
 
-    __slots__ = ("_names", "_slow", "chains", "fast", "native", "path", "text", "uses")
+    __slots__ = ("_names", "_slow", "chains", "fast", "names_only", "native", "path", "text", "uses")
 
     def __init__(self, text: str, *, shortcuts: bool = True) -> None:
         if len(text) > TEMPLATE_CHARS_MAX:
@@ -62,6 +63,8 @@ class Expression:
             self.native = expression is not None
             # ("workload", "items") for {{ workload.items }}; None for anything but a plain path.
             self.path = _path(expression)
+            # Whether it only names something, or says what is meant otherwise: nothing in it needs to be counted.
+            self.names_only = self.path is not None or _is_defaulted(expression)
             self.fast: Shortcut | None = None
             if shortcuts and expression is not None:
                 self.fast = shortcut(expression, ENV)
@@ -121,6 +124,13 @@ def _path(node: nodes.Expr | None) -> tuple[str, ...] | None:
     if isinstance(node, nodes.Getattr) and (outer := _path(node.node)) is not None:
         return (*outer, node.attr)
     return None
+
+
+def _is_defaulted(node: nodes.Expr | None) -> bool:
+    """`workload.page | default(1)`"""
+    if not isinstance(node, nodes.Filter) or node.name not in ("default", "d") or node.kwargs:
+        return False
+    return _path(node.node) is not None and all(isinstance(given, nodes.Const) for given in node.args)
 
 
 def _compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, Any]], Any]:
@@ -370,10 +380,17 @@ _REASONS: Final[tuple[tuple[Any, str], ...]] = (
 )
 
 
+# Texts above this are rendered: all that one place makes together is counted.
+_SHORT_CHARS_MAX: Final = 256
+# What one key of arguments at hand takes at most, written out, besides its name.
+_SHORT_BYTES_MAX: Final = 4 * _SHORT_CHARS_MAX + 16
+_FLAT: Final = frozenset({int, float, bool, type(None)})
+
+
 class Tree:
     """A value with templates anywhere inside it. A constant tree is handed out as it is."""
 
-    __slots__ = ("_render", "constant", "uses", "value_if_constant")
+    __slots__ = ("_named", "_render", "at_hand_bytes_max", "constant", "uses", "value_if_constant")
 
     def __init__(self, value: Value, where: str) -> None:
         uses: dict[Use, None] = {}
@@ -381,6 +398,14 @@ class Tree:
         self.constant = self._render is None
         self.uses = tuple(uses)
         self.value_if_constant = value
+        self._named = None if self.constant else _named(value)
+        # What arguments at hand take at most, written out; None where there can be none.
+        self.at_hand_bytes_max: int | None = None
+        if self._named is not None and all(
+            type(item) in _FLAT or (type(item) is str and len(item) <= _SHORT_CHARS_MAX)
+            for item in value.values()
+        ):
+            self.at_hand_bytes_max = 9 + sum(4 * len(key) + _SHORT_BYTES_MAX for key in value)
 
     def render(self, scope: Scope, *, load: bool = False) -> Value:
         if self._render is None:
@@ -395,11 +420,57 @@ class Tree:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
         if self._render is None:
             return self.value_if_constant
+        if self._named is not None and (made := self.at_hand(scope)) is not None:
+            return made
         token = together.set(Tally(Wanted(scope)))
         try:
             return self._render(scope, load)
         finally:
             together.reset(token)
+
+    def at_hand(self, scope: Scope) -> dict[str, Value] | None:
+        """The arguments, where each template only names a number, a truth or a short text: keys stand as in the
+        definition. None where they have to be rendered, whatever the reason."""
+        if self._named is None:
+            return None
+        out: dict[str, Value] = self.value_if_constant.copy()
+        try:
+            for key, read in self._named:
+                value = read(scope)
+                kind = type(value)
+                if not (
+                    (kind is int and INT_MIN <= value <= INT_MAX)
+                    or kind is bool
+                    or (kind is str and len(value) <= _SHORT_CHARS_MAX)
+                ):
+                    return None
+                out[key] = value
+        except Exception:  # it is rendered, and whoever does that says what is wrong
+            return None
+        return out
+
+
+def _named(value: Value) -> list[tuple[str, Shortcut]] | None:
+    """Who reads the templates of a mapping that only name things; None where others are among them."""
+    if not isinstance(value, dict):
+        return None
+    found: list[tuple[str, Shortcut]] = []
+    for key, item in value.items():
+        if not is_template(item):
+            if _holds_template(item):
+                return None
+            continue
+        read = expression(item)
+        if read.fast is None or not read.names_only:
+            return None
+        found.append((key, read.fast))
+    return found
+
+
+def _holds_template(value: Value) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_holds_template, value.values() if isinstance(value, dict) else value))
+    return is_template(value)
 
 
 def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, bool], Value] | None:

@@ -29,7 +29,7 @@ def begin(turn: Turn, ref: Ref, step: Step, token: TokenState, params: dict[str,
     except DefinitionError:
         return False
     if ref.iteration is None:
-        turn.emit("step.started", step=step.name)
+        turn.tell(step.told.started)
     _tell(turn, pipe)
     hold(turn, token, ref, {"frame": canonical(pipe.frame), "on": canonical(on)})
     return True

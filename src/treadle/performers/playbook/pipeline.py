@@ -33,6 +33,7 @@ from treadle.dialects.playbook.pipeline import (
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, SecretMissing, TreadleError
+from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, copied, decode_trusted, encode
 from treadle.tools.functions import FunctionTool, exception_outcome
@@ -59,6 +60,9 @@ _TINY_BYTES: Final = 9
 _NOOP_BYTES: Final = len(encode({"status": "noop"}))
 # Parts of an envelope that says nothing but its status, our own meta and the result.
 _BARE: Final = 3
+# A report that says nothing but its status and a result; and what such a result may take.
+_BARE_REPORT: Final = 2
+_REPORTED_BYTES_MAX: Final = PAYLOAD_INLINE_BYTES_MAX - 64
 # For functions that do not look at it.
 _NO_CALL: Final = ToolCall()
 
@@ -248,7 +252,7 @@ class StepRun:
         pipe = Pipeline(self.step, params, frame, run=job.run, keychain=keychain)
         self.saving.begin(pipe)
         if fresh and "iteration" not in params:
-            pipe.events.append({"type": "step.started", "step": self.step.name})
+            pipe.events.append(self.step.told.started)
         if "sleep" in frame:
             pipe.woke()
         if answer is not None:
@@ -409,17 +413,16 @@ class StepRun:
         return known is result and size <= self.playbook.inline_bytes_max
 
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
-        limit = self.playbook.inline_bytes_max
+        limit, result = self.playbook.inline_bytes_max, end.result
         value: dict[str, Any] = {"status": end.status}
         index, attempt = pipe.frame.get("by") or (-1, 1)
-        if end.result is not None:
+        stays = result is not None and self._stays(result, self.step.tasks[index])
+        if stays:
+            value = {"result": result, "status": end.status}  # in canonical order
+        elif result is not None:
             task = self.step.tasks[index]
-            value["result"] = (
-                end.result
-                if self._stays(end.result, task)
-                else await externalise(
-                    self.job, self.step, task, end.result, limit, run=self.id, attempt=attempt
-                )
+            value["result"] = await externalise(
+                self.job, self.step, task, result, limit, run=self.id, attempt=attempt
             )
         if (tried := attempt if end.error is None else pipe.frame["attempt"]) > 1:
             value["attempt"] = tried
@@ -433,7 +436,16 @@ class StepRun:
             ]
         if self.step.reads_iter and self.step.loop is None:
             value["iter"] = pipe.frame["iter"]
-        return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
+        alone = stays and len(value) == _BARE_REPORT and pipe.tells_known
+        canonical = alone and self._is_canonical(result)
+        return Done(value=value, attempts=1 + pipe.retries, events=pipe.events, is_canonical=canonical)
+
+    def _is_canonical(self, result: Value) -> bool:
+        """Of a result that stays: whether the journal has it just as it stands here. A float may be -0.0."""
+        if type(result) is int:
+            return INT_MIN <= result <= INT_MAX
+        known, size = self._measured
+        return type(result) is bool or (known is result and size <= _REPORTED_BYTES_MAX)
 
 
 def _timeout_s(config: Mapping[str, Any]) -> float | None:
