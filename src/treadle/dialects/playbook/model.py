@@ -30,6 +30,8 @@ PREVIEW_BYTES_MAX: Final = 1024
 SUSPENDING: Final = frozenset({"wait", "await", "ask", "playbook", "workflow"})
 # Fields that hold a program's text; braces in it are the program's own.
 _VERBATIM: Final = {"python": ("code", "code_b64")}
+# Names that those who route a step know without its pipeline; `iter` is among the others.
+_ROUTED: Final = frozenset({"event", "ctx", "workload", "args", "output", "execution_id"})
 # Keys of a task that the pipeline reads itself.
 _OWN_KEYS: Final = frozenset({"name", "kind", "set_ctx", "set_iter", "loop"})
 
@@ -81,19 +83,10 @@ class StepTold(msgspec.Struct):
     done: dict[str, Value]
 
 
-class TaskTold(msgspec.Struct):
-    """The same of a task: how its first attempt begins, and how one ends that no policy looks at."""
-
-    started: dict[str, Value]
-    done: dict[str, Value]
-
-
 class Task(msgspec.Struct):
     name: str
     kind: str
     index: int
-    # Outside loops, where nothing else is to be told.
-    told: TaskTold
     config: Tree
     verbatim: dict[str, Value]
     spec: dict[str, Value]
@@ -116,6 +109,18 @@ class Task(msgspec.Struct):
         """Whether the engine answers it, it holds no template, and nothing is done with the answer."""
         plain = self.config.constant and self.rules is None and not self.sets and not self.spec
         return self.kind in SUSPENDING and plain and self.loop is None and self.called_with is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a tool does it, and nothing is done with the outcome: it is the pipeline's."""
+        acts = self.kind not in SUSPENDING and self.kind != "noop"
+        return (
+            acts
+            and self.rules is None
+            and not self.sets
+            and self.loop is None
+            and not self.spec.get("result")
+        )
 
 
 class Arc(msgspec.Struct):
@@ -176,6 +181,8 @@ class Step(msgspec.Struct):
     templated: bool = False
     # Whether nothing of it needs a worker: no tool, no secret, no template for each item (`waiting`).
     only_waits: bool = False
+    # Whether it is one task, and nothing looks at what comes of it but those who route the step.
+    is_plain: bool = False
 
 
 class Playbook(msgspec.Struct):
@@ -253,7 +260,7 @@ class _Loader:
             loop.best_effort = failure_mode == "best_effort"
         loop_spec = (body.get("loop") or {}).get("spec")
         tasks = tuple(
-            self.task(task, position, name, (spec, loop_spec))
+            self.task(task, position, where, (spec, loop_spec))
             for position, task in enumerate(body.get("tool") or ())
         )
         router = body.get("next")
@@ -270,7 +277,9 @@ class _Loader:
         args = _tree(body.get("args"), f"{where}, args")
         names = [task.name for task in tasks]
         needs = needs_of(uses, steps=self.steps, tasks=names)
-        alone = len(tasks) == 1 and tasks[0].only_waits and needs.keychain == []
+        single = tasks[0] if len(tasks) == 1 and needs.keychain == [] else None
+        alone = single is not None and single.only_waits
+        reads_iter = any(name not in _ROUTED for name, _ in routing)
         return Step(
             name=name,
             index=index,
@@ -303,18 +312,15 @@ class _Loader:
             item_needs=needs_of([*uses, *(args.uses if args else ())], steps=self.steps, tasks=names),
             later=self.steps.union(names),
             reads_output=any(name == "output" for name, _ in routing),
-            reads_iter=any(name == "iter" for name, _ in routing)
-            or any(
-                name not in ("event", "ctx", "workload", "args", "output", "execution_id")
-                for name, _ in routing
-            ),
+            reads_iter=reads_iter,
             per_item=loop is not None and args is not None,
             templated=set_ctx is not None or any(arc.is_templated for arc in arcs),
             only_waits=alone and (loop is None or (args is None and not loop.local)),
+            is_plain=single is not None and single.is_plain and (loop is not None or not reads_iter),
         )
 
     def task(
-        self, body: dict[str, Value], index: int, step: str, outer: tuple[dict[str, Value] | None, ...]
+        self, body: dict[str, Value], index: int, where: str, outer: tuple[dict[str, Value] | None, ...]
     ) -> Task:
         spec = body.get("spec") or {}
         called = body["kind"] == "workbook"
@@ -324,8 +330,7 @@ class _Loader:
             spec = merge(entry.get("spec") or {}, spec)
             body = {**merge({k: v for k, v in entry.items() if k != "spec"}, own), "kind": entry["kind"]}
         kind, name = body["kind"], body["name"]
-        place = f"step {step!r}, task {name!r}"
-        about = {"step": step, "task": name}
+        place = f"{where}, task {name!r}"
         verbatim_keys = _VERBATIM.get(kind, ())
         effective = effective_spec(kind, self.executor, *outer, spec)
         config = {
@@ -345,10 +350,6 @@ class _Loader:
             name=name,
             kind=kind,
             index=index,
-            told=TaskTold(
-                started={**about, "type": "task.started", "attempt": 1},
-                done={**about, "type": "task.done", "attempt": 1},
-            ),
             config=tree,
             verbatim={key: body[key] for key in verbatim_keys if key in body},
             spec=effective,

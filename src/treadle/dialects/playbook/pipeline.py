@@ -20,11 +20,12 @@ from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value, decode_trusted, digest, encode
 
 from .failures import failure, template_failure
-from .handles import Handle, Scope, StepResults
+from .given import config_of, scope_of
+from .handles import Handle
 from .layers import merge
 from .model import ATTEMPTS, DELAY_S, DELAY_S_MAX, Loop, Rule, Step, Task, holds
 from .needs import RESERVED
-from .outcomes import NotACollection, collection, loop_view, output_view, with_bodies
+from .outcomes import NotACollection, collection, loop_view, output_view
 from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
@@ -33,8 +34,6 @@ from .texts import NotThere
 # A pipeline that jumps among noops forever would hold its worker forever.
 IDLE_TASKS_MAX: Final = 20_000
 DOUBLINGS_MAX: Final = 62
-# Kinds whose `args` are handed on to code or to a child: those of the step are among them.
-_TAKE_ARGS: Final = frozenset({"python", "playbook", "workflow"})
 # Thirty years: a time that fits into the clock of a timer, whatever a template makes of it.
 WAIT_S_MAX: Final = 1e9
 
@@ -71,6 +70,18 @@ def task_key(first_intent: str, task: str, entry: int, item: int | None = None) 
     return digest(parts if item is None else [*parts, item])
 
 
+def told_when_done(step: Step, *, iterates: bool) -> list[dict[str, Value]]:
+    """What is told of a plain step (`Step.is_plain`) whose task is done: always the same, but for the number of its
+    iteration. In canonical order of keys."""
+    pipe = Pipeline(step, {"iteration": 0} if iterates else {}, new_frame({}), run="")
+    pipe.next()
+    pipe.settle({"status": "ok", "result": True})
+    end = pipe.next()
+    assert end == Ended("ok", True, None), "what the task gives is what the step gives"
+    begun = [] if iterates else [step.told.started]
+    return [*begun, *canonical(pipe.events)]
+
+
 class Pipeline:
     def __init__(
         self,
@@ -89,30 +100,13 @@ class Pipeline:
         self._outcome: dict[str, Value] = {}
         self._entered = False
         self.stamp: dict[str, Value] = {"step": step.name}
-        iteration = inputs.get("iteration")
-        # Whether all that it has told stands in the definition (`StepTold`, `TaskTold`).
-        self.tells_known = iteration is None
-        if iteration is not None:
+        if (iteration := inputs.get("iteration")) is not None:
             self.stamp["iteration"] = iteration
         ctx = dict(inputs.get("ctx") or {})
         for path, value in frame["ctx"]:
             write(ctx, path, value)
-        args, workload = inputs.get("args") or {}, inputs.get("workload") or {}
-        names: dict[str, Value] = {
-            "workload": workload,
-            "ctx": ctx,
-            "args": args,
-            "input": args,
-            "iter": frame["iter"],
-            "execution_id": run,
-            "job": {"uuid": run, "execution_id": run},
-            "keychain": keychain or {},
-            "_prev": frame["prev"],
-        }
-        if iteration is not None and (total := inputs.get("total")) is not None:
-            names["loop"] = loop_view(iteration, total)
-        layers = (args, ctx, frame["iter"], workload, StepResults(inputs.get("steps") or {}))
-        self.scope = Scope(names, layers, step.later)
+        self.scope = scope_of(step, inputs, ctx, frame["iter"], run=run)
+        self.scope.names["keychain"], self.scope.names["_prev"] = keychain or {}, frame["prev"]
         self._unrendered = step.args if "per_item" in inputs and "args" not in frame else None
         if "args" in frame:
             self._use_args(frame["args"])
@@ -153,12 +147,6 @@ class Pipeline:
         names["args"] = names["input"] = args
         self.scope.layers = (args, *self.scope.layers[1:])
 
-    def _given(self) -> dict[str, Value]:
-        """What the step itself hands to its tasks' code."""
-        args = self.scope.names["args"]
-        own = self.step.args.value_if_constant if self.step.args is not None else {}
-        return {key: args[key] for key in own if key in args}
-
     def frame_again(self) -> dict[str, Value] | None:
         """Where a retry of the failed step goes on: at the task that failed, entered anew. None: from the
         beginning, because nothing was finished before it. What it wrote into ctx is in ctx by then."""
@@ -172,27 +160,7 @@ class Pipeline:
 
     def config(self, task: Task, *, load: bool = True) -> dict[str, Value]:
         """The task's fields rendered for its tool."""
-        scope, more = self.scope, task.verbatim
-        if task.called_with is not None:
-            given = {**scope.names["args"], **task.called_with.arguments(scope, load=load)}
-            scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
-            more = {**more, "args": given}
-        tree = task.config
-        if tree.constant:
-            fields = tree.value_if_constant
-        elif task.kind == "noop":
-            # What it gives is a value that its author writes, and may be nothing.
-            fields = tree.render(scope, load=load)
-        else:
-            fields = tree.arguments(scope, load=load)
-        # A copy: a tool may do as it likes with what it is given, and constants are the definition's.
-        config: dict[str, Value] = copied(fields)
-        if task.kind in _TAKE_ARGS and (given := self._given()):
-            own = config.get("args")
-            config["args"] = {**copied(given), **(own if isinstance(own, dict) else {})}
-        if task.kind == "python" and "args" in config:
-            config["args"] = with_bodies(config["args"])
-        return {**config, **more} if more else config
+        return config_of(self.step, task, self.scope, load=load)
 
     def _enter(self, task: Task) -> int:
         names, entries = self.scope.names, self.frame["entries"]
@@ -200,15 +168,11 @@ class Pipeline:
         if not self._entered and not self.frame.get("entered"):
             entries[task.name] = entries.get(task.name, 0) + 1
             self.frame["entered"] = True
-            if "iteration" in self.stamp:
-                self.emit("task.started", task=task.name, attempt=1)
-            else:
-                self.events.append(task.told.started)
+            self.emit("task.started", task=task.name, attempt=1)
         self._entered = True
         return int(entries[task.name])
 
     def emit(self, type: str, **data: Value) -> None:
-        self.tells_known = False
         self.events.append({"type": type, **self.stamp, **data})
 
     # --- what came of it -----------------------------------------------------------------------
@@ -398,14 +362,6 @@ class Pipeline:
         )
 
     def _report(self, task: Task, outcome: dict[str, Value], policy: dict[str, Value] | None) -> None:
-        if (
-            policy is None
-            and outcome["status"] == "ok"
-            and self.frame["attempt"] == 1
-            and "iteration" not in self.stamp
-        ):
-            self.events.append(task.told.done)
-            return
         data: dict[str, Value] = {"task": task.name, "attempt": self.frame["attempt"]}
         if policy is not None:
             data["data"] = policy
@@ -487,20 +443,6 @@ def write(target: dict[str, Value], path: str, value: Value) -> None:
     inner = target.get(head)
     target[head] = dict(inner) if isinstance(inner, dict) else {}
     write(target[head], rest, value)
-
-
-_NESTS: Final = frozenset({dict, list})
-
-
-def copied(value: Value) -> Value:
-    """The same with mappings and lists of its own; keys stand where they stood."""
-    if type(value) is list:
-        return [copied(item) if type(item) in _NESTS else item for item in value]
-    out = value.copy()
-    for key, item in value.items():
-        if type(item) in _NESTS:
-            out[key] = copied(item) if item else type(item)()
-    return out
 
 
 def canonical(value: Value) -> Value:

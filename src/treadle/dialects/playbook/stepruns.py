@@ -190,7 +190,7 @@ def _report(receipt: Receipt, value: Value) -> dict[str, Value]:
     """What a pipeline reported; a receipt that is no report is an error of the worker."""
     if receipt.status == "ok" and isinstance(value, dict) and "status" in value:
         # What holds nothing that nests is read as it is; nobody asks for the order of a report's own keys.
-        return value if _FLAT.issuperset(map(type, value.values())) else canonical(value)  # type: ignore[no-any-return]  # what is canonical is a value
+        return value if _FLAT.issuperset(map(type, value.values())) else canonical(value)
     return {"status": "error", "error": worker_failure(receipt.status, receipt.error or {})}
 
 

@@ -82,4 +82,4 @@ def _pipeline(turn: Turn, step: Step, params: dict[str, Value], frame: dict[str,
 
 def _tell(turn: Turn, pipe: Pipeline) -> None:
     for event in pipe.events:
-        turn.emit(**event)
+        turn.tell(event)

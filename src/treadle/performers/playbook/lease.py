@@ -24,8 +24,9 @@ from treadle.work.job import Done, Job, StaysOpen
 from treadle.work.raised import named
 
 from .keychain import KeychainReader
-from .pipeline import EVENTS_MAX, Saving, StepRun, Tools
+from .pipeline import EVENTS_MAX, StepRun, Tools
 from .places import FileOf
+from .saving import Saving
 
 # A lease begins no further iteration after this, so that results are seen while a long loop runs.
 BEGIN_S_MAX: Final = 2.0

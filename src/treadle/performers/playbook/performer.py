@@ -14,6 +14,7 @@ import msgspec
 from treadle.dialects.playbook import errands
 from treadle.dialects.playbook.errands import errand_of, is_step_run
 from treadle.dialects.playbook.model import SUSPENDING, Playbook, Step, Task
+from treadle.dialects.playbook.pipeline import told_when_done
 from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent
 from treadle.secrets.providers import Secrets
@@ -65,6 +66,8 @@ class Nature(msgspec.Struct):
     is_plain: bool
     # None touches anything outside, and one does something.
     is_pure: bool
+    # What is told of it when it is done, where that is always the same (`Step.is_plain`).
+    told: list[dict[str, Any]] | None
 
 
 class PipelinePerformer:
@@ -96,7 +99,9 @@ class PipelinePerformer:
             raise StaysOpen(f"the definition of {job.workflow} cannot be loaded here")
         keychain = KeychainReader(playbook, job, self._secrets) if playbook.keychain else None
         if is_run:
-            return await StepRun(self._tools, job, playbook, keychain, file_of=self._file_of).run()
+            told = self._nature(playbook.steps[params["step"]]).told
+            run = StepRun(self._tools, job, playbook, keychain, file_of=self._file_of, told=told)
+            return await run.run()
         if isinstance(errand, errands.Prove):
             keychain = keychain or KeychainReader(playbook, job, self._secrets)
             return await self._prove(job, keychain, errand.entries)
@@ -144,7 +149,8 @@ class PipelinePerformer:
         if found is None or found.step is not step or found.changes != changes:
             if len(self._natures) >= NATURES_MAX:
                 self._natures.clear()
-            found = self._natures[id(step)] = Nature(step, changes, *self._judged(step))
+            told = told_when_done(step, iterates=step.loop is not None) if step.is_plain else None
+            found = self._natures[id(step)] = Nature(step, changes, *self._judged(step), told)
         return found
 
     def _judged(self, step: Step) -> tuple[bool, bool]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from treadle.dialects.playbook.failures import failure, template_failure
+from treadle.dialects.playbook.given import config_of, scope_of
 from treadle.dialects.playbook.handles import PayloadNeeded, loader
 from treadle.dialects.playbook.model import SUSPENDING, Playbook, Step, Task
 from treadle.dialects.playbook.pipeline import (
@@ -32,24 +33,29 @@ from treadle.dialects.playbook.pipeline import (
 )
 from treadle.dialects.playbook.suspension import request
 from treadle.kernel.brief import brief
-from treadle.kernel.errors import BlobMissing, DefinitionError, ExpressionError, SecretMissing, TreadleError
+from treadle.kernel.errors import (
+    BlobMissing,
+    DefinitionError,
+    ExpressionError,
+    SecretMissing,
+    TreadleError,
+)
 from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference, may_look_like_ours
-from treadle.kernel.values import Value, copied, decode_trusted, encode
-from treadle.tools.functions import FunctionTool, exception_outcome
+from treadle.kernel.values import Value, copied, encode
+from treadle.tools.functions import FunctionTool
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 
-from .frames import Frames
+from .envelopes import envelope_of, raised, says_error, timeout_s
 from .keychain import KeychainReader
 from .places import FileOf, relocate, say_line
 from .results import externalise, find_reference, store_large
+from .saving import Saving
 
 # A retry that waits less than this keeps its lease and waits in its coroutine.
 SLEEP_S_MAX: Final = 1.0
-# Pipelines of plain functions write few checkpoints: most end before one would be of use.
-SAVE_EVERY_S: Final = 0.02
 # More events than this do not ride in the receipt; they are written on the way.
 EVENTS_MAX: Final = 128
 
@@ -60,9 +66,10 @@ _TINY_BYTES: Final = 9
 _NOOP_BYTES: Final = len(encode({"status": "noop"}))
 # Parts of an envelope that says nothing but its status, our own meta and the result.
 _BARE: Final = 3
-# A report that says nothing but its status and a result; and what such a result may take.
-_BARE_REPORT: Final = 2
+# What a result may take that is reported alone.
 _REPORTED_BYTES_MAX: Final = PAYLOAD_INLINE_BYTES_MAX - 64
+# Of a step-run that was begun before, or renders its own arguments.
+_ELSEWHERE: Final = frozenset({"resume", "per_item"})
 # For functions that do not look at it.
 _NO_CALL: Final = ToolCall()
 
@@ -89,61 +96,6 @@ class Tools(Protocol):
     def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool: ...
 
 
-class Saving:
-    """When the frame of a pipeline is written: behind what was finished, and durably before a task
-    that must not be repeated. A task that goes outside takes time, so what began is shown at once."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.dirty = False
-        self.saved_at = time.monotonic()
-        self.pipe: Pipeline | None = None
-        self._frames: Frames | None = None
-
-    @property
-    def frames(self) -> Frames:
-        """Few pipelines are restored, or go through a loop around one task."""
-        if self._frames is None:
-            self._frames = Frames(self.job)
-        return self._frames
-
-    async def saved(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a frame, as it is saved."""
-        return decode_trusted(encode(frame)) if "sub" not in frame else await self.frames.saved(frame)
-
-    def begin(self, pipe: Pipeline) -> None:
-        self.pipe = pipe
-
-    def pipes(self) -> list[Pipeline]:
-        """The pipelines whose events are still to be written."""
-        return [self.pipe] if self.pipe is not None else []
-
-    async def state(self) -> Value:
-        """The checkpoint as of now: a copy, for the frame goes on changing while it is on its way."""
-        assert self.pipe is not None
-        return await self.saved(self.pipe.frame)
-
-    def drain(self) -> list[dict[str, Any]]:
-        """The events that were not written yet."""
-        events: list[dict[str, Any]] = []
-        for pipe in self.pipes():
-            events += pipe.events
-            pipe.events = []
-        return events
-
-    async def before(self, pipe: Pipeline, *, durable: bool, outside: bool) -> None:
-        durable = durable and self.dirty
-        late = self.dirty and time.monotonic() - self.saved_at >= SAVE_EVERY_S
-        if durable or late or (outside and pipe.events):
-            await self.write(durable=durable)
-
-    async def write(self, *, durable: bool) -> None:
-        events = self.drain()
-        checkpoint = await self.state()
-        self.dirty, self.saved_at = False, time.monotonic()
-        await self.job.save(checkpoint, durable=durable, events=events)
-
-
 class StepRun:
     """One pipeline: of a step-run, or of one iteration. An iteration of a lease brings its own
     parameters, id, frame and way of saving; alone these are the job's."""
@@ -160,8 +112,11 @@ class StepRun:
         frame: Value = None,
         saving: Saving | None = None,
         file_of: FileOf | None = None,
+        told: list[dict[str, Any]] | None = None,
     ) -> None:
         self.file_of = file_of
+        # What is told of a step that is plain (`Step.is_plain`), once it is done.
+        self.told = told
         self.tools, self.job, self.playbook, self.keychain = tools, job, playbook, keychain
         self.params = job.intent.params if params is None else params
         self.step: Step = playbook.steps[self.params["step"]]
@@ -174,9 +129,18 @@ class StepRun:
         self._measured: tuple[Value, int] = (None, 0)
 
     async def run(self) -> Done:
+        first: dict[str, Any] | None = None
+        if self.told is not None and self.saved is None and _ELSEWHERE.isdisjoint(self.params):
+            found = await self._plainly(self.told)
+            if isinstance(found, Done):
+                return found
+            first = found
         token = loader.set(self._payload)
         try:
             pipe = await self._restore()
+            if first is not None:
+                pipe.next()
+                await self._settle(pipe, first)
             while True:
                 try:
                     action = pipe.next()
@@ -292,8 +256,32 @@ class StepRun:
             return await self._suspended(pipe, on)
         return await self._call(pipe, action, {"name": task.name, "kind": task.kind, **config})
 
+    async def _plainly(self, told: list[dict[str, Any]]) -> dict[str, Any] | Done | None:
+        """A plain step without a pipeline around its task. If that is done, so is the step. Whatever else came of it is
+        for a pipeline; so is all of it (None) where its tool is not a plain function, or its fields cannot be rendered."""
+        step, params = self.step, self.params
+        (task,) = step.tasks
+        scope = scope_of(step, params, params.get("ctx") or {}, params.get("iter") or {}, run=self.job.run)
+        scope.names["_task"], scope.names["_attempt"] = task.view, 1
+        try:
+            config = {"name": task.name, "kind": task.kind, **config_of(step, task, scope)}
+            tool = self.tools.get(task.kind, config)
+        except (PayloadNeeded, ExpressionError, UnknownTool):
+            return None
+        if not isinstance(tool, FunctionTool) or tool.takes_call or not tool.sync:
+            return None
+        started = time.monotonic()
+        outcome, armed = await self._called(tool, config, _NO_CALL)
+        result = outcome.result
+        if outcome.status == "error" or armed or says_error(result, task) or not self._stays(result, task):
+            return await self._judged(task, 1, outcome, started, armed=armed)
+        value = {"status": "ok"} if result is None else {"result": result, "status": "ok"}
+        if (iteration := params.get("iteration")) is not None:
+            told = [{**event, "iteration": iteration} for event in told]
+        return Done(value=value, events=told, is_canonical=self._is_canonical(result))
+
     async def _call(self, pipe: Pipeline, action: Perform, config: dict[str, Any]) -> dict[str, Any]:
-        task, job = action.task, self.job
+        task = action.task
         try:
             tool = self.tools.get(task.kind, config)
         except UnknownTool as error:
@@ -306,18 +294,37 @@ class StepRun:
         # Most functions look at their arguments only.
         asks = not isinstance(tool, FunctionTool) or tool.takes_call
         call = self._tool_call(pipe, action, config, ours) if asks else _NO_CALL
-        started, armed = time.monotonic(), False
+        started = time.monotonic()
+        outcome, armed = await self._called(tool, config, call)
+        return await self._judged(task, action.attempt, outcome, started, armed=armed, ours=ours)
+
+    async def _called(self, tool: Tool, config: dict[str, Any], call: ToolCall) -> tuple[Outcome, bool]:
+        """What a tool gives, and whether anything in its result may be taken for a reference."""
         try:
             outcome = await tool.run(config, call)
-            if isinstance(outcome.result, dict | list):
-                result, armed = self._taken(outcome.result)
-                outcome = msgspec.structs.replace(outcome, result=result)
+            if not isinstance(outcome.result, dict | list):
+                return outcome, False
+            result, armed = self._taken(outcome.result)
+            return msgspec.structs.replace(outcome, result=result), armed
         except StaysOpen:
             raise
         except BaseException as error:  # a tool that raises where it should report
             if is_revoked(error):
                 raise
-            outcome = _raised(error)
+            return raised(error), False
+
+    async def _judged(
+        self,
+        task: Task,
+        attempt: int,
+        outcome: Outcome,
+        started: float,
+        *,
+        armed: bool,
+        ours: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """What came of a task, as its policy sees it."""
+        job = self.job
         self.saving.dirty = True
         if outcome.error is not None and self.file_of is not None:
             if task.kind == "python":
@@ -325,7 +332,7 @@ class StepRun:
                 await relocate(outcome, self.step.name, task, file, job.options.get("base"))
             elif outcome.error.get("code") == SecretMissing.code:
                 await say_line(outcome.error, self.step.name, job, self.file_of)
-        envelope = _envelope(outcome, task, action.attempt, time.monotonic() - started)
+        envelope = envelope_of(outcome, task, attempt, time.monotonic() - started)
         if armed or outcome.meta or len(envelope) > _BARE:
             # What a tool gives is data, but for references to what it stored here itself.
             envelope = disarmed(envelope, ours=ours)
@@ -361,7 +368,7 @@ class StepRun:
             run=job.run,
             idempotency_key=task_key(self.first, task.name, action.entry, action.item),
             attempt=action.attempt,
-            timeout_s=_timeout_s(config),
+            timeout_s=timeout_s(config),
             base=job.options.get("base"),
             progress=progress,
             # Names that no keychain declares are plain secrets.
@@ -407,22 +414,23 @@ class StepRun:
         """Whether a result is known to be small, and nobody has asked for it to be stored."""
         if task.spec.get("result"):
             return False
-        if type(result) in _TINY:
+        if result is None or type(result) in _TINY:
             return self.playbook.inline_bytes_max >= _TINY_BYTES
         known, size = self._measured
         return known is result and size <= self.playbook.inline_bytes_max
 
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
-        limit, result = self.playbook.inline_bytes_max, end.result
+        limit = self.playbook.inline_bytes_max
         value: dict[str, Any] = {"status": end.status}
         index, attempt = pipe.frame.get("by") or (-1, 1)
-        stays = result is not None and self._stays(result, self.step.tasks[index])
-        if stays:
-            value = {"result": result, "status": end.status}  # in canonical order
-        elif result is not None:
+        if end.result is not None:
             task = self.step.tasks[index]
-            value["result"] = await externalise(
-                self.job, self.step, task, result, limit, run=self.id, attempt=attempt
+            value["result"] = (
+                end.result
+                if self._stays(end.result, task)
+                else await externalise(
+                    self.job, self.step, task, end.result, limit, run=self.id, attempt=attempt
+                )
             )
         if (tried := attempt if end.error is None else pipe.frame["attempt"]) > 1:
             value["attempt"] = tried
@@ -436,9 +444,7 @@ class StepRun:
             ]
         if self.step.reads_iter and self.step.loop is None:
             value["iter"] = pipe.frame["iter"]
-        alone = stays and len(value) == _BARE_REPORT and pipe.tells_known
-        canonical = alone and self._is_canonical(result)
-        return Done(value=value, attempts=1 + pipe.retries, events=pipe.events, is_canonical=canonical)
+        return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
 
     def _is_canonical(self, result: Value) -> bool:
         """Of a result that stays: whether the journal has it just as it stands here. A float may be -0.0."""
@@ -446,50 +452,3 @@ class StepRun:
             return INT_MIN <= result <= INT_MAX
         known, size = self._measured
         return type(result) is bool or (known is result and size <= _REPORTED_BYTES_MAX)
-
-
-def _timeout_s(config: Mapping[str, Any]) -> float | None:
-    limit = config.get("timeout", (config.get("spec") or {}).get("timeout"))
-    return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) else None
-
-
-def _envelope(outcome: Outcome, task: Task, attempt: int, duration_s: float) -> dict[str, Any]:
-    """The outcome as policies see it: absent parts are undefined, not null."""
-    status, error = outcome.status, outcome.error
-    result = outcome.result
-    says_error = isinstance(result, dict) and result.get("status") == "error"
-    if status == "ok" and says_error and (task.spec.get("result") or {}).get("error_status") != "ignore":
-        status, error = "error", _error_in(result)
-    meta = {"attempt": attempt, "duration_ms": round(duration_s * 1000, 3), **outcome.meta}
-    envelope: dict[str, Any] = {"status": status, "meta": meta}
-    if result is not None or status == "ok":
-        envelope["result"] = result
-    if error is not None:
-        envelope["error"] = error
-    if outcome.http is not None:
-        envelope["http"] = outcome.http
-    if outcome.pg is not None:
-        envelope["pg"] = outcome.pg
-    if outcome.py is not None:
-        envelope["py"] = outcome.py
-    return envelope
-
-
-def _raised(error: BaseException) -> Outcome:
-    """What a tool raised, as the outcome it should have given."""
-    if isinstance(error, TreadleError):
-        kind = {"authorization": "auth", "timeout": "timeout", "transport": "connection"}.get(
-            error.cls, "unknown"
-        )
-        return Outcome.failed(kind, error.message, code=error.code, details=error.details)
-    outcome = exception_outcome(error)
-    assert outcome.error is not None
-    outcome.error["kind"] = "unknown"
-    return outcome
-
-
-def _error_in(result: Mapping[str, Any]) -> dict[str, Any]:
-    given = result.get("error")
-    if isinstance(given, dict):
-        return {**failure("unknown", str(given.get("message", given))), **given}
-    return failure("unknown", str(given or result.get("message") or "the result says status: error"))
