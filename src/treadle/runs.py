@@ -20,10 +20,9 @@ from .arguments import whole
 from .definitions.library import Library
 from .host.news import Watch
 
-# How long a waiter trusts that it will be told; guests of another process are never told.
+# How long a waiter trusts that it will be told; guests of another process are never told. Where every commit is ours and says so
+# thousands may wait, and must not ask for what they will be told: they are reminded together (`Watching.remind`).
 END_POLL_S = 0.5
-# The same where every commit is ours and says so: thousands who wait must not ask for what they will be told.
-TOLD_POLL_S = 5.0
 # A busy run changes thousands of times a second; whoever follows it looks less often than that.
 GATHER_S = 0.01
 
@@ -152,13 +151,13 @@ class Run:
             with self._engine.watch(self.id, end=True) as watch:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
-                        await watch.changed(poll_s=TOLD_POLL_S if watch.is_told else END_POLL_S)
+                        await watch.changed(None if watch.is_told else END_POLL_S)
                     shown = watch.outcome() or await self._engine.read(
                         lambda reads: document.outcome(reads, self.id)
                     )
                     if shown is not None:
                         return shown
-                    await watch.changed(poll_s=TOLD_POLL_S if watch.is_told else END_POLL_S)
+                    await watch.changed(None if watch.is_told else END_POLL_S)
 
     async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Waits until the run (with its parents and children) has ended or only people and outside

@@ -153,3 +153,29 @@ async def test_thousands_who_wait_for_runs_that_are_not_in_memory_do_not_ask_aga
         assert asked <= 2 * len(runs)
         monkeypatch.undo()
         await assert_replays(engine)
+
+
+async def test_who_waits_for_as_long_as_it_takes_is_reminded_though_nobody_tells() -> None:
+    watching = Watching(Stored(0), remind_s=0.02)
+
+    async def look_twice(run: str) -> None:
+        with watching.watch(run, end=True) as watch:
+            await watch.changed(None)
+            await watch.changed(None)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(look_twice(f"run-{number}") for number in range(25)))
+    timers = [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+    watching.close(None)
+    await asyncio.sleep(0)
+    assert len(timers) <= 2, "one for all"
+
+
+async def test_nobody_is_reminded_of_an_engine_that_is_closed() -> None:
+    watching = Watching(Stored(0), remind_s=0.0)
+    with watching.watch("run", end=True) as watch:
+        waiting = asyncio.ensure_future(watch.changed(None))
+        await asyncio.sleep(0)
+        watching.close(EOFError("closed"))
+        with pytest.raises(EOFError):
+            await waiting

@@ -33,6 +33,9 @@ Observer = Callable[[dict[str, Any]], Any]
 
 # For guests of another process, whose commits send no news here.
 POLL_S = 0.1
+# How often those look who are told everything, and in how many parts.
+REMIND_S = 5.0
+REMIND_PARTS = 10
 # How long the end of an engine waits for an observer.
 DRAIN_S = 30
 # Ended runs whose last event an observer remembers.
@@ -149,18 +152,24 @@ class Watch:
         self._failure = failure or self._failure
         self._woken.set()
 
-    async def changed(self, poll_s: float = POLL_S) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(poll_s):
-                await self._woken.wait()
+    async def changed(self, poll_s: float | None = POLL_S) -> None:
+        """Returns when something has changed, or may have: after `poll_s`, or with None when all are reminded to look."""
+        if poll_s is None:
+            self._watching.remind()
+            await self._woken.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(poll_s):
+                    await self._woken.wait()
         self._woken.clear()
         if self._failure is not None:
             raise self._failure
 
 
 class Watching:
-    def __init__(self, source: EventSource) -> None:
+    def __init__(self, source: EventSource, *, remind_s: float = REMIND_S) -> None:
         self.source = source
+        self._remind_s = remind_s
         self._begun = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: dict[str, list[Watch]] = {}
@@ -170,6 +179,9 @@ class Watching:
         # As a guest: how far the store was looked at (-1: not yet), and who looks on.
         self._looked = (-1, -1)
         self._following: asyncio.Task[None] | None = None
+        # When some of those who wait are reminded to look, and who was it last.
+        self._reminder: asyncio.TimerHandle | None = None
+        self._reminded = 0
 
     def hears(self, run: str, ended: bool) -> bool:
         """Asked on the core thread, before a commit: whether somebody wants the events of a run, or to be woken by them. An
@@ -276,6 +288,22 @@ class Watching:
             for watch in watches:
                 watch.wake()
 
+    def remind(self) -> None:
+        """Somebody waits for as long as it takes. Who is told everything looks from time to time all the same: not each by a
+        timer of its own, and not all at once, for there may be ten thousand."""
+        if self._reminder is None:
+            self._reminder = asyncio.get_running_loop().call_later(
+                self._remind_s / REMIND_PARTS, self._remind
+            )
+
+    def _remind(self) -> None:
+        self._reminder, self._reminded = None, (self._reminded + 1) % REMIND_PARTS
+        for watches in list(self._watches.values())[self._reminded :: REMIND_PARTS]:
+            for watch in watches:
+                watch.wake()
+        if self._watches:
+            self.remind()
+
     async def drain(self) -> None:
         """Waits until every observer has been told everything so far."""
         for observing in self._observers:
@@ -283,6 +311,9 @@ class Watching:
 
     def close(self, failure: BaseException | None) -> None:
         self._begun, self._looked = False, (-1, -1)
+        if self._reminder is not None:
+            self._reminder.cancel()
+            self._reminder = None
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake(failure)

@@ -277,15 +277,13 @@ def _as_data(value: Value) -> tuple[Value, bytes]:
 
 def _refers(value: Value) -> bool:
     """Whether a reference stands anywhere in a value. Asked for every call, so one flat walk."""
-    left: list[Value] = [value]
-    while left:
-        part = left.pop()
-        if type(part) is dict:
-            if "checksum" in part and is_reference(part):
-                return True
-            left.extend(part.values())
-        elif type(part) is list:
-            left.extend(part)
+    parts: list[Value] = [value]
+    for part in parts:  # it grows as we go
+        if type(part) is dict and "checksum" in part and is_reference(part):
+            return True
+        for inner in part.values() if type(part) is dict else part:
+            if type(inner) is dict or type(inner) is list:
+                parts.append(inner)
     return False
 
 
