@@ -106,7 +106,7 @@ class Turn:
     def run(self) -> Decision:
         """Runs every ready thread to its next wait."""
         while self.queue and self.outcome is None:
-            if self.steps and self.spent():
+            if self.spent():
                 break
             current = self.data["threads"][self.queue.popleft()]
             if not self._run_thread(current):
