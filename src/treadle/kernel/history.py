@@ -28,7 +28,7 @@ from .model import (
     event_from_value,
     event_value,
 )
-from .roles import PastMachine, unavailable
+from .roles import PastMachine, has_role, unavailable
 from .run import Blobs, Step, abandon, admit, advance, error_of, fault
 from .state import GENESIS, RunState
 from .values import decode_trusted, encode
@@ -132,7 +132,7 @@ def replay(
         moves = record["kind"] in ("apply", "retry") and record["event"].get("definition")
         decides = moves or run.definition
         definition = definition_of(decides)
-        reads = reading and isinstance(machine, PastMachine)
+        reads = reading and has_role(type(machine), PastMachine)
         if not reads and (problem := unavailable(machine, definition)) is not None:
             raise problem
         step = _again(run, machine, definition, record, blobs, reads)

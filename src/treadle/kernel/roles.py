@@ -99,7 +99,9 @@ def has_role(machine: type[Machine], role: type[Machine]) -> bool:
 
 def unavailable(machine: Machine, definition: Any) -> TreadleError | None:
     """Why a definition cannot be run here; what is no code is always at hand."""
-    return machine.unavailable(definition) if isinstance(machine, CodeMachine) else None
+    if has_role(type(machine), CodeMachine) and isinstance(machine, CodeMachine):
+        return machine.unavailable(definition)
+    return None
 
 
 def judged(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:

@@ -367,7 +367,7 @@ class Core:
         except Exception as error:
             self._failed(error)
             return False
-        aside = self._publication.set_aside()
+        aside = self._publication.build_on()
         try:
             self._accept_all()
             if not self._progress.waiting:

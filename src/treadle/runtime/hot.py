@@ -19,7 +19,7 @@ from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRe
 from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.roles import PastMachine
+from treadle.kernel.roles import PastMachine, has_role
 from treadle.kernel.run import Blobs
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted
@@ -39,7 +39,7 @@ class Expected(msgspec.Struct):
     cold: dict[str, ColdRun | None] = {}
 
 
-class Hot(msgspec.Struct):
+class Hot(msgspec.Struct, gc=False):
     """A run ready to be stepped. `row` is its row as last written; `batch` the commit it is part of."""
 
     state: RunState
@@ -168,13 +168,15 @@ def _begun(
     """A run as it was before these records, and the machine that decides them."""
     if cut is not None:
         state = restore(cut[1])
+        begun = state.machine
     else:
         if not records:
             raise JournalCorrupt(f"{row.id}: the run has no records")
-        state = fresh_state(row)
-        state.move(records[0].record()["event"]["definition"])
+        state, started = fresh_state(row), records[0].record()["event"]
+        if started["definition"] != state.definition:
+            state.move(started["definition"])
+        begun = started.get("machine", 1)
     machine = registry.load(state.definition).machine
-    begun = state.machine if cut is not None else records[0].record()["event"].get("machine", 1)
     if begun < machine.oldest:
         raise RunTooOld(
             f"{row.id} was begun by version {begun} of the {row.dialect} dialect; this Treadle decides "
@@ -278,7 +280,9 @@ class HotRuns:
 
     def drop(self, id: str) -> None:
         hot = self._runs.pop(id, None)
-        if hot is not None and isinstance(hot.machine, PastMachine):
+        if hot is None or not has_role(type(hot.machine), PastMachine):
+            return
+        if isinstance(hot.machine, PastMachine):
             hot.machine.forget(hot.state.state)
 
     def drop_all(self) -> None:

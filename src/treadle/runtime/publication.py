@@ -82,9 +82,15 @@ class Publication:
         return message if item.ack is None or not asker else f"{GUEST}{asker}:{message}"
 
     def set_aside(self) -> Aside:
-        """The commit at hand is written, and is being made durable: another one begins, which builds on it."""
+        """The commit at hand is written: another one begins."""
         mail = self._mail
         return Aside(self._staging.begin(), mail.keep_made() if mail.made or mail.away else NOTHING)
+
+    def build_on(self) -> Aside:
+        """The commit at hand is being made durable: another one begins, which builds on it."""
+        aside = self.set_aside()
+        self._staging.staged.expected = aside.staged.unchanged()
+        return aside
 
     def take_back(self, aside: Aside, error: TreadleError) -> None:
         """It was not made durable: what was built on it is undone, and it is the one at hand again."""

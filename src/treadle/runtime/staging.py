@@ -24,7 +24,7 @@ from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store
 
-from .audit import outcome
+from .audit import AuditEntry, outcome
 from .commands import Change, Operate, Progress, Write
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
@@ -83,9 +83,9 @@ class Staged(msgspec.Struct):
     # What is counted (`meter.py`).
     turns: list[RunTurn] = []
     closed: list[Closed] = []
-    # Runs whose turn comes soon, read together; for as long as nothing of this commit is durable.
+    # Runs whose turn comes soon, read together; for as long as nothing of them is changed.
     expected: Expected = msgspec.field(default_factory=Expected)
-    # What callers' definitions mean by names of workflows, looked up once; for as long as well.
+    # What callers' definitions mean by names of workflows, looked up once; for as long as nothing of this commit is durable.
     named: dict[tuple[str, str], DefinitionRow] = {}
     # Definitions whose runs take no events while it is made.
     barring: set[str] = set()
@@ -110,6 +110,14 @@ class Staged(msgspec.Struct):
     def may_be_built_on(self) -> bool:
         """Whether events can be decided on top of it before it is durable: changes may have effects of their own."""
         return not (self.writes or self.handed or self.batch.runs_removed)
+
+    def unchanged(self) -> Expected:
+        """What was read of runs that it does not change: as good for a commit that is built on it."""
+        expected = self.expected
+        if expected.cold:
+            for touched in (*self.taken, *self.progress):
+                expected.cold.pop(touched.run, None)
+        return expected
 
     @property
     def is_awaited(self) -> bool:
@@ -261,7 +269,8 @@ class Answers:
 
     def settle(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
         """Answers a command with the commit at hand, which also says who did it."""
-        self.write_down(asked, value, error)
+        if asked.entry is not None:
+            self.write_down(asked.entry, value, error)
         message = None if isinstance(asked, Write) else asked.inbox
         if asked.ack is not None:
             self.tell(asked.ack, value, error)
@@ -271,9 +280,8 @@ class Answers:
         elif message is not None:
             self.dispose(message, value, error)
 
-    def write_down(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
-        if asked.entry is not None:
-            self._staging.batch.audit.append(outcome(asked.entry, self._clock.now_ns(), value, error))
+    def write_down(self, entry: AuditEntry, value: Any, error: TreadleError | None) -> None:
+        self._staging.batch.audit.append(outcome(entry, self._clock.now_ns(), value, error))
 
     def tell(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
         self._staging.staged.answers.append((ack, value, error))

@@ -106,7 +106,8 @@ class Undecided:
         if item.inbox is not None and item.inbox.startswith(GUEST):
             self._answers.refuse(item, error)
         elif item.ack is not None:
-            self._answers.write_down(item, None, error)
+            if item.entry is not None:
+                self._answers.write_down(item.entry, None, error)
             self._answers.tell(item.ack, None, error)
 
     def _hold(self, item: Item) -> None:

@@ -12,10 +12,12 @@ from treadle.kernel.values import decode
 from treadle.runtime.commands import FrameSent
 from treadle.runtime.core import OVERLAPS_MAX, RETRY_AFTER_NS
 from treadle.runtime.ports import Item
+from treadle.runtime.staging import Staged
 from treadle.store.protocol import Batch
 from treadle.store.sql import SqlStore
 
 from .test_ahead import Hasty
+from .test_cold import questions
 from .test_core import Bench, FailingStore, awaits, work
 
 
@@ -177,3 +179,61 @@ def test_a_message_of_a_commit_that_failed_is_not_delivered_by_the_one_on_top_of
         bench.settle()
     assert {row.status for row in bench.real.runs()} == {"completed"}
     assert bench.real.inbox(10) == []
+
+
+class BriefCommit(SlowCommit):
+    """Durable after a while: two events can be decided meanwhile."""
+
+    looks = 0
+
+    @property
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+
+class BriefStore(SlowStore):
+    def begin(self, batch: Batch) -> SlowCommit:
+        return BriefCommit(self, batch)
+
+
+def cold_and_signalled(runs: int, hot_runs: int) -> tuple[Bench, list[str]]:
+    """Runs that are not in memory get two signals each, many commits of a turn overlap. With what the store was asked."""
+    first = Bench()
+    for number in range(runs):
+        first.start(f"r{number}", [awaits(), awaits(), work()])
+    first.settle()
+    bench = first.reborn(wrap=BriefStore, limits=Limits(batch_records=4, hot_runs=hot_runs)).settle()
+    bench.core.submit(bench.item("nobody", Signal(name="go"), ack="nobody"))
+    for said in range(2):
+        for number in range(runs):
+            bench.core.submit(bench.item(f"r{number}", Signal(name="go", data=said), ack=f"{said} {number}"))
+    with questions(bench) as asked:
+        bench.settle()
+    assert len(bench.answers) == 2 * runs + 1
+    return bench, asked
+
+
+def test_runs_that_were_read_together_are_not_read_again_for_the_next_commit() -> None:
+    _, asked = cold_and_signalled(12, hot_runs=100)
+    for number in range(12):
+        about = [question for question in asked if f"'r{number}'" in question and "FROM runs" in question]
+        assert len(about) == 1, f"r{number} is read once"
+
+
+def test_a_run_that_a_commit_changes_is_read_again_once_it_has_left_memory() -> None:
+    """What was read of it before it was changed is of no use any more."""
+    bench, _ = cold_and_signalled(12, hot_runs=1)
+    for number in range(12):
+        assert bench.kinds(f"r{number}") == ["started", "signal", "signal"]
+        row = bench.real.run(f"r{number}")
+        assert row is not None
+        heard = [stored.record()["event"].get("data") for stored in bench.real.journal(row.no, after_seq=1)]
+        assert heard == [0, 1]
+
+
+def test_what_was_read_of_a_run_before_a_commit_changed_it_is_not_passed_on() -> None:
+    """However it got into memory: an application's run, for one, is loaded for the events of its cells."""
+    staged = Staged(1, taken=[Item("changed", None)])
+    staged.expected.cold.update({"changed": None, "as it was": None})
+    assert staged.unchanged().cold == {"as it was": None}
