@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence, Set
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import msgspec
 
@@ -21,12 +21,12 @@ from treadle.kernel.model import (
     make_reference,
     may_look_like_ours,
 )
-from treadle.kernel.roles import CellMachine
+from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.showing import shown
 from treadle.kernel.tracing import OPTION, parse_traceparent
 from treadle.kernel.values import Value, digest_bytes, encode, to_value
 from treadle.lang.definition import Dialect
-from treadle.lang.handed import from_caller
+from treadle.lang.handed import copied_from_caller, from_caller
 from treadle.lang.quota import check_priority
 from treadle.runtime.messages import check_name
 from treadle.runtime.ports import SystemClock
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 # More than any id, name or reference that a person looks for; SQLite refuses patterns above 50,000 bytes.
 SEARCH_CHARS_MAX: Final = 10_000
+# Each value of ten bits as two digits of Crockford's base 32.
+_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS: Final = [high + low for high in _DIGITS for low in _DIGITS]
+# What holds other values; not what a text may be.
+_NESTS: Final = (list, tuple, dict, set, frozenset)
 
 
 class StartOptions(TypedDict, total=False):
@@ -162,22 +167,21 @@ def check_start(
     """Refuses what cannot be an option of a run, before anything of it is there."""
     if id == "":
         raise ValueRefused("a run's id is empty; leave it out, and one is made", details={"path": "id"})
-    for name, value, kind in (
-        ("id", id, str),
-        ("model", model, str),
-        ("config", config, Mapping),
-        ("secrets", secrets, str | Path),
-        ("templates", templates, Mapping),
-    ):
-        if value is not None and not isinstance(value, kind):
-            wanted = "a mapping" if kind is Mapping else "text"
-            raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
+    if id is not None:
+        _check_kind("id", id, str)
+    if not (model is config is secrets is templates is None):
+        _check_kind("model", model, str)
+        _check_kind("config", config, Mapping)
+        _check_kind("secrets", secrets, (str, Path))
+        _check_kind("templates", templates, Mapping)
     if id is not None:
         from_caller(id)  # text that can be written down
     if secrets is not None:
         from .secrets.files import read_secrets_file
 
         read_secrets_file(Path(str(secrets)))  # a file that cannot be read is told now, not by every use
+    if skills == ():
+        return
     if isinstance(skills, str) or not all(isinstance(target, str) for target in skills):
         raise ValueRefused("skills is a list of FILE.py or FILE.py:NAME", details={"path": "skills"})
     for target in skills:
@@ -186,13 +190,18 @@ def check_start(
         skills_in(target)
 
 
+def _check_kind(name: str, value: object, kind: type | tuple[type, ...]) -> None:
+    if value is not None and not isinstance(value, kind):
+        wanted = "a mapping" if kind is Mapping else "text"
+        raise ValueRefused(f"{name} must be {wanted}, not {type(value).__name__}", details={"path": name})
+
+
 def checked_event(event: Event) -> Event:
     """Refuses an event that a caller has filled with what it cannot hold: `signal("r", name=5)`."""
-    given, texts = msgspec.structs.asdict(event), _texts(type(event))
-    for name in texts:
+    for name in _texts(type(event)):
         # Before anybody walks through it: it may be without a bottom.
-        if isinstance(given[name], list | tuple | dict | set | frozenset):
-            raise ValueRefused(f"{event.kind}: {name} is text, not {shown(given[name])}")
+        if isinstance(text := getattr(event, name), _NESTS):
+            raise ValueRefused(f"{event.kind}: {name} is text, not {shown(text)}")
     fields = event_value(event)
     try:
         msgspec.convert(fields, type(event), builtin_types=(bytes,))
@@ -287,17 +296,26 @@ def _absolute(target: str) -> str:
     return f"{path.resolve()}:{name}" if name is not None else str(path.resolve())
 
 
-def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> Value:
+class CheckedInput(NamedTuple):
+    """The input a run starts with, and its canonical bytes if its dialect left it as it was handed in."""
+
+    value: Value
+    body: bytes | None
+
+
+def checked_input(dialect: Dialect, loaded: Any, input: object, options: dict[str, Any]) -> CheckedInput:
     """The input a run starts with. What a dialect checks first is told before anything else, all of it at
     once: also where a value is one that could not be stored."""
-    if isinstance(dialect.machine, CellMachine):
+    if has_role(type(dialect.machine), CellMachine):
         raise Unsupported(
             "events bring a reactive workflow to life: engine.publish(event), or treadle publish SCHEMA"
         )
     if dialect.is_typed:
         input = dialect.given(input)
     try:
-        return dialect.check_input(loaded, from_caller(input), options)
+        given, body = copied_from_caller(input)
+        taken = dialect.check_input(loaded, given, options)
+        return CheckedInput(taken, body if taken is given else None)
     except ValueRefused:
         if dialect.checks_input_first and isinstance(input, dict):
             dialect.check_input(loaded, {key: _as_far_as(item) for key, item in input.items()}, options)
@@ -314,16 +332,16 @@ def _as_far_as(value: object) -> object:
 def started(
     row: DefinitionRow,
     machine: Machine,
-    given: Value,
+    given: CheckedInput,
     options: dict[str, Any],
     reference: str | None,
     priority: int | None,
 ) -> tuple[Started, dict[str, bytes]]:
     """The first event of a run under a definition, with the payloads that it refers to."""
-    given, blobs = externalised(given, machine)
+    taken, blobs = externalised(given, machine)
     event = Started(
         definition=row.digest,
-        input=given,
+        input=taken,
         seed=os.urandom(16),
         machine=machine.version,
         reference=reference,
@@ -333,10 +351,11 @@ def started(
     return event, blobs
 
 
-def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes]]:
+def externalised(given: CheckedInput, machine: Machine) -> tuple[Value, dict[str, bytes]]:
     """An input for the journal, in which nothing is taken for a reference: itself, or a reference and the payload
     behind it if it is large and the machine takes that."""
-    body = encode(value)
+    value = given.value
+    body = encode(value) if given.body is None else given.body
     if may_look_like_ours(body):
         value = disarmed(value)
         body = encode(value)
@@ -351,4 +370,4 @@ def externalised(value: Value, machine: Machine) -> tuple[Value, dict[str, bytes
 def new_id() -> str:
     """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
     value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
-    return "".join(["0123456789abcdefghjkmnpqrstvwxyz"[value >> shift & 31] for shift in range(125, -1, -5)])
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])

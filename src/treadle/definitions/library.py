@@ -24,9 +24,7 @@ from treadle.lang import standing
 from treadle.lang.alerts import NO_ALERTS, Alerts
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problem
-from treadle.lang.quota import Quota
 from treadle.lang.refusing import noting, refuse
-from treadle.lang.retention import Retention
 from treadle.runtime import deploys
 from treadle.runtime.registry import Known, Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
@@ -54,9 +52,7 @@ class Library(Known):
     def __init__(self, dialects: Dialects, house_alerts: Alerts = NO_ALERTS) -> None:
         super().__init__()
         self._dialects, self.machines = dialects, dialects.machines
-        # What the house starts for runs whose definitions say nothing of it; and what definitions say, by digest.
-        self._house_alerts = None if house_alerts == NO_ALERTS else house_alerts
-        self._said: dict[str, standing.StandingOrders] = {}
+        self.house_alerts = None if house_alerts == NO_ALERTS else house_alerts
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
@@ -277,22 +273,9 @@ class Library(Known):
     def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
         return self._dialects[loaded.row.dialect].check_input(loaded.definition, input, options)
 
-    def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
-        """What the definition says; of runs that nobody else's run waits for, also what the house says."""
-        own = self._standing(loaded).alerts
-        return own.over(self._house_alerts) if is_root and self._house_alerts is not None else own
-
-    def quota(self, loaded: Loaded) -> Quota | None:
-        return self._standing(loaded).limits
-
-    def retention(self, loaded: Loaded) -> Retention | None:
-        return self._standing(loaded).retention
-
-    def _standing(self, loaded: Loaded) -> standing.StandingOrders:
+    def orders(self, loaded: Loaded) -> standing.StandingOrders:
         row = loaded.row
-        if (said := self._said.get(row.digest)) is None:
-            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
-            self._said[row.digest] = said
+        said = self.said[row.digest] = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
         return said
 
 

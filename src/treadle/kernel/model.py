@@ -42,7 +42,7 @@ _CHILD_CHARS: Final = 12
 _SUFFIX: Final = re.compile(rf"\.[0-9a-f]{{{_CHILD_CHARS}}}")
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A run begins. `options` are settings of this run (paths and names, never secret values)."""
 
     kind: ClassVar[str] = "started"
@@ -63,7 +63,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: Placed = ""
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How one intent settled. The machine finds the intent itself at `ctx.intent`."""
 
     kind: ClassVar[str] = "receipt"
@@ -78,7 +78,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     signature: bytes = b""
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Rejected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A receipt came whose payload does not validate; the intent is settled by it."""
 
     kind: ClassVar[str] = "rejected"
@@ -88,7 +88,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: dict[str, Any] | None = None
 
 
-class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     kind: ClassVar[str] = "signal"
     name: str
     data: Value = None
@@ -96,7 +96,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str | None = None
 
 
-class Domain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Domain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A domain event, routed to this run (reactive workflows)."""
 
     kind: ClassVar[str] = "event"
@@ -106,7 +106,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str | None = None
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     kind: ClassVar[str] = "frame"
     intent: str
     seq: int
@@ -114,19 +114,19 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Value = None
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     kind: ClassVar[str] = "cancel"
     reason: str = ""
     by: str | None = None
 
 
-class Patch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Patch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     kind: ClassVar[str] = "patch"
     data: dict[str, Any]
     by: str | None = None
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A person moves a stalled or failed run on. `how` holds the dialect's own choice:
     {"from": step} | {"input": value} | {"skip": value} | {"fail": text}. With a `definition` it goes on under that
     one from this record on, in place of the one that it `was`."""
@@ -139,7 +139,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: Placed = ""
 
 
-class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The run moves to another definition (a cell at an apply). `was` is the one it comes from."""
 
     kind: ClassVar[str] = "apply"
@@ -147,12 +147,12 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     was: str | None = None
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     kind: ClassVar[str] = "reset"
     by: str | None = None
 
 
-class Continue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Continue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The next slice of a decision that was larger than one step may be."""
 
     kind: ClassVar[str] = "continue"
@@ -180,7 +180,7 @@ def event_from_value(kind: str, value: dict[str, Any]) -> Event:
     return EVENT_TYPES[kind](**value)
 
 
-class Intent(msgspec.Struct, kw_only=True):
+class Intent(msgspec.Struct, kw_only=True, gc=False):
     """A request for outside work, as a machine writes it.
 
     `ref` is the machine's own label, echoed with the receipt and used to cancel. `due_ns` is when
@@ -197,7 +197,7 @@ class Intent(msgspec.Struct, kw_only=True):
     pool: str = ""
 
 
-class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True):
+class OpenIntent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """An admitted intent: durable, identified, not settled yet."""
 
     id: str
@@ -237,7 +237,7 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
-class Decision(msgspec.Struct, kw_only=True):
+class Decision(msgspec.Struct, kw_only=True, gc=False):
     """What a machine wants to be so. All of it is validated before any of it is applied.
 
     `status=None` leaves running/waiting to the kernel: running while a worker holds something.
@@ -315,6 +315,7 @@ class Context(msgspec.Struct):
 INERT: Final = "$inert"
 # How what looks like a reference, or like a manifest of references, looks in canonical bytes.
 _CHECKSUM: Final = b"sha256:"
+_COLON: Final = 0x3A  # one byte is found ten times as fast, and is in few values
 _MANIFEST: Final = b"hmanifest"
 
 
@@ -352,7 +353,7 @@ def disarmed(value: Value, *, ours: Container[str] = ()) -> Value:
 
 def may_look_like_ours(body: bytes) -> bool:
     """Whether something in these canonical bytes may be taken for a reference."""
-    return _CHECKSUM in body or _MANIFEST in body
+    return (_COLON in body and _CHECKSUM in body) or _MANIFEST in body
 
 
 def _disarmed(value: Value, ours: Container[str]) -> Value:

@@ -55,7 +55,7 @@ from .values import Value, encode
 Blobs = Callable[[str], Value]
 
 
-class Step(msgspec.Struct):
+class Step(msgspec.Struct, gc=False):
     """One admitted event: its record, the record's bytes, and what the runtime has to do about it."""
 
     seq: int
@@ -329,7 +329,7 @@ def admit(
     if decision.more is not None:
         run.more.append(decision.more)
     leaves, run.placed = run.placed and over, run.placed and not over
-    if over and final:
+    if over and final and (run.more or run.signals):
         run.more, run.signals = [], []
     return Step(
         seq=seq,

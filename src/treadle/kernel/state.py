@@ -13,7 +13,7 @@ from .values import Value, encode
 GENESIS: Final = bytes(32)
 
 
-class RunState(msgspec.Struct, kw_only=True):
+class RunState(msgspec.Struct, kw_only=True, gc=False):
     """Everything needed to take a run one event further."""
 
     id: str
@@ -57,7 +57,8 @@ class RunState(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         self.identity = encode([self.id, self.definition, self.key])
-        self.performed = sum(intent.kind not in ENGINE_KINDS for intent in self.open.values())
+        opened = self.open  # a copy may have others open than the run it is of
+        self.performed = sum(i.kind not in ENGINE_KINDS for i in opened.values()) if opened else 0
 
     def move(self, definition: str) -> None:
         """Pins the run to another definition; intents opened from now on are identified by it."""

@@ -39,9 +39,11 @@ _decode: Callable[[bytes], Value] = decode_dag_cbor
 # A CID is tag 42 over a byte string that begins with a zero. The two bytes of the tag alone are in every
 # large payload: a number, a part of a text.
 _CID_TAG = b"\xd8\x2a"
+# One byte, given as a number, is found ten times as fast as bytes are: for those Python raises and catches an error first.
+_CID_FIRST = 0xD8
 _CID = re.compile(rb"\xd8\x2a(?:[\x40-\x57]|\x58.|\x59..|\x5a.{4}|\x5b.{8})\x00", re.DOTALL)
 # The head of a negative 64-bit integer is also a semicolon: only one below -2^63 has a high bit next.
-_NEGATIVE_64 = b"\x3b"
+_NEGATIVE_64 = 0x3B
 _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 
 
@@ -63,7 +65,7 @@ def encode(value: Value) -> bytes:
     except (ValueError, TypeError, RecursionError, UnicodeError) as error:
         _check(value, "$", 0)
         raise ValueRefused("the value cannot be encoded") from error
-    if (_CID_TAG in data or _NEGATIVE_64 in data) and _is_doubtful(value, data):
+    if (_NEGATIVE_64 in data or (_CID_FIRST in data and _CID_TAG in data)) and _is_doubtful(value, data):
         _check(value, "$", 0)
         out = bytearray()
         _write(value, out)
@@ -111,7 +113,7 @@ def decode(data: bytes, *, levels: int = VALUE_DEPTH_MAX) -> Value:
 
 def decode_trusted(data: bytes) -> Value:
     """The value of bytes that this engine encoded and whose digest it has checked."""
-    if (_CID_TAG in data and _CID.search(data)) or (
+    if (_CID_FIRST in data and _CID_TAG in data and _CID.search(data)) or (
         getrecursionlimit() > _RECURSION_SAFE and _may_be_deep(data)
     ):
         value, end = _read(data, 0, 0)

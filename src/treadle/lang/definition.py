@@ -203,8 +203,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
-        """The input a run is started with (`definition` is what `machine.load` made). Raises
-        InputInvalid with every error in details["errors"]; then no run is made."""
+        """The input a run is started with (`definition` is what `machine.load` made): what was given, which is never
+        changed in place, or another value. Raises InputInvalid with every error in details["errors"]; then no run is
+        made."""
 
     @abstractmethod
     def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:

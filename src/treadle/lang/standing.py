@@ -34,6 +34,10 @@ class StandingOrders(msgspec.Struct, frozen=True):
     retention: Retention | None = None
 
 
+# Of a definition that asks for nothing.
+NO_ORDERS = StandingOrders()
+
+
 def read(name: str, said: Said) -> StandingOrders:
     """What a workflow's definition asks for. Raises a DefinitionError whose `where` is a field."""
     return StandingOrders(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -34,13 +34,12 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
 from treadle.kernel.run import Step, advance, error_of, fault
-from treadle.kernel.state import RunState
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
 from .effects import Records
 from .gate import Gate
-from .hot import BlobCache, Expected, Hot, HotRuns
+from .hot import BlobCache, Expected, Hot, HotRuns, fresh_state
 from .lines import Lines
 from .mail import Mail
 from .moving import Moves
@@ -209,7 +208,8 @@ class Admission:
         place = None
         try:
             # Where operators say nothing, its definition alone says whether it is limited (`Lines.quota`).
-            if not self._lines.silent or self._registry.quota(event.definition or hot.state.definition):
+            definition = event.definition or hot.state.definition
+            if not self._lines.silent or self._registry.orders(definition).limits is not None:
                 place = self._lines.place_for(hot, event, item.blobs)
         except PASSING:
             raise
@@ -311,15 +311,17 @@ class Admission:
             loaded = self._moves.current(loaded)
         definition = loaded.row.digest
         now = self._clock.now_ns()
-        about: dict[str, Any] = {
-            "id": item.run,
-            "dialect": new.dialect,
-            "workflow": new.workflow,
-            "version": new.version,
-            "definition": definition,
-        }
-        row = RunRow(no=self._numbers.next_run(), cell_key=new.key, started_ns=now, **about)
-        state = RunState(key=new.key, **about)
+        row = RunRow(
+            no=self._numbers.next_run(),
+            id=item.run,
+            dialect=new.dialect,
+            workflow=new.workflow,
+            version=new.version,
+            definition=definition,
+            cell_key=new.key,
+            started_ns=now,
+        )
+        state = fresh_state(row)
         hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row, set())
         self._hot.add(hot)
         if not isinstance(item.event, Started | Domain):

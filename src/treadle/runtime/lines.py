@@ -102,7 +102,7 @@ class Lines:
 
     def quota(self, workflow: str, definition: str) -> Quota | None:
         """The limits of a run that begins: what operators said, else what its definition says."""
-        return self._overrides().get(workflow) or self._registry.quota(definition)
+        return self._overrides().get(workflow) or self._registry.orders(definition).limits
 
     def _overrides(self) -> Mapping[str, Quota]:
         now = self._clock.now_ns()

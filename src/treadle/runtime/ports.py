@@ -29,7 +29,7 @@ Ack = Callable[[Any, TreadleError | None], None]
 Answer = tuple[Ack, Any, TreadleError | None]
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """An opened intent for a worker, as data: a definition is named by its digest, a large payload by its
     reference, and a worker loads what it lacks. The same work may be handed out again after a crash."""
 
@@ -44,7 +44,7 @@ class Work(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-class News(msgspec.Struct, frozen=True):
+class News(msgspec.Struct, frozen=True, gc=False):
     """What a commit changed about one run, for those who watch it."""
 
     run: str
@@ -63,7 +63,7 @@ class Port(Protocol):
     def wants_news(self, run: str, ended: bool) -> bool: ...
 
 
-class NewRun(msgspec.Struct, frozen=True):
+class NewRun(msgspec.Struct, frozen=True, gc=False):
     """How to make a run that is not there yet."""
 
     dialect: str

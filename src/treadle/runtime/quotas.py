@@ -89,4 +89,4 @@ def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> dic
 def _stated(reads: Reads, registry: Registry, name: str) -> Quota | None:
     """What the latest version of a workflow says of itself."""
     usable = [row for row in reads.versions(name) if row.status == "available"]
-    return registry.quota(latest(usable).digest) if usable else None
+    return registry.orders(latest(usable).digest).limits if usable else None

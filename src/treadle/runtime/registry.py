@@ -17,9 +17,8 @@ import msgspec
 from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, encode
-from treadle.lang.alerts import NO_ALERTS, Alerts
-from treadle.lang.quota import Quota
-from treadle.lang.retention import Retention
+from treadle.lang.alerts import Alerts
+from treadle.lang.standing import NO_ORDERS, StandingOrders
 from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
 LOADED_MAX = 512
@@ -110,6 +109,9 @@ class Known:
         self.cache = LoadedCache()
         # The machines that are at hand, by dialect; another may be found when it is asked for.
         self.machines: Mapping[str, Machine] = {}
+        # What definitions ask of the house, by digest; what it starts for runs whose definitions say nothing of it.
+        self.said: dict[str, StandingOrders] = {}
+        self.house_alerts: Alerts | None = None
 
     def family(self, digest: str) -> DefinitionFamily:
         """A definition that was compiled here, with all that it names by file."""
@@ -129,17 +131,9 @@ class Known:
         """The input of a child, as its dialect takes it."""
         return input
 
-    def alerts(self, loaded: Loaded, *, is_root: bool) -> Alerts:
-        """What is started when a run of a definition fails, stalls or is late."""
-        return NO_ALERTS
-
-    def quota(self, loaded: Loaded) -> Quota | None:
-        """What its definition says of how many runs may be under way."""
-        return None
-
-    def retention(self, loaded: Loaded) -> Retention | None:
-        """What its definition says of how long ended runs are kept."""
-        return None
+    def orders(self, loaded: Loaded) -> StandingOrders:
+        """What a definition asks of the house that runs it."""
+        return NO_ORDERS
 
 
 class Registry:
@@ -202,18 +196,22 @@ class Registry:
     def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
         return self._known.check_input(self.load(row.digest), input, options)
 
-    def alerts(self, digest: str, *, is_root: bool) -> Alerts:
-        return self._known.alerts(self.load(digest), is_root=is_root)
+    def orders(self, digest: str) -> StandingOrders:
+        """What a definition asks of the house: read once, asked whenever a run begins, ends or stalls."""
+        found = self._known.said.get(self._instead or digest)
+        return self._known.orders(self.load(digest)) if found is None else found
 
-    def quota(self, digest: str) -> Quota | None:
-        return self._known.quota(self.load(digest))
+    def alerts(self, digest: str, *, is_root: bool) -> Alerts:
+        """What is started when a run fails, stalls or is late: what its definition says; of a run that nobody else's run
+        waits for, also what the house says."""
+        own, house = self.orders(digest).alerts, self._known.house_alerts
+        return own.over(house) if is_root and house is not None else own
 
     def retention_ns(self, digest: str, status: str) -> int:
         """How long a run is kept that ended so, as its definition or its dialect says."""
-        loaded = self.load(digest)
-        said = self._known.retention(loaded)
+        said = self.orders(digest).retention
         age_ns = None if said is None else said.age_ns(status)
-        return loaded.retention_ns if age_ns is None else age_ns
+        return self.load(digest).retention_ns if age_ns is None else age_ns
 
     def forget(self, digest: str) -> None:
         self._loaded.forget(digest)

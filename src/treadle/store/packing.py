@@ -31,8 +31,8 @@ _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 # An id in a record is a text of 32 characters; two bytes stand for it, the first of which is in no text.
 _ID: Final = b"x "
 _ID_CHARS: Final = 32
-_FIRST: Final = b"\xfd"
-_MARKS: Final = [_FIRST + bytes((number,)) for number in range(64)]
+_FIRST: Final = 0xFD
+_MARKS: Final = [bytes((_FIRST, number)) for number in range(64)]
 
 
 class Packer(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .postgres_columns import Column
 from .row_reading import RUN_COLUMNS
-from .sql import INSERT_RECORD, INSERT_RUN, UPDATE_RUN
+from .sql import INSERT_PLAIN_RUN, INSERT_RECORD, INSERT_RUN, PLAIN_COLUMNS, UPDATE_RUN
 
 _RUN_TYPES_BUT_TEXT: Final = {
     **dict.fromkeys(("no", "started_ns", "updated_ns", "ended_ns", "retain_ns", "seq"), "bigint"),
@@ -23,6 +23,7 @@ _RUN_TYPES_BUT_TEXT: Final = {
 _RUN_TYPES: Final = {
     name: _RUN_TYPES_BUT_TEXT.get(name, "text") for name in [*RUN_COLUMNS.split(", "), "shard"]
 }
+_PLAIN_TYPES: Final = {name: _RUN_TYPES[name] for name in PLAIN_COLUMNS.split(", ")}
 _RECORD_TYPES: Final = {
     **dict.fromkeys(("run", "seq", "event_no"), "bigint"),
     **dict.fromkeys(("opens", "closes", "digest", "body"), "bytea"),
@@ -51,6 +52,7 @@ def _update_runs() -> str:
 _WHOLE: Final = {
     INSERT_RECORD: (_insert("journal", _RECORD_TYPES), [*_RECORD_TYPES.values()]),
     INSERT_RUN: (_insert("runs", _RUN_TYPES), [*_RUN_TYPES.values()]),
+    INSERT_PLAIN_RUN: (_insert("runs", _PLAIN_TYPES), [*_PLAIN_TYPES.values()]),
     UPDATE_RUN: (_update_runs(), [_RUN_TYPES[name] for name in (*_CHANGED, "no")]),
 }
 

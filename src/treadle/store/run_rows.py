@@ -16,7 +16,7 @@ from treadle.kernel.history import Stored
 from treadle.kernel.values import Value
 
 
-class RunRow(msgspec.Struct, kw_only=True):
+class RunRow(msgspec.Struct, kw_only=True, gc=False):
     no: int
     id: str
     dialect: str
