@@ -34,6 +34,8 @@ REPORT_BYTES_MAX: Final = 32 * 1024
 
 
 class Lease(Saving):
+    tells_at_once = True
+
     def __init__(
         self,
         tools: Tools,
@@ -191,6 +193,8 @@ class Lease(Saving):
 
 class _Share(Saving):
     """One iteration's part in its lease: whatever it has saved saves the whole lease."""
+
+    tells_at_once = True
 
     def __init__(self, lease: Lease, index: int) -> None:
         super().__init__(lease.job)

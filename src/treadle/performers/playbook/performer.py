@@ -27,6 +27,7 @@ from .lease import Lease
 from .pipeline import StepRun, Tools
 from .places import FileOf, say_line
 from .results import render_args
+from .saving import Lookout
 
 # So many are remembered.
 NATURES_MAX: Final = 10_000
@@ -85,6 +86,7 @@ class PipelinePerformer:
         self._secrets = secrets
         # By the identity of the step, which is that of its loaded definition.
         self._natures: dict[int, Nature] = {}
+        self._lookout = Lookout()
 
     async def __call__(self, job: Job) -> Done:
         return await self.perform(job)
@@ -100,7 +102,15 @@ class PipelinePerformer:
         keychain = KeychainReader(playbook, job, self._secrets) if playbook.keychain else None
         if is_run:
             told = self._nature(playbook.steps[params["step"]]).told
-            run = StepRun(self._tools, job, playbook, keychain, file_of=self._file_of, told=told)
+            run = StepRun(
+                self._tools,
+                job,
+                playbook,
+                keychain,
+                file_of=self._file_of,
+                told=told,
+                lookout=self._lookout,
+            )
             return await run.run()
         if isinstance(errand, errands.Prove):
             keychain = keychain or KeychainReader(playbook, job, self._secrets)

@@ -43,7 +43,7 @@ from treadle.kernel.errors import (
 from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, copied, encode
-from treadle.tools.functions import FunctionTool
+from treadle.tools.functions import FunctionTool, in_a_loop
 from treadle.tools.protocol import Outcome, Tool, ToolCall
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -52,7 +52,7 @@ from .envelopes import envelope_of, raised, says_error, timeout_s
 from .keychain import KeychainReader
 from .places import FileOf, relocate, say_line
 from .results import externalise, find_reference, store_large
-from .saving import Saving
+from .saving import Lookout, Saving
 
 # A retry that waits less than this keeps its lease and waits in its coroutine.
 SLEEP_S_MAX: Final = 1.0
@@ -113,8 +113,13 @@ class StepRun:
         saving: Saving | None = None,
         file_of: FileOf | None = None,
         told: list[dict[str, Any]] | None = None,
+        lookout: Lookout | None = None,
     ) -> None:
         self.file_of = file_of
+        # Who sees to it that a task which takes long is shown, and whether one is under way; who shows it.
+        self.lookout = lookout
+        self._outside = False
+        self._showing: asyncio.Task[None] | None = None
         # What is told of a step that is plain (`Step.is_plain`), once it is done.
         self.told = told
         self.tools, self.job, self.playbook, self.keychain = tools, job, playbook, keychain
@@ -137,7 +142,7 @@ class StepRun:
             first = found
         token = loader.set(self._payload)
         try:
-            pipe = await self._restore()
+            pipe = self.saving.pipe or await self._restore()
             if first is not None:
                 pipe.next()
                 await self._settle(pipe, first)
@@ -258,7 +263,7 @@ class StepRun:
 
     async def _plainly(self, told: list[dict[str, Any]]) -> dict[str, Any] | Done | None:
         """A plain step without a pipeline around its task. If that is done, so is the step. Whatever else came of it is
-        for a pipeline; so is all of it (None) where its tool is not a plain function, or its fields cannot be rendered."""
+        for a pipeline; so is all of it (None) where its tool is not a function, or its fields cannot be rendered."""
         step, params = self.step, self.params
         (task,) = step.tasks
         scope = scope_of(step, params, params.get("ctx") or {}, params.get("iter") or {}, run=self.job.run)
@@ -268,12 +273,13 @@ class StepRun:
             tool = self.tools.get(task.kind, config)
         except (PayloadNeeded, ExpressionError, UnknownTool):
             return None
-        if not isinstance(tool, FunctionTool) or tool.takes_call or not tool.sync:
+        if not isinstance(tool, FunctionTool) or tool.takes_call:
             return None
         started = time.monotonic()
-        outcome, armed = await self._called(tool, config, _NO_CALL)
+        outcome, armed = await (self._called if tool.sync else self._awaited)(tool, config, _NO_CALL)
         result = outcome.result
-        if outcome.status == "error" or armed or says_error(result, task) or not self._stays(result, task):
+        is_done = outcome.status == "ok" and not armed and not says_error(result, task)
+        if not is_done or self.saving.pipe is not None or not self._stays(result, task):
             return await self._judged(task, 1, outcome, started, armed=armed)
         value = {"status": "ok"} if result is None else {"result": result, "status": "ok"}
         if (iteration := params.get("iteration")) is not None:
@@ -287,7 +293,7 @@ class StepRun:
         except UnknownTool as error:
             raise StaysOpen(error.message) from error
         outside = not getattr(tool, "sync", False)
-        if self.saving.dirty or outside:
+        if self.saving.dirty or (outside and self.saving.tells_at_once):
             repeatable = self.tools.is_idempotent(task.kind, config)
             await self.saving.before(pipe, durable=not repeatable, outside=outside)
         ours: set[str] = set()
@@ -295,8 +301,33 @@ class StepRun:
         asks = not isinstance(tool, FunctionTool) or tool.takes_call
         call = self._tool_call(pipe, action, config, ours) if asks else _NO_CALL
         started = time.monotonic()
-        outcome, armed = await self._called(tool, config, call)
+        outcome, armed = await (self._awaited if outside else self._called)(tool, config, call)
         return await self._judged(task, action.attempt, outcome, started, armed=armed, ours=ours)
+
+    async def _awaited(self, tool: Tool, config: dict[str, Any], call: ToolCall) -> tuple[Outcome, bool]:
+        """What a tool gives that goes outside, which may take long."""
+        if self.lookout is not None and in_a_loop():
+            self.lookout.heed(self)
+        self._outside = True
+        try:
+            found = await self._called(tool, config, call)
+        finally:
+            self._outside = False
+        if self._showing is not None:
+            await self._showing
+            self._showing = None
+        return found
+
+    def show(self) -> None:
+        if self._outside:
+            self._showing = asyncio.create_task(self._show())
+
+    async def _show(self) -> None:
+        if (pipe := self.saving.pipe) is None:
+            pipe = await self._restore()
+            pipe.next()
+        if pipe.events:
+            await self.saving.write(durable=False)
 
     async def _called(self, tool: Tool, config: dict[str, Any], call: ToolCall) -> tuple[Outcome, bool]:
         """What a tool gives, and whether anything in its result may be taken for a reference."""
@@ -414,10 +445,13 @@ class StepRun:
         """Whether a result is known to be small, and nobody has asked for it to be stored."""
         if task.spec.get("result"):
             return False
+        limit = self.playbook.inline_bytes_max
         if result is None or type(result) in _TINY:
-            return self.playbook.inline_bytes_max >= _TINY_BYTES
+            return limit >= _TINY_BYTES
+        if type(result) is str:
+            return limit >= 4 * len(result) + _TINY_BYTES
         known, size = self._measured
-        return known is result and size <= self.playbook.inline_bytes_max
+        return known is result and size <= limit
 
     async def _done(self, pipe: Pipeline, end: Ended) -> Done:
         limit = self.playbook.inline_bytes_max
@@ -447,8 +481,10 @@ class StepRun:
         return Done(value=value, attempts=1 + pipe.retries, events=pipe.events)
 
     def _is_canonical(self, result: Value) -> bool:
-        """Of a result that stays: whether the journal has it just as it stands here. A float may be -0.0."""
+        """Of what a function gave, which stays: whether the journal has it just as it stands here. A float may be -0.0."""
         if type(result) is int:
             return INT_MIN <= result <= INT_MAX
+        if type(result) is str:
+            return 4 * len(result) <= _REPORTED_BYTES_MAX
         known, size = self._measured
         return type(result) is bool or (known is result and size <= _REPORTED_BYTES_MAX)

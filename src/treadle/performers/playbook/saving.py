@@ -1,9 +1,11 @@
-"""When the frame of a pipeline is written."""
+"""When the frame of a pipeline is written, and when it is told that a task began which takes long."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any, Final
+from collections import deque
+from typing import Any, Final, Protocol
 
 from treadle.dialects.playbook.pipeline import Pipeline
 from treadle.kernel.values import Value, decode_trusted, encode
@@ -13,11 +15,16 @@ from .frames import Frames
 
 # Pipelines of plain functions write few checkpoints: most end before one would be of use.
 SAVE_EVERY_S: Final = 0.02
+# A task that takes longer than this is seen to have begun; of one that takes less, people see it when it has ended.
+SHOW_S: Final = 0.5
 
 
 class Saving:
-    """When the frame of a pipeline is written: behind what was finished, and durably before a task
-    that must not be repeated. A task that goes outside takes time, so what began is shown at once."""
+    """When the frame of a pipeline is written: behind what was finished, before a task that goes outside, and durably
+    before one that must not be repeated."""
+
+    # Whether what began is told before a task that goes outside, although nothing was finished.
+    tells_at_once = False
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -59,8 +66,8 @@ class Saving:
 
     async def before(self, pipe: Pipeline, *, durable: bool, outside: bool) -> None:
         durable = durable and self.dirty
-        late = self.dirty and time.monotonic() - self.saved_at >= SAVE_EVERY_S
-        if durable or late or (outside and pipe.events):
+        late = self.dirty and (outside or time.monotonic() - self.saved_at >= SAVE_EVERY_S)
+        if durable or late or (outside and self.tells_at_once and pipe.events):
             await self.write(durable=durable)
 
     async def write(self, *, durable: bool) -> None:
@@ -68,3 +75,35 @@ class Saving:
         checkpoint = await self.state()
         self.dirty, self.saved_at = False, time.monotonic()
         await self.job.save(checkpoint, durable=durable, events=events)
+
+
+class Overdue(Protocol):
+    def show(self) -> None:
+        """Tells that it began, unless it has ended."""
+        ...
+
+
+class Lookout:
+    """Has those say that they began who take long, by one timer for all of them, however many begin in a second."""
+
+    def __init__(self) -> None:
+        # When it is their time, in this order.
+        self._waiting: deque[tuple[float, Overdue]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def heed(self, overdue: Overdue) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # an engine may be opened again, on another one
+            self._waiting.clear()
+        self._waiting.append((loop.time() + SHOW_S, overdue))
+        if len(self._waiting) == 1:
+            self._loop = loop
+            loop.call_later(SHOW_S, self._look)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        while self._waiting and self._waiting[0][0] <= now:
+            self._waiting.popleft()[1].show()
+        if self._waiting:
+            self._loop.call_at(self._waiting[0][0], self._look)
