@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from treadle.kernel.errors import DefinitionError, TreadleError
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.roles import CellMachine

@@ -6,11 +6,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+from msgspec.structs import asdict
 
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.showing import shown

@@ -16,7 +16,7 @@ from .model import root_of
 
 # The option of a run that names the trace it belongs to.
 OPTION: Final = "traceparent"
-_TEXT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TEXT: Final = r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 _RATIO_BITS: Final = 64
 
 
@@ -33,7 +33,7 @@ class TraceContext(NamedTuple):
 
 def parse_traceparent(text: object) -> TraceContext | None:
     """What a `traceparent` says; None if it is none, or says nothing."""
-    found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    found = re.fullmatch(_TEXT, text.strip()) if isinstance(text, str) else None
     if found is None:
         return None
     version, trace, span, flags, more = found.groups()

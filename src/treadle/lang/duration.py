@@ -16,8 +16,9 @@ _UNITS: Final = {
     "d": 86400 * 10**9,
     "w": 7 * 86400 * 10**9,
 }
-_SIMPLE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_ISO = re.compile(
+# Patterns are texts: compiled when the first duration is read, not at every start of a process.
+_SIMPLE: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)"
+_ISO: Final = (
     r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?\Z"
 )
 # Longer than any that is meant, shorter than a number that cannot be read.
@@ -34,8 +35,8 @@ def parse_duration(value: object) -> int:
         total = value * 10**9
     else:
         text = value.strip() if len(value) <= TEXT_MAX else ""
-        parts = _SIMPLE.findall(text)
-        iso = _ISO.match(text)
+        parts = re.findall(_SIMPLE, text)
+        iso = re.match(_ISO, text)
         if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
             total = sum(_scaled(number, unit) for number, unit in parts)
         elif iso and text not in ("P", "PT") and not text.endswith("T"):

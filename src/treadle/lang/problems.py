@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from treadle.kernel.errors import DefinitionError
 
 from .text import Document, Path, path_text
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     severity: Literal["error", "warning"]
     code: str
     message: str

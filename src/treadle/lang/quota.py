@@ -24,9 +24,10 @@ RATE_MAX: Final = 1_000
 KEY_CHARS_MAX: Final = 200
 _FIELDS: Final = ("concurrency", "per", "rate", "queue", "priority", "while")
 RUNNING: Final = "running"
-_RATE: Final = re.compile(r"\s*(\d{1,9})\s*/\s*(\S.*?)\s*")
+# Patterns are texts: compiled when the first limit is read, not at every start of a process.
+_RATE: Final = r"\s*(\d{1,9})\s*/\s*(\S.*?)\s*"
 _UNITS: Final = ("s", "m", "h", "d")
-_TEMPLATE: Final = re.compile(r"\{\{\s*([\w-]+(?:\.[\w-]+)*)\s*\}\}")
+_TEMPLATE: Final = r"\{\{\s*([\w-]+(?:\.[\w-]+)*)\s*\}\}"
 # What a template may begin with.
 _ROOTS: Final = ("input", "reference", "run")
 
@@ -86,7 +87,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
         """How many may begin in how many nanoseconds; None for as many as come."""
         if self.rate is None:
             return None
-        found = _RATE.fullmatch(self.rate) if isinstance(self.rate, str) else None
+        found = re.fullmatch(_RATE, self.rate) if isinstance(self.rate, str) else None
         if found is None:
             raise _wrong("rate", 'is a number in a time, as in "10/s", "100/h" or "5/10s"')
         count, period = int(found[1]), found[2]
@@ -105,7 +106,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
         if self.per is None:
             return ""
         about = {"input": input, "reference": reference, "run": run}
-        key = _TEMPLATE.sub(lambda match: _part(about, match[1]), self.per)
+        key = re.sub(_TEMPLATE, lambda match: _part(about, match[1]), self.per)
         if len(key) > KEY_CHARS_MAX:
             raise InputInvalid(
                 f"limits.per makes a key of {len(key)} characters of this input; at most {KEY_CHARS_MAX} are kept",
@@ -119,12 +120,12 @@ def check_priority(value: object) -> int:
 
 
 def _check_per(value: object) -> None:
-    if not isinstance(value, str) or not _TEMPLATE.search(value):
+    if not isinstance(value, str) or not re.search(_TEMPLATE, value):
         raise _wrong("per", 'is a template over what a run is started with, as in "{{ input.customer }}"')
-    rest = _TEMPLATE.sub("", value)
+    rest = re.sub(_TEMPLATE, "", value)
     if "{{" in rest or "}}" in rest or "\0" in rest:
         raise _wrong("per", "names values only, as in {{ input.customer.id }}; it takes no expressions")
-    for path in _TEMPLATE.findall(value):
+    for path in re.findall(_TEMPLATE, value):
         if path.split(".")[0] not in _ROOTS:
             raise _wrong("per", f"{path} begins with none of {', '.join(_ROOTS)}")
 

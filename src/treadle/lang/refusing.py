@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
 from typing import Final
+
+from msgspec.structs import asdict
 
 from treadle.kernel.errors import DefinitionError
 

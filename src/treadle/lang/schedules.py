@@ -23,7 +23,7 @@ CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 NAME_CHARS_MAX: Final = 150
 INPUT_BYTES_MAX: Final = 64 * 1024
-_NAME: Final = re.compile(r"[^\s@\x00-\x1f\x7f][^@\x00-\x1f\x7f]*\Z")
+_NAME: Final = r"[^\s@\x00-\x1f\x7f][^@\x00-\x1f\x7f]*\Z"
 _WHEN: Final = ("cron", "every", "at")
 _FIELDS: Final = (
     *_WHEN,
@@ -62,7 +62,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for field in ("name", "workflow"):
             if field not in given:
                 raise _wrong(field, "is missing")
-        if len(given["name"]) > NAME_CHARS_MAX or _NAME.match(given["name"]) is None:
+        if len(given["name"]) > NAME_CHARS_MAX or re.match(_NAME, given["name"]) is None:
             raise _wrong("name", f"is 1 to {NAME_CHARS_MAX} characters without @; its runs are NAME@instant")
         for field, kinds in (("catch_up", get_args(CatchUp)), ("overlap", get_args(Overlap))):
             if given.get(field, kinds[0]) not in kinds:

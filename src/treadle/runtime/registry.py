@@ -6,7 +6,6 @@ Runs are pinned to a digest. `name` alone means the latest available version in 
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +77,7 @@ def version_key(version: str) -> tuple[Any, ...]:
     """Semantic version order; what is not a number sorts as text, a pre-release before its release."""
     core, _, pre = version.partition("-")
     numbers = tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"[.+]", core)
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in core.replace("+", ".").split(".")
     )
     return (numbers, (1,) if not pre else (0, pre))
 

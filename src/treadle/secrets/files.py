@@ -34,8 +34,8 @@ Secret = str | dict[str, str]
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CHECK: Final = "treadle secret store"
-_ENV_LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*?)\s*\Z", re.S)
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,199}\Z")
+_ENV_LINE: Final = r"(?s)\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*?)\s*\Z"
+_NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,199}\Z"
 
 
 class SecretsUnreadable(TreadleError):
@@ -48,7 +48,7 @@ class SecretsUnreadable(TreadleError):
 def parse_secrets(text: str, *, file: str = "<text>") -> dict[str, Secret]:
     """Secrets by name, from a dotenv, YAML or JSON text. Errors never show a value."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    if lines and _ENV_LINE.match(lines[0]) and not lines[0].lstrip().startswith(("{", '"')):
+    if lines and re.match(_ENV_LINE, lines[0]) and not lines[0].lstrip().startswith(("{", '"')):
         return dict(_parse_dotenv(text, file))
     import yaml
 
@@ -84,7 +84,7 @@ def _parse_dotenv(text: str, file: str) -> Iterator[tuple[str, str]]:
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        if (match := _ENV_LINE.match(line)) is None:
+        if (match := re.match(_ENV_LINE, line)) is None:
             raise SecretsUnreadable(f"{file}, line {number}: NAME=value is expected")
         name, value = match[1], match[2]
         quote = value[:1]
@@ -166,7 +166,7 @@ class SecretStore:
 
     def set(self, name: str, value: str | Mapping[str, str]) -> None:
         """Stores a secret, or replaces it."""
-        if not _NAME.match(name):
+        if not re.match(_NAME, name):
             raise SecretsUnreadable(
                 f"{name!r} cannot name a secret; use letters, digits and _ . - @ /", code="SECRET_NAME"
             )

@@ -10,9 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec.structs import asdict
 
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError

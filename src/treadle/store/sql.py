@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from operator import attrgetter
@@ -32,6 +32,8 @@ from .upkeep import SqlUpkeep, marks
 
 # A file of a payload that has no row after so long was left by somebody who was killed.
 FILES_KEPT_NS: Final = 3_600 * 10**9
+# A store's first records are written as they are: who only writes a few is done before the codec would be loaded.
+PLAIN_RECORDS: Final = 8
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
@@ -152,6 +154,7 @@ class SqlStore(SqlUpkeep):
             connection.close()
             raise
         self._held = {}
+        self._plain_left = PLAIN_RECORDS
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
         self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)
@@ -205,7 +208,7 @@ class SqlStore(SqlUpkeep):
     def commit(self, batch: Batch) -> None:
         append = self._dialect.append if self._shards == 1 and len(batch.records) == 1 else None
         if append is not None and not any(beside_records(batch)):
-            self._append(append, record_values(batch)[0])
+            self._append(append, self._record_values(batch)[0])
         else:
             self._write(batch)
         # What went into a file that is gone is not acknowledged.
@@ -221,7 +224,7 @@ class SqlStore(SqlUpkeep):
         self._check_epoch(tx, batch.shards or self._held)
         self._write_runs(tx, batch)
         if batch.records:
-            tx.executemany(INSERT_RECORD, record_values(batch))
+            tx.executemany(INSERT_RECORD, self._record_values(batch))
         if batch.snapshots:
             rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
             tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
@@ -235,6 +238,12 @@ class SqlStore(SqlUpkeep):
                 write_places(tx, batch)
         if batch.runs_removed:
             self._remove_runs(tx, batch.runs_removed)
+
+    def _record_values(self, batch: Batch) -> Sequence[tuple[Any, ...]]:
+        if len(batch.records) > self._plain_left:
+            return record_values(batch)
+        self._plain_left -= len(batch.records)
+        return batch.records
 
     def _append(self, statement: str, record: tuple[Any, ...]) -> None:
         """One record and nothing else: the steady state of a run that goes step by step. One

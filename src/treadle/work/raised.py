@@ -16,7 +16,7 @@ from collections.abc import Collection
 # Both together stay well below what an error in a record may take.
 TEXT_CHARS_MAX = 3_000
 TRACE_CHARS_MAX = 3_000
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+_ADDRESS = r"\b0x[0-9a-fA-F]{6,}\b"
 
 
 def words(error: BaseException) -> str:
@@ -59,4 +59,4 @@ def trace(error: BaseException, hidden: Collection[str] = ()) -> str:
 def plain(text: str) -> str:
     """Text that can be written down anywhere: half characters escaped, addresses of objects left out,
     which are different each time."""
-    return _ADDRESS.sub("0x…", text.encode("utf-8", "backslashreplace").decode())
+    return re.sub(_ADDRESS, "0x…", text.encode("utf-8", "backslashreplace").decode())
