@@ -14,6 +14,7 @@ from treadle import flow
 from treadle.dialects.function.awaits import Await
 from treadle.dialects.function.life import Life
 from treadle.dialects.function.loop import AwaitFuture, FlowFuture, FlowTask
+from treadle.dialects.function.machine import FunctionMachine
 from treadle.kernel.model import Receipt
 from treadle.testing import play
 
@@ -106,6 +107,28 @@ def test_the_tasks_of_many_runs_do_not_collide_where_asyncio_registers_them(
     assert all(played.waiting == ["one", "two"] for played in waiting)
     del waiting
     assert compared == []
+
+
+BEGUN: list[str] = []
+
+
+@flow.workflow(name="abandoned.begun")
+async def begun(ctx: flow.Context, name: str) -> None:
+    BEGUN.append(name)
+    async for _ in ctx.signals("next"):
+        ctx.state["heard"] = True
+
+
+def test_whoever_was_told_something_last_is_the_last_to_make_room() -> None:
+    BEGUN.clear()
+    machine = FunctionMachine(lives_max=2)
+    busy, quiet = (play(begun, name, id=name, machine=machine) for name in ("busy", "quiet"))
+    busy.signal("next")
+    play(begun, "new", id="new", machine=machine)
+    busy.signal("next")
+    assert BEGUN == ["busy", "quiet", "new"]
+    quiet.signal("next")
+    assert BEGUN == ["busy", "quiet", "new", "quiet"], "it is made again from its past"
 
 
 @flow.workflow(name="abandoned.all_tasks")

@@ -76,6 +76,10 @@ _known: dict[_Known, tuple[str, str] | None] = {}
 _KNOWN_MAX: Final = 10_000
 
 
+# Modules whose own calls are neither judged nor let pass, as nearly all are: their frames come again and again.
+_unjudged: set[str] = set()
+
+
 Watch: TypeAlias = Callable[[FrameType, str, Any], None]
 
 
@@ -93,10 +97,8 @@ class FlowRandom(Random):
 
 
 class Watched(Protocol):
+    guarded: bool
     offence: Undecidable | None
-
-    @property
-    def guarded(self) -> bool: ...
 
 
 def offence(function: Any) -> tuple[str, str] | None:
@@ -165,13 +167,15 @@ def _watch_of(life: Watched) -> Watch:
         if event == "c_call":
             if not frame.f_globals.get("__name__", "").startswith(_OURS):
                 found = _judged(argument)
-        elif event != "call":
+        elif event != "call" or (module := frame.f_globals.get("__name__", "")) in _unjudged:
             return
-        elif (module := frame.f_globals.get("__name__", "")) == "os":
+        elif module == "os":
             if frame.f_code.co_name != "fspath":
                 found = f"os.{_public(frame)}", _INSTEAD["world"]
         elif module.startswith(_PASSING):
             passing = frame
+        elif len(_unjudged) < _KNOWN_MAX:
+            _unjudged.add(module)
         if found is not None:
             name, instead = found
             life.offence = life.offence or NotDeterministic(

@@ -78,6 +78,7 @@ class Life:
         "expected",
         "expired",
         "generation",
+        "guarded",
         "loop",
         "made",
         "now_ns",
@@ -108,6 +109,7 @@ class Life:
         patience: Patience = PATIENCE,
     ) -> None:
         self.code = code
+        self.guarded = code.guard
         self.state = state
         self.run = run
         self.ctx = ctx
@@ -144,10 +146,6 @@ class Life:
         self._timers: dict[int, Await] = {}
         self._patience = patience
         self._dropped = False
-
-    @property
-    def guarded(self) -> bool:
-        return self.code.guard
 
     # --- decisions ---
 
@@ -260,22 +258,23 @@ class Life:
             return
         if not wait.opened:
             self.queue.remove(wait)
-        self._tell(wait, entry[WHAT], entry[PAYLOAD])
-        if wait.is_expiry:
-            self.expired = entry[RECORD]
-            self._cancel()
+        what, payload = entry[WHAT], entry[PAYLOAD]
+        self._tell(wait, what, payload)
+        if (future := wait.future) is not None:
+            if future.done():
+                return
+            if what == "ok":
+                future.set_result(Settled(what, payload, None, entry[RECORD]))
+            elif what == "cancelled" and wait.kind != "child":
+                asyncio.Future.cancel(future)  # which nobody has to be told of
+            else:
+                future.set_result(Settled(what, None, payload, entry[RECORD]))
         elif wait.handle is not None:
             self._timers.pop(id(wait.handle), None)
             self.loop.put(wait.handle)
-        elif wait.future is not None and not wait.future.done():
-            if entry[WHAT] == "cancelled" and wait.kind != "child":
-                asyncio.Future.cancel(wait.future)  # which nobody has to be told of
-                return
-            ok = entry[WHAT] == "ok"
-            payload = entry[PAYLOAD]
-            wait.future.set_result(
-                Settled(entry[WHAT], payload if ok else None, None if ok else payload, entry[RECORD])
-            )
+        elif wait.is_expiry:
+            self.expired = entry[RECORD]
+            self._cancel()
 
     def _tell(self, wait: Await, what: str, payload: Any = None) -> None:
         about: dict[str, Any] = {
@@ -303,7 +302,8 @@ class Life:
         place: str | None = None,
     ) -> Await:
         """Makes an await; what it stands for is opened with this decision."""
-        self.check()
+        if self._dropped:
+            raise Dropped
         number = self.count
         self.count += 1
         body = encode([params, due_ns])
@@ -326,7 +326,8 @@ class Life:
 
     def check_here(self) -> None:
         """Raises unless this run is being decided: a context that was handed on must not change another run."""
-        self.check()
+        if self._dropped:
+            raise Dropped
         if asyncio._get_running_loop() is not self.loop:
             raise RuntimeError(f"this is the context of {self.run}, which is not being decided here")
 

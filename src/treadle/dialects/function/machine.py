@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, Final, cast
 
@@ -137,9 +139,10 @@ class FunctionMachine(PastMachine):
             old.drop()
 
     def _life(self, definition: Code, state: dict[str, Any], ctx: Context) -> Life:
-        """The live function of a run: kept, or made again from its past."""
+        """The live function of a run: kept, or made again from its past. It is the last to make room now."""
         with self._lock:
-            life = self._lives.get(id(state))
+            if (life := self._lives.get(id(state))) is not None:
+                self._lives.move_to_end(id(state))
         if life is not None and life.code is definition.judge:
             return life
         self.forget(state)
@@ -148,10 +151,11 @@ class FunctionMachine(PastMachine):
         return life
 
     def _code(self, definition: Code) -> Workflow[Any, Any]:
-        if (problem := self.unavailable(definition)) is not None:
-            raise problem
-        assert definition.judge is not None
-        return definition.judge
+        if (code := definition.judge) is not None:
+            return code
+        problem = self.unavailable(definition)
+        assert problem is not None
+        raise problem
 
     def _made(self, code: Workflow[Any, Any], state: dict[str, Any], ctx: Context) -> Life:
         return Life(code, state, run=ctx.run, ctx=ctx, patience=self._patience)
@@ -192,27 +196,26 @@ class FunctionMachine(PastMachine):
         if ctx.recorded is not None:
             return past.told(state, ctx)
         life = self._made(self._code(definition), state, ctx)
-        return self._decided(life, ctx, lambda: self._begin(life))
+        return self._decided(life, ctx, partial(self._begin, life))
 
     def step(self, definition: Code, state: Value, event: Event, ctx: Context) -> Decision:
         if ctx.recorded is not None:
             past.take(state, event, ctx)
             return past.told(state, ctx)
         match event:
-            case Apply():
-                return self._move(definition, state, ctx)
-            case Retry():
-                return self._retry(definition, state, event, ctx)
+            case Receipt() | Patch():
+                return self._told(definition, state, event, ctx)
             case Continue(more={"again": _}):
                 self.forget(state)
                 past.take(state, event, ctx)
                 life = self._made(self._code(definition), state, ctx)
-                return self._decided(life, ctx, lambda: self._begin(life))
-            case Receipt() | Continue() | Patch():
-                life = self._life(definition, state, ctx)
-                entry = past.take(state, event, ctx)
-                assert entry is not None
-                return self._decided(life, ctx, lambda: life.feed(entry))
+                return self._decided(life, ctx, partial(self._begin, life))
+            case Continue():
+                return self._told(definition, state, event, ctx)
+            case Apply():
+                return self._move(definition, state, ctx)
+            case Retry():
+                return self._retry(definition, state, event, ctx)
             case _:
                 raise Unsupported(f"a durable function takes no event of kind {event.kind!r}")
 
@@ -226,25 +229,30 @@ class FunctionMachine(PastMachine):
             decision = super().cancel(definition, state, event, ctx)
             decision.events = [{"type": "workflow.finished", "status": "cancelled"}]
             return decision
+        return self._told(definition, state, event, ctx)
+
+    def _told(self, definition: Code, state: dict[str, Any], event: Event, ctx: Context) -> Decision:
+        """The function is told of an event, and goes on."""
         life = self._life(definition, state, ctx)
         entry = past.take(state, event, ctx)
         assert entry is not None
-        return self._decided(life, ctx, lambda: life.feed(entry))
+        return self._decided(life, ctx, partial(life.feed, entry), is_new=False)
 
-    def _decided(self, life: Life, ctx: Context, go: Any) -> Decision:
+    def _decided(self, life: Life, ctx: Context, go: Callable[[], None], *, is_new: bool = True) -> Decision:
         """Lets the function go on, and makes a decision of what it did."""
-        life.ctx, life.answered = ctx, _answered(ctx)
+        life.ctx, life.answered = ctx, None if ctx.logged is None else _answered(ctx)
         try:
             go()
             decision = past.decision(life, ctx)
         except BaseException:
             self._discard(life)
             raise
-        if life.is_over:
+        if life.outcome is not None and life.is_over:
             self._discard(life)
         else:
             life.rest()
-            self._keep(life)
+            if is_new:
+                self._keep(life)
         return decision
 
     def _discard(self, life: Life) -> None:
@@ -307,8 +315,6 @@ def _end_all(lives: OrderedDict[int, Life]) -> None:
         lives.popitem()[1].drop()
 
 
-def _answered(ctx: Context) -> dict[str, bool] | None:
+def _answered(ctx: Context) -> dict[str, bool]:
     """Of a record that is decided again: which patches it had answered with True."""
-    if ctx.logged is None:
-        return None
     return dict(ctx.logged.get("patches") or {}) if isinstance(ctx.logged, dict) else {}

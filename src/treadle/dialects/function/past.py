@@ -161,14 +161,14 @@ def _as_receipt(kind: str, value: Value) -> Value:
 def decision(life: Life, ctx: Context) -> Decision:
     """What the function did, as a decision, with the log of what changes in the state."""
     state, made = life.state, life.take()
-    log: dict[str, Any] = {"awaits": _placed(made.awaits, ctx)}
+    log: dict[str, Any] = {"awaits": made.awaits if ctx.logged is None else _placed(made.awaits, ctx)}
     if made.patches:
         log["patches"] = made.patches
-    if changed := _changes(life):
+    if (life.data or state["state"]) and (changed := _changes(life)):
         log["state"] = changed
     events = [told.event for told in made.events]
     decided = Decision(state=state, events=events, intents=made.intents, cancel=made.cancel)
-    if life.is_over:
+    if life.outcome is not None and life.is_over:
         _end(life, decided, log, ctx)
     elif life.owes:
         decided.status, decided.more = "running", {"slice": True}
@@ -192,8 +192,6 @@ def _placed(awaits: list[list[Value]], ctx: Context) -> list[list[Value]]:
 def _changes(life: Life) -> dict[str, Any]:
     """How `ctx.state` changed, by its first names."""
     was = life.state["state"]
-    if not was and not life.data:
-        return {}
     now = {str(name): plain(value) for name, value in life.data.items()}
     changed = {
         name: life.lightened(value)

@@ -11,7 +11,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -45,8 +45,7 @@ def plain(value: object) -> Value:
 
 def kept(made: object) -> Value:
     """A value for the journal of what is plain already."""
-    kind = type(made)
-    if made is None or kind is bool or (kind is int and INT_MIN <= cast("int", made) <= INT_MAX):
+    if made is None or type(made) is bool or (type(made) is int and INT_MIN <= made <= INT_MAX):
         return made  # as it would be read
     return disarmed(to_value(made))
 

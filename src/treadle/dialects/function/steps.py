@@ -202,7 +202,7 @@ class Step(Generic[P, R]):
         life = current_life()
         if life is None:
             return _called(self.function, args, kwargs)
-        if not (are_simple(args) and are_simple(kwargs.values())):
+        if not are_simple(args) or (kwargs and not are_simple(kwargs.values())):
             return None
         life.check()
         return self._attempts(life, self._encoded(args, kwargs, kept), place_of(sys._getframe(1)))
@@ -210,17 +210,15 @@ class Step(Generic[P, R]):
     def _encoded(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], written: Callable[[Any], Value]
     ) -> dict[str, Value]:
-        try:
-            return {name: written(value) for name, value in self._bound(args, kwargs).items()}
-        except ValueRefused as error:
-            raise TypeError(f"{self.name}: {error.message}") from None
-
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. Where all are given, in order, the names need no looking for."""
         names = self.plain_names
-        if not kwargs and names is not None and len(args) == len(names):
-            return dict(zip(names, args, strict=True))
-        return self.signature.bind(*args, **kwargs).arguments
+        try:
+            if not kwargs and names is not None and len(args) == len(names):
+                return dict(zip(names, map(written, args), strict=True))
+            given = self.signature.bind(*args, **kwargs).arguments
+            return {name: written(value) for name, value in given.items()}
+        except ValueRefused as error:
+            raise TypeError(f"{self.name}: {error.message}") from None
 
     async def _attempts(self, life: Life, arguments: dict[str, Value], place: str | None) -> R:
         """Each call in here that is not kept from the watch is one that the watch is told of."""
