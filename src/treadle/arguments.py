@@ -351,6 +351,8 @@ def started(
         options=options,
         priority=None if priority is None else check_priority(priority),
     )
+    if reference is not None:  # nothing else of it is as a caller wrote it
+        checked_event(event)
     return event, blobs
 
 

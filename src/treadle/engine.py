@@ -328,7 +328,7 @@ class Engine(
                 create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
                 if not self._bridge.decides(run):
                     await self.teach(run, row)
-                answer = await self.submit(run, event, create=create, blobs=blobs)
+                answer = await self._bridge.ask(partial(Item, run, event, create=create, blobs=blobs))
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
                 continue

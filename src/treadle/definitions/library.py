@@ -55,8 +55,8 @@ class Library(Known):
         # What names mean, for as long as no commit has changed that; only its owner sees all commits.
         self._named: dict[str, DefinitionRow] = {}
         self._renamings = 0
-        # The very objects whose children are known: a file may have others when it is read anew.
-        self._pinned: dict[str, Definition] = {}
+        # The very objects whose children are known, with their rows: a file may have others when it is read anew.
+        self._pinned: dict[str, tuple[Definition, DefinitionRow]] = {}
 
     # --- compiling ---
 
@@ -69,19 +69,22 @@ class Library(Known):
         else:
             found = definitions_of(target, file=None)
         for definition in found:
-            self._dialects[definition.dialect].verify(definition)
-            self._learn(definition)
-            if not self._is_pinned(definition, given=definition is target):
-                self._pin(definition, {})
-                self._pinned[definition.digest] = definition
+            self._take(definition, given=definition is target)
         return found
 
-    def _is_pinned(self, definition: Definition, *, given: bool) -> bool:
-        """Whether its children are known: by this very object, or, where a compiled definition is given, by any of its
-        digest, since that may have lost the file beside which its children are."""
-        if self._pinned.get(definition.digest) is definition:
-            return True
-        return given and definition.digest in self.pins
+    def _take(self, definition: Definition, *, given: bool) -> None:
+        """Learns a definition, and its children unless they are known: by this very object, as when a function is
+        started again, or, where a compiled definition is given, by any of its digest, since that may have lost the file
+        beside which its children are. Live code counts as it was handed in last."""
+        before, row = self._pinned.get(definition.digest) or (None, None)
+        if before is definition and row is not None:
+            self._know(definition, row)
+            return
+        self._dialects[definition.dialect].verify(definition)
+        row = self._learn(definition)
+        if not (given and definition.digest in self.pins):
+            self._pin(definition, {})
+            self._pinned[definition.digest] = definition, row
 
     def _pin(self, definition: Definition, seen: dict[Path, str]) -> None:
         """Compiles the children that a definition names by file, and theirs."""
@@ -160,10 +163,13 @@ class Library(Known):
 
     def _learn(self, definition: Definition) -> DefinitionRow:
         row = deploys.row_of(definition)
+        self._know(definition, row)
+        return row
+
+    def _know(self, definition: Definition, row: DefinitionRow) -> None:
         self.known[row.digest] = row
         if definition.code is not None:
             self._dialects[definition.dialect].attach(definition.code)
-        return row
 
     def deploy_of(self, definition: Definition, *, validation: str) -> deploys.Deploy:
         deploy = deploys.of(definition, self._dialects[definition.dialect], validation)
@@ -215,11 +221,6 @@ class Library(Known):
         """The definition behind an object, a digest, a name or name@version. What a name means is
         remembered by the owner of the store, through whom all deploys go; a guest looks each time."""
         if not isinstance(workflow, str):
-            # This very object was loaded before. Live code counts as it was handed in last.
-            if isinstance(workflow, Definition) and workflow is self._pinned.get(workflow.digest):
-                if workflow.code is not None:
-                    self._learn(workflow)
-                return self.known[workflow.digest]
             (definition,) = self.load(workflow)
             return self.known[definition.digest]
         if workflow in self.known:

@@ -56,7 +56,7 @@ class FunctionDialect(Dialect):
             return input  # whoever has the code decides; without it the run stalls
         if not code.has_input and input is not None:
             raise InputInvalid(f"{code.name} takes no input: async def {code.name}(ctx)")
-        return code.input(input)
+        return code.taken(input)
 
     def result(self, definition: Code, value: Value) -> Any:
         """A result as its annotation promises it, where the code is at hand."""

@@ -109,10 +109,10 @@ class FunctionMachine(PastMachine):
         that continues as itself takes the newest there is."""
         if isinstance(event, Continue) and isinstance(event.more, dict) and "again" in event.more:
             newest = self.latest.get(definition.name)
-        elif definition.live is None:
-            newest = self.newest.get((definition.name, definition.version))
-        else:
+        elif definition.digest in self.codes:
             return None
+        else:
+            newest = self.newest.get((definition.name, definition.version))
         return None if newest is None or newest.code == definition.digest else newest.definition().digest
 
     def kinds(self, definition: Code) -> frozenset[str]:

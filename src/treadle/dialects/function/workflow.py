@@ -91,7 +91,10 @@ class Workflow(Generic[I, R]):
 
     def input(self, given: I) -> Value:
         """An input for the journal. Raises InputInvalid if it does not fit."""
-        value = plain(given)
+        return self.taken(plain(given))
+
+    def taken(self, value: Value) -> Value:
+        """A plain input, if it fits. Raises InputInvalid if not."""
         if self.has_input:
             typed(value, self.takes)
         return value
