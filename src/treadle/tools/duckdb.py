@@ -18,6 +18,7 @@ from .protocol import Outcome, ToolCall
 from .sql import Params, Statement, read_statements, sql_result, statement_result
 
 T = TypeVar("T")
+INTERRUPT_AGAIN_S: Final = 0.05
 
 _KINDS: Final[tuple[tuple[str, str, bool], ...]] = (
     ("ConstraintException", "db_constraint", False),
@@ -94,9 +95,11 @@ class DuckDbSession:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if self._connection is not None:
-                self._connection.interrupt()
-            await asyncio.wait([future])
+            while not future.done():
+                # A query that is just about to begin does not notice: it is told again.
+                if self._connection is not None:
+                    self._connection.interrupt()
+                await asyncio.wait([future], timeout=INTERRUPT_AGAIN_S)
             raise
 
     def _open(self) -> None:

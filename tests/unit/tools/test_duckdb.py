@@ -3,8 +3,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
+
+from treadle.tools.duckdb import DuckDbSession
 
 from .conftest import wait_until
 
@@ -145,6 +149,23 @@ ENDLESS = "select count(*) from range(100000000) a, range(100000000) b where (a.
 async def test_out_of_time_interrupts_the_query(run):
     outcome = await asyncio.wait_for(run("duckdb", {"query": ENDLESS, "timeout": 0.3}), 10)
     assert outcome.error["kind"] == "db_timeout"
+
+
+async def test_cancel_interrupts_a_query_that_is_just_about_to_begin(tmp_path):
+    begun = threading.Event()
+
+    def late(connection):
+        begun.set()
+        time.sleep(0.3)
+        return connection.execute(ENDLESS)
+
+    async with DuckDbSession(str(tmp_path / "d.duckdb"), read_only=False, attachments=[]) as session:
+        task = asyncio.create_task(session.call(late))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        _, pending = await asyncio.wait([task], timeout=20)
+        assert not pending
+        assert task.cancelled()
 
 
 async def test_cancel_interrupts_the_query(run, tmp_path):
