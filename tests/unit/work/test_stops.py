@@ -242,7 +242,12 @@ def test_what_code_raises_is_no_stop(kind: type[BaseException]) -> None:
 
 
 def test_a_signal_is_a_stop() -> None:
-    assert is_stop(_caught(lambda: signal.raise_signal(signal.SIGINT)))
+    # A suite that is started in the background of a shell ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert is_stop(_caught(lambda: signal.raise_signal(signal.SIGINT)))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_end_of_a_coroutine_is_a_stop() -> None:
