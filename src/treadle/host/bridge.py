@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,7 +37,7 @@ from treadle.work.worker import Worker
 from .acting import origin, stamped
 from .aside import OPENED, aside, threads_given
 from .asking import UNDECIDED
-from .haste import Haste
+from .haste import Haste, Threads
 from .helping import Asking
 from .news import Watching
 from .pool_sharing import PoolSharing
@@ -104,7 +105,8 @@ class Bridge:
         self.watching, self._asking = Watching(self), Asking(self)
         self.wants_news = self.watching.hears
         self._clock, self.meter = clock, CoreMeter()
-        self._haste = Haste(self.meter)
+        self._threads = Threads()
+        self._haste = Haste(self.meter, self._threads.others_s)
         self._hot_runs = hot_runs
         self._registry_of = registry_of
         self._operations = operations
@@ -248,6 +250,7 @@ class Bridge:
         with threads_given():
             thread.start()
         self._thread = thread
+        self._threads.know(thread.ident, threading.get_ident())
         with threads_given():
             failure = await asyncio.to_thread(thread.opened.get)
         if failure is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from treadle.host.haste import FEW_RECORDS, HASTY_S, SLOW_S, TRIED_AFTER, Haste
+from treadle.host.haste import FEW_RECORDS, HASTY_S, SLOW_S, TRIED_AFTER, Haste, Threads
 from treadle.runtime.meter import CoreMeter
 
 USUAL_S = 0.005
@@ -54,6 +56,45 @@ def test_others_do_not(meter: CoreMeter, haste: Haste, seconds: float, records: 
     commits(meter, 3, seconds=seconds, records=records)
     haste.look()
     assert interval() == USUAL_S
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.2, USUAL_S), (0.9, HASTY_S)])
+def test_full_ones_ask_for_it_where_others_take_much_of_the_time(
+    meter: CoreMeter, share: float, expected: float
+) -> None:
+    now = 10.0
+    haste = Haste(meter, lambda: share * now, monotonic=lambda: now)
+    now = 10.1
+    commits(meter, 3, seconds=2 * SLOW_S, records=FEW_RECORDS)
+    haste.look()
+    assert interval() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time of other threads")
+def test_what_others_compute_is_told_apart_from_our_own() -> None:
+    threads, stops = Threads(), False
+    threads.know(threading.get_ident())
+
+    def computes() -> None:
+        while not stops:
+            pass
+
+    def waits_until_it_has_taken(seconds: float, taken: Callable[[], float]) -> None:
+        until = time.monotonic() + 30
+        begin = taken()
+        while taken() - begin < seconds:
+            assert time.monotonic() < until
+
+    before = threads.others_s()
+    waits_until_it_has_taken(0.1, time.thread_time)
+    assert threads.others_s() - before < 0.05
+    other = threading.Thread(target=computes)
+    other.start()
+    try:
+        waits_until_it_has_taken(0.1, threads.others_s)
+    finally:
+        stops = True
+        other.join()
 
 
 def test_only_what_was_committed_since_the_last_look_counts(meter: CoreMeter) -> None:
