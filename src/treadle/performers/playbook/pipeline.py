@@ -278,7 +278,8 @@ class StepRun:
         started = time.monotonic()
         outcome, armed = await (self._called if tool.sync else self._awaited)(tool, config, _NO_CALL)
         result = outcome.result
-        is_done = outcome.status == "ok" and not armed and not says_error(result, task)
+        failed = isinstance(result, dict) and says_error(result, task)
+        is_done = outcome.status == "ok" and not armed and not failed
         if not is_done or self.saving.pipe is not None or not self._stays(result, task):
             return await self._judged(task, 1, outcome, started, armed=armed)
         value = {"status": "ok"} if result is None else {"result": result, "status": "ok"}
