@@ -30,7 +30,7 @@ from treadle.runtime.document import replayed
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.testing.sim.checks import Journals
-from treadle.testing.sim.drill import DrillMachine
+from treadle.testing.sim.drill_machine import DrillMachine
 from treadle.testing.sim.oracle import check_result
 from treadle.work.job import Done, Job
 

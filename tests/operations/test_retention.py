@@ -16,11 +16,14 @@ import pytest
 from treadle import Engine
 from treadle.host.housekeeping import Housekeeping
 from treadle.kernel.errors import DefinitionError, RunFailed, TreadleError
+from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import digest_bytes
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
+from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.ports import Item
 from treadle.server.app import create_app
 from treadle.store.open import open_store
-from treadle.store.protocol import Batch, RunRow
+from treadle.store.protocol import Batch, Message, RunRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
 
@@ -236,4 +239,21 @@ async def test_a_payload_that_its_receipt_came_for_goes_with_its_run(tmp_path: P
     long_ago_ns = time.time_ns() - 24 * 3_600 * 10**9
     assert store.sweep(loose_before_ns=long_ago_ns) == 0, "a run refers to it"
     assert store.sweep(expired=[(1, digest)], loose_before_ns=long_ago_ns) == 1
+    store.close()
+
+
+async def test_a_payload_that_a_message_under_way_hands_over_is_not_collected(tmp_path: Path) -> None:
+    """The run that made it may be gone before the one that it is for has read of it."""
+    store = open_store(f"sqlite:///{tmp_path}/b.db")
+    store.own()
+    body = b"y" * 200_000
+    digest = digest_bytes(body)
+    report = Receipt(intent="0" * 32, value=make_reference(checksum=digest, size=len(body)))
+    message = Message("end:1:2", message_to_bytes(Item("parent", report)), "parent")
+    store.commit(Batch(inbox=[message]))
+    store.insert_rows("blobs", "digest, size, at_ns, body", [(digest, len(body), 0, body)])
+    assert store.sweep() == 0
+    assert store.blob(digest) == body
+    store.commit(Batch(inbox_done=["end:1:2"]))
+    assert store.sweep() == 1
     store.close()

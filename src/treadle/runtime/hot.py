@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
 from treadle.kernel.history import Stored, replay, restore, snapshot_of
@@ -202,7 +203,12 @@ def _last_seq(row: RunRow, reads: Reads) -> int:
 
 def _compare(row: RunRow, state: RunState, reads: Reads) -> None:
     found = reads.snapshot(row.no, until_seq=state.seq)
-    if found is not None and found[1] != snapshot_of(state):
+    if found is None or found[1] == snapshot_of(state):
+        return
+    # A run that has moved goes by the version that it moved to, and its earlier snapshots by the one before. It is a name,
+    # by which nothing is decided.
+    named = replace(state, version=restore(found[1]).version)
+    if found[1] != snapshot_of(named):
         raise ReplayDiffers(
             f"{row.id}: the state at record {state.seq} differs from its snapshot",
             where=f"{row.id}#{state.seq}",

@@ -445,6 +445,10 @@ class SqlStore(SqlUpkeep):
             remove_orphans(tx, orphans(self._all))
             tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
             loose = [row[0] for row in self._all(query, before_ns) if row[0] not in kept]
+            if loose:
+                # What a run hands over is nobody's while the message is under way, should the run be gone by then.
+                under_way = b"\0".join([bytes(row[0]) for row in self._all("SELECT body FROM inbox")])
+                loose = [digest for digest in loose if digest.encode() not in under_way]
             tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
         if self._files is not None:
             # A file comes before its row: a young one without a row may be somebody's who writes it just now.

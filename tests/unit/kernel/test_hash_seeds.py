@@ -10,7 +10,7 @@ SCRIPT = """
 from treadle.kernel import digest
 from treadle.kernel.history import fork, snapshot_of
 from treadle.testing.driver import Driver
-from treadle.testing.sim.drill import DrillMachine
+from treadle.testing.sim.drill_machine import DrillMachine
 
 lanes = [
     [{"do": "many", "count": 7}, {"do": "signal", "name": "a"}, {"do": "timer", "ms": 5}],

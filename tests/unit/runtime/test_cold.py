@@ -9,8 +9,14 @@ from contextlib import contextmanager
 import pytest
 
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import Cancel, Signal
+from treadle.kernel.model import Cancel, Retry, Signal
+from treadle.lang.definition import Definition
 from treadle.runtime.commands import CheckpointSaved
+from treadle.runtime.deploys import row_of
+from treadle.runtime.hot import BlobCache, load_state
+from treadle.runtime.registry import Registry, machines_of
+from treadle.store.protocol import Batch
+from treadle.testing.sim.drill_machine import DrillMachine
 
 from .test_core import Bench, awaits, work
 
@@ -161,3 +167,22 @@ def test_large_runs_are_read_one_by_one_and_no_more_often() -> None:
         again.core.turn()
     assert len(again.core.hot) == 12
     assert len([one for one in asked if "FROM snapshots s" in one]) == 1
+
+
+def test_a_run_that_moved_to_another_version_is_decided_again_as_it_was() -> None:
+    """Its earlier snapshots go by the version that it had then."""
+    bench = Bench(limits=Limits(snapshot_tail_records=1))
+    mended = Definition("drill", "drill", "1.1.0", {"drill": True, "mark": 1})
+    bench.real.commit(Batch(definitions=[row_of(mended)]))
+    bench.start("moved", [work(1), {"do": "fail"}, work(2)])
+    bench.settle().finish()
+    bench.settle()
+    assert bench.status("moved") == "failed"
+    bench.core.submit(bench.item("moved", Retry(definition=mended.digest), ack="retry"))
+    bench.settle()
+    row = bench.real.run("moved")
+    assert row is not None
+    assert row.version == "1.1.0"
+    registry = Registry(machines_of({"drill": DrillMachine()}), bench.real)
+    again = load_state(row, bench.real, registry, BlobCache(bench.real), genesis=True)
+    assert again.definition == mended.digest

@@ -45,7 +45,7 @@ from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, VersionRow
 from treadle.store.sql import SqlStore
-from treadle.testing.sim.drill import DrillMachine
+from treadle.testing.sim.drill_machine import DrillMachine
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})
 SECOND = 10**9

@@ -42,9 +42,11 @@ from treadle.store.place_rows import Line
 from treadle.store.protocol import GUEST
 
 from .disk import Disk
-from .drill import Drill, DrillMachine
+from .drill import Drill
+from .drill_machine import DrillMachine
 from .narrow import NarrowDrill
 from .process import SimProcess
+from .run_canaries import RUN_CANARIES, SHARED_RUN_CANARIES
 from .sums import Sums
 from .workload import Workload
 from .world import LIVENESS_EVENTS_MAX, SimulationFailed, simulate
@@ -455,12 +457,12 @@ def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
     """Every planted bug that must be found with so many cores, and where it is looked for."""
     if cores == 1:
         return [
-            *((canary, Drill) for canary in (*CANARIES, *LATE_CANARIES)),
+            *((canary, Drill) for canary in (*CANARIES, *RUN_CANARIES, *LATE_CANARIES)),
             *((canary, Sums) for canary in CELL_CANARIES),
             (forgotten_places, NarrowDrill),
         ]
     return [
-        *((canary, Drill) for canary in SHARED_CANARIES),
+        *((canary, Drill) for canary in (*SHARED_CANARIES, *RUN_CANARIES, *SHARED_RUN_CANARIES)),
         *((canary, Sums) for canary in (*CELL_CANARIES, *APPLICATION_CANARIES)),
         (forgotten_places, NarrowDrill),
     ]

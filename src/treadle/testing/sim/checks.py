@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treadle.apps import snapshots
-from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, event_value
+from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, Started, event_value
 from treadle.kernel.state import GENESIS
 from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import BlobCache, load_state
@@ -21,6 +21,7 @@ from treadle.store.packing import unpack
 from treadle.store.protocol import RunRow
 
 from .disk import Disk
+from .oracle import references
 
 if TYPE_CHECKING:
     from treadle.runtime.commands import CheckpointSaved
@@ -33,11 +34,14 @@ class RunLife:
     """One run as its records tell it."""
 
     id: str
+    definition: str = ""
     seq: int = 0
     digest: bytes = GENESIS
     status: str = ""
     open: dict[str, dict[str, Any]] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    # The payloads that its records refer to.
+    payloads: set[str] = field(default_factory=set)
 
 
 class Journals:
@@ -45,24 +49,36 @@ class Journals:
         self._disk = disk
         self._rowid = 0
         self._newest: bytes | None = None
+        # The runs that are there, by their numbers; and those that were collected.
         self.lives: dict[int, RunLife] = {}
+        self.gone: list[RunLife] = []
+        # How long runs of a definition are kept after their end; None where nothing is collected before all is quiet.
+        self.kept_ns: Callable[[str], int] | None = None
         self.opened: dict[str, tuple[str, dict[str, Any]]] = {}
         self.settled: dict[str, tuple[str, dict[str, Any]]] = {}
         self.saves: set[str] = set()
         self.clock_max_ns = 0
         # Whether the journals were checked to their end, and are being collected.
         self.closed = False
-        self.on_record: Callable[[str, dict[str, Any]], None] = lambda run, record: None
+        self.on_record: Callable[[RunLife, dict[str, Any]], None] = lambda life, record: None
+        # Under which definition a run was after the record with a digest.
+        self._under: dict[bytes, str] = {}
 
     @property
     def settled_all(self) -> bool:
         return not any(life.open for life in self.lives.values())
 
+    def all_lives(self) -> list[RunLife]:
+        return [*self.gone, *self.lives.values()]
+
     # --- after every commit ---
 
-    def advance(self) -> None:
+    def advance(self) -> list[str]:
+        """Reads what a commit has added; the runs that it has decided something for."""
         if self.closed:
-            return
+            return []
+        if self.kept_ns is not None:
+            self._look_for_collected(self.kept_ns)
         twice = self._disk.live.execute(
             "SELECT r.key FROM replies r JOIN inbox i ON i.key = r.key LIMIT 1"
         ).fetchone()
@@ -74,12 +90,49 @@ class Journals:
         ).fetchall()
         for rowid, id, no, seq, opens, closes, digest, stored in rows:
             body = unpack(stored, opens, closes)
-            life = self.lives.setdefault(no, RunLife(id))
+            life = self.lives.get(no) or self._born(no, id)
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
             assert hashlib.sha256(life.digest + body).digest() == digest, f"{id}#{seq}: the chain is broken"
             self._fold(life, decode_trusted(body), _ids(opens), _ids(closes))
             life.seq, life.digest = seq, digest
+            self._under[digest] = life.definition
             self._rowid, self._newest = rowid, digest
+        if self.kept_ns is not None:
+            self._look_for_payloads()
+        return [row[1] for row in rows]
+
+    def _born(self, no: int, id: str) -> RunLife:
+        assert all(life.id != id for life in self.lives.values()), f"there are two runs {id}"
+        self.lives[no] = life = RunLife(id)
+        return life
+
+    def _look_for_collected(self, kept_ns: Callable[[str], int]) -> None:
+        """What a collection has removed had ended, and its time was over."""
+        there = {row[0] for row in self._disk.live.execute("SELECT no FROM runs")}
+        missing = self.lives.keys() - there
+        for no in sorted(missing):
+            life = self.lives.pop(no)
+            assert life.status in TERMINAL, f"{life.id} is gone, and was under way"
+            kept_until = life.records[-1]["at"] + kept_ns(life.definition)
+            assert kept_until <= self.clock_max_ns, f"{life.id} is gone before its time"
+            self.gone.append(life)
+        if missing:
+            # Rows that come now may have the numbers of those that are gone.
+            self._rowid, self._newest = self._last_row()
+
+    def _look_for_payloads(self) -> None:
+        """What the records of a run refer to is there for as long as the run is."""
+        if not any(life.payloads for life in self.lives.values()):
+            return
+        there = {row[0] for row in self._disk.live.execute("SELECT digest FROM blobs")}
+        for life in self.lives.values():
+            assert life.payloads <= there, f"{life.id} refers to payloads that are gone"
+
+    def _last_row(self) -> tuple[int, bytes | None]:
+        row = self._disk.live.execute(
+            "SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1"
+        ).fetchone()
+        return (0, None) if row is None else (row[0], row[1])
 
     def _fold(self, life: RunLife, record: dict[str, Any], opens: list[str], closes: list[str]) -> None:
         where = f"{life.id}#{record['seq']}"
@@ -102,9 +155,18 @@ class Journals:
                 life.open[opened["id"]] = opened
                 assert opened["id"] in opens, f"{where}: {opened['id']} is missing in the index"
         life.status = record["status"]
+        life.definition = self._definition(record["event"]) or life.definition
+        life.payloads |= {reference["checksum"] for reference in references(record)}
         assert life.status not in TERMINAL or not life.open, f"{where}: ended with open work"
         life.records.append(record)
-        self.on_record(life.id, record)
+        self.on_record(life, record)
+
+    def _definition(self, event: dict[str, Any]) -> str | None:
+        """The definition that a run is under from this event on, if it says so. A fork has that of its original."""
+        if (origin := event.get("forked_from")) is not None:
+            return self._under[origin["digest"]]
+        found: str | None = event.get("definition")
+        return found
 
     def _settle(self, life: RunLife, intent: str, record: dict[str, Any], where: str) -> None:
         assert intent not in self.settled, f"{where}: {intent} is settled twice"
@@ -120,10 +182,22 @@ class Journals:
 
     def assert_recorded(self, run: str, seq: int, event: Event) -> None:
         """Whoever was told that an event is there, at this place: it is."""
-        life = self._life(run)
-        records = life.records if life is not None else []
-        there = len(records) >= seq and _is_about(records[seq - 1], event.kind, event_value(event))
+        value = event_value(event)
+        there = any(
+            len(life.records) >= seq and _is_about(life.records[seq - 1], event.kind, value)
+            for life in self._lives(run)
+        )
         assert there, f"{run}: acknowledged as record {seq}, which is another one, or not there"
+
+    def assert_same(self, run: str, event: Started) -> None:
+        """Whoever was told that a run is there already: it is the one that was asked for."""
+        there = any(_began_with(life, event) for life in self._lives(run))
+        assert there, f"{run}: said to be there already, and what is there is another run"
+
+    def assert_taken(self, run: str, event: Started) -> None:
+        """Whoever was told that an id is taken: it is, and by a run that is not the one that was asked for."""
+        taken = any(not _began_with(life, event) for life in self._lives(run))
+        assert taken, f"{run}: said to be taken, and it is not, or by the very run that was asked for"
 
     def assert_settled(self, intent: str, value: Any) -> None:
         run, record = self.settled.get(intent, ("", None))
@@ -131,10 +205,11 @@ class Journals:
         assert record["event"].get("value") == value, f"{run}: {intent} was settled by another"
 
     def assert_there(self, run: str) -> None:
-        assert self._life(run) is not None, f"{run} is acknowledged, and not there"
+        assert self._lives(run), f"{run} is acknowledged, and not there"
 
-    def _life(self, run: str) -> RunLife | None:
-        return next((life for life in self.lives.values() if life.id == run), None)
+    def _lives(self, run: str) -> list[RunLife]:
+        """All that there were of this id: one after the other, where it was collected in between."""
+        return [life for life in self.all_lives() if life.id == run]
 
     def saved(self, saved: CheckpointSaved) -> None:
         """A worker was told that its checkpoint is durable."""
@@ -157,10 +232,7 @@ class Journals:
         """After a restart: every commit that was acknowledged is still there."""
         if self.closed:
             return
-        row = self._disk.live.execute(
-            "SELECT rowid, digest FROM journal ORDER BY rowid DESC LIMIT 1"
-        ).fetchone()
-        found = (0, None) if row is None else (row[0], row[1])
+        found = self._last_row()
         assert found == (self._rowid, self._newest), (
             f"acknowledged records are gone: {found[0]} < {self._rowid}"
         )
@@ -180,7 +252,12 @@ class Journals:
     def check_collected(self, world: World) -> None:
         """What is left are the runs that never end, and what belongs to them."""
         rows = {no: world.store.run_by_no(no) for no in self.lives}
-        past = [row.id for row in rows.values() if row is not None and row.retain_ns is not None]
+        past = [
+            row.id
+            for row in rows.values()
+            if row is not None
+            and (row.retain_ns or (row.status in TERMINAL and not world.workload.endless(row.workflow)))
+        ]
         assert not past, f"{past} are past their date, and still there"
         for table in ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs"):
             query = f"SELECT count(*) FROM {table} WHERE run > 0 AND run NOT IN (SELECT no FROM runs)"
@@ -230,22 +307,22 @@ class Journals:
 
     def _check_actions(self, world: World) -> None:
         """Everything acknowledged is there, nothing is there more often than it was asked for."""
-        by_id = {life.id: life for life in self.lives.values()}
         for asked in world.clients.asked:
             action = asked.action
-            life = by_id.get(action.run)
+            lives = self._lives(action.run)
             value = event_value(action.event)
-            records = life.records if life is not None else []
+            records = [record for life in lives for record in life.records]
             count = sum(_is_about(record, action.event.kind, value) for record in records)
             low, high = asked.count("ok"), asked.count("ok") + asked.count("sent")
             if action.submission is not None or action.create is not None:
-                low, high = min(low, 1), min(high, 1)
+                # Once for each time that the id was free.
+                low, high = min(low, 1), min(high, max(1, len(lives)))
             if action.event.kind != "cancel":
                 assert low <= count <= high, f"{action.name}: {count} times, expected {low} to {high}"
 
     def _check_children(self) -> None:
         born: dict[str, RunLife] = {}
-        for life in self.lives.values():
+        for life in self.all_lives():
             parent = life.records[0]["event"].get("parent_intent")
             if parent is not None:
                 assert parent not in born, f"{parent} has two children"
@@ -264,7 +341,7 @@ class Journals:
 
     def _check_deliveries(self) -> None:
         heard: dict[str, int] = {}
-        for life in self.lives.values():
+        for life in self.all_lives():
             for record in life.records:
                 if (source := _source(record)) is not None:
                     heard[source] = heard.get(source, 0) + 1
@@ -289,9 +366,17 @@ def _is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
     """Whether a record is of this event; a cell's first event is the input it was started with."""
     if kind == "event" and record["kind"] == "started":
         return bool(record["event"].get("input") == value)
-    # Whether it got its place at once is decided with it.
-    said = {name: part for name, part in record["event"].items() if name != "place"}
+    # Whether it got its place at once, and which definition it was under, is decided with it.
+    said = {name: part for name, part in record["event"].items() if name not in ("place", "was")}
     return bool(record["kind"] == kind and said == value)
+
+
+def _began_with(life: RunLife, event: Started) -> bool:
+    began = life.records[0]["event"]
+    return "forked_from" not in began and (began["definition"], began.get("input")) == (
+        event.definition,
+        event.input,
+    )
 
 
 def _source(record: dict[str, Any]) -> str | None:

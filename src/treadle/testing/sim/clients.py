@@ -8,24 +8,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import PASSING, TreadleError
-from treadle.kernel.model import Receipt
-from treadle.runtime import collecting, keeping
+from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
+from treadle.kernel.model import Receipt, Started
+from treadle.lang.definition import Definition
+from treadle.runtime import collecting, deploys, keeping
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
+from treadle.runtime.registry import DefinitionFamily
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.protocol import GUEST, Message
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
 from .process import MS, SimProcess
-from .workload import Action, Fork, Forking
+from .turns import Waiter
+from .workload import Action, Deploying, Fork, Forking, Passing
 
 if TYPE_CHECKING:
     from .world import World
 
 PATIENCE_NS = 3_000 * MS
+# How often the store is tidied while all goes on.
+TIDY_NS = 2_000 * MS
 # Later than any run is kept.
 FAR_NS = 2**62
 # Whom an answer is told.
@@ -183,18 +188,19 @@ class Clients:
             self._post(asked)
         elif owner is not None:
             item = action.item()
-            item.ack = self._ack(asked)
+            item.ack = self._ack(asked, world.turns.waits(owner, action.run))
             owner.core.submit(item)
             if action.submission is not None and world.chance(world.faults.duplicated):
                 again = action.item()
-                again.ack = self._ack(asked)
+                again.ack = self._ack(asked, world.turns.waits(owner, action.run))
                 owner.core.submit(again)
 
-    def _ack(self, asked: Asked) -> Callable[[Any, TreadleError | None], None]:
+    def _ack(self, asked: Asked, waiter: Waiter) -> Callable[[Any, TreadleError | None], None]:
         number = len(asked.attempts)
         asked.attempts.append("sent")
 
         def ack(value: Any, error: TreadleError | None) -> None:
+            self._world.turns.answered(waiter)
             assert not self._world.disk.live.in_transaction, (
                 f"{asked.action.name} is answered before its commit"
             )
@@ -203,16 +209,28 @@ class Clients:
         return ack
 
     def _answered(self, asked: Asked, number: int, value: Any, error: TreadleError | None) -> None:
+        action, journals = asked.action, self._world.journals
         if error is None:
             plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
             asked.attempts[number] = "ok" if plain else "stale"
             if plain:
-                action = asked.action
-                self._world.journals.assert_recorded(action.run, value["seq"], action.event)
+                journals.assert_recorded(action.run, value["seq"], action.event)
         else:
             asked.attempts[number] = "refused"
+        if isinstance(action.event, Started):
+            self._check_start(action.run, action.event, value, error)
         if not isinstance(error, PASSING):
             self._finish(asked)
+
+    def _check_start(self, run: str, event: Started, value: Any, error: TreadleError | None) -> None:
+        """The same id is the same run: whoever asks for it has begun it, or it is there, or it is another one's."""
+        journals = self._world.journals
+        if error is None:
+            if value.get("existing"):
+                journals.assert_same(run, event)
+        elif not isinstance(error, (*PASSING, OwnershipLost)):
+            assert error.code == "RUN_EXISTS", f"a start of {run} is refused: {error}"
+            journals.assert_taken(run, event)
 
     def _finish(self, asked: Asked) -> None:
         if not asked.done:
@@ -280,12 +298,65 @@ class Keeper:
         self.left = 0
         self.forked: list[Fork] = []
         self.collected = False
+        self._guest = Guest(world)
+        self._number = 0
+        # What each version was said to be.
+        self._deployed: dict[tuple[str, str], str] = {}
 
     def begin(self) -> None:
         workload = self._world.workload
         for fork in workload.forks() if isinstance(workload, Forking) else ():
             self.left += 1
             self._world.after(fork.at_ms * MS, partial(self._fork, fork, Once()))
+        for deployed in workload.deploys() if isinstance(workload, Deploying) else ():
+            self.left += 1
+            self._world.after(deployed.at_ms * MS, partial(self._deploy, deployed.definition, Once()))
+        if isinstance(workload, Passing):
+            self._world.after(TIDY_NS, self._tidy)
+
+    def _deploy(self, definition: Definition, once: Once) -> None:
+        """Through the owner, or as a guest; until it is answered."""
+        if once.done:
+            return
+        world = self._world
+        world.after(PATIENCE_NS, lambda: self._deploy(definition, once))
+
+        def told(value: Any, error: TreadleError | None) -> None:
+            if isinstance(error, PASSING) or once.done:
+                return
+            once.done = True
+            self.left -= 1
+            if error is None:
+                self._deployed[definition.name, str(definition.version)] = definition.digest
+            else:
+                assert error.code == "VERSION_TAKEN", f"a deploy is refused: {error}"
+            self.check_versions()
+
+        row = deploys.row_of(definition)
+        body = deploys.Deploy(row, [], [], True, DefinitionFamily([row], {})).to_value()
+        if world.chance(world.faults.guest):
+            self._number += 1
+            with suppress(*PASSING):
+                self._guest.ask(f"{GUEST}deploy:{self._number}", Operate("", "deploy", body), told)
+        elif (owner := world.reach()) is not None:
+            owner.core.submit(Operate("", "deploy", body, told))
+
+    def check_versions(self) -> None:
+        """What was said to be deployed is, and stays so."""
+        for (name, version), digest in self._deployed.items():
+            found = [row.digest for row in self._world.store.versions(name) if row.version == version]
+            assert found == [digest], f"{name}@{version} is not what was deployed"
+
+    def _tidy(self) -> None:
+        """Collects what is past its date while all goes on; whoever does it may die over it."""
+        if self._world.journals.closed:
+            return
+        self._world.after(TIDY_NS, self._tidy)
+        if (owner := self._world.reach()) is not None:
+            work = collecting.collect(_ask_for, self._world.homes, now_ns=None, dry_run=False)
+            self._drive(owner, work, None, once := Once())
+            # The next one begins anew.
+            self._world.after(TIDY_NS, partial(setattr, once, "done", True))
 
     def _fork(self, fork: Fork, once: Once) -> None:
         if once.done:
@@ -314,7 +385,7 @@ class Keeper:
             return
         once = Once()
         work = collecting.collect(_ask_for, self._world.homes, now_ns=FAR_NS, dry_run=False)
-        self._drive(owner, work, None, once)
+        self._drive(owner, work, None, once, self._all_is_collected)
         self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
 
     def _again(self, once: Once) -> None:
@@ -322,17 +393,31 @@ class Keeper:
             once.done = True
             self.collect()
 
-    def _drive(self, owner: SimProcess, work: Coroutine[Any, Any, Any], value: Any, once: Once) -> None:
-        """One step of the collection: what it asks for is a change on the core."""
+    def _all_is_collected(self) -> None:
+        self.collected = True
+
+    def _drive(
+        self,
+        owner: SimProcess,
+        work: Coroutine[Any, Any, Any],
+        value: Any,
+        once: Once,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """One step of a collection: what it asks for is a change on the core. It is `once.done` when it is given up."""
+        if once.done:
+            work.close()
+            return
         try:
             home, body = work.send(value)
         except StopIteration:
-            self.collected = once.done = True
+            once.done = True
+            ended()
             return
 
         def told(value: Any, error: TreadleError | None) -> None:
-            if not once.done and error is None:
-                self._world.after(MS, lambda: None if once.done else self._drive(owner, work, value, once))
+            if error is None:
+                self._world.after(MS, lambda: self._drive(owner, work, value, once, ended))
 
         owner.core.submit(Operate(home, collecting.COLLECT, body, told))
 

@@ -1,307 +1,36 @@
-"""The simulator's own workload: a small dialect that does everything a machine can ask for.
+"""The simulator's own workload: programs for a small dialect that does everything a machine can ask for (`drill_machine.py`).
 
-A run's input is its program: lanes that advance side by side, each a list of operations. What a
-program must come to is known beforehand (`oracle.py`).
+What a program must come to is known beforehand (`oracle.py`). Besides, ids are asked for by several, with the same program
+and with others; other versions are deployed while runs are under way, and some of the runs that runs start are kept for a moment only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from treadle.kernel.errors import TreadleError
+import msgspec
+
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import (
-    Cancel,
-    Context,
-    Continue,
-    Decision,
-    Domain,
-    Event,
-    Frame,
-    Intent,
-    OpenIntent,
-    Patch,
-    Receipt,
-    Rejected,
-    Retry,
-    Signal,
-    Started,
-    is_reference,
-)
-from treadle.kernel.roles import JudgingMachine, StreamingMachine
-from treadle.kernel.values import Value
+from treadle.kernel.model import Cancel, Patch, Retry, Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime.ports import NewRun
-from treadle.work.job import Done, Performer
+from treadle.work.job import Performer
 
-from .oracle import BLOB_CHARS, Op, check_result, possible_ends
-from .process import SimJob
-from .workload import Action, Fork
+from .drill_machine import DrillMachine, perform
+from .oracle import Op, check_result, possible_ends
+from .workload import Action, Deployed, Fork
 
 if TYPE_CHECKING:
+    from .checks import RunLife
     from .world import World
 
-MS = 1_000_000
-SLICE = 2
-
-
-class DrillMachine(JudgingMachine, StreamingMachine):
-    """Lanes of operations; an operation opens intents and its receipts move the lane on."""
-
-    dialect = "drill"
-
-    def load(self, body: Value) -> Any:
-        return body
-
-    def kinds(self, definition: Any) -> frozenset[str] | None:
-        return frozenset({"work"})
-
-    def wants_frames(self, definition: Any) -> bool:
-        return bool(definition.get("frames"))
-
-    def takes_rejected(self, definition: Any) -> bool:
-        return True
-
-    def receipt_problem(self, definition: Any, intent: OpenIntent, receipt: Receipt) -> dict[str, Any] | None:
-        if isinstance(receipt.value, dict) and "invalid" in receipt.value:
-            return TreadleError("not what was asked for", cls="user", code="DRILL_INVALID").to_value()
-        return None
-
-    def start(self, definition: Any, event: Started, ctx: Context) -> Decision:
-        if definition.get("cell"):
-            return Decision(state={"heard": [event.input["value"]]}, status="running")
-        lanes = [{"pc": 0, "out": [], "left": 0, "tries": 0} for _ in event.input["lanes"]]
-        state = {"program": event.input, "lanes": lanes}
-        turn = _Turn(state, ctx)
-        for lane in range(len(lanes)):
-            turn.enter(lane)
-        return turn.decide()
-
-    def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
-        if definition.get("cell"):
-            assert isinstance(event, Domain)
-            state["heard"].append(event.value)
-            return Decision(state=state, status="running")
-        turn = _Turn(state, ctx)
-        match event:
-            case Continue():
-                for lane, first in event.more:
-                    turn.open_slice(lane, first)
-            case Frame():
-                assert ctx.open[event.intent].ref, "a frame of open work"
-            case Receipt() | Rejected() | Signal():
-                assert ctx.intent is not None
-                turn.settle(ctx.intent, event)
-            case Patch():
-                state["patches"] = [*state.get("patches", ()), event.data]
-            case Retry() if ctx.status == "failed":
-                turn.retry()
-            case _:
-                raise TreadleError(f"a drill takes no {event.kind}", cls="user", code="DRILL_REFUSES")
-        return turn.decide()
-
-
-class _Turn:
-    """One step: what it changes and what it opens."""
-
-    def __init__(self, state: Value, ctx: Context) -> None:
-        self.state = state
-        self.ctx = ctx
-        self.intents: list[Intent] = []
-        self.cancel: list[str] = []
-        self.slices: list[list[int]] = []
-        self.failed: dict[str, Any] | None = None
-
-    def op(self, lane: int) -> Op | None:
-        pc, ops = self.state["lanes"][lane]["pc"], self.state["program"]["lanes"][lane]
-        return ops[pc] if pc < len(ops) else None
-
-    def decide(self) -> Decision:
-        state, ctx = self.state, self.ctx
-        lanes = state["lanes"]
-        events = [{"type": "drill.step", "seq": ctx.seq}]
-        if self.failed is not None:
-            return Decision(state=state, events=events, status="failed", error=self.failed)
-        if all(lane["pc"] >= len(ops) for lane, ops in zip(lanes, state["program"]["lanes"], strict=True)):
-            sent = [intent for intent in self.intents if intent.kind in ("start", "deliver")]
-            result = [lane["out"] for lane in lanes]
-            return Decision(state=state, events=events, status="completed", result=result, intents=sent)
-        more = self.slices or None
-        return Decision(state=state, events=events, intents=self.intents, cancel=self.cancel, more=more)
-
-    # --- entering an operation ---
-
-    def open(
-        self, lane: int, kind: str, params: dict[str, Any], *, ms: int | None = None, part: int = 0
-    ) -> None:
-        pc, tries = self.state["lanes"][lane]["pc"], self.state["lanes"][lane]["tries"]
-        due = None if ms is None else self.ctx.now_ns + ms * MS
-        key = f"{self.ctx.run}/{lane}/{pc}/{part}" if kind == "work" else None
-        ref = f"{lane}.{pc}.{part}.{tries}"
-        self.intents.append(Intent(kind=kind, params=params, ref=ref, due_ns=due, idempotency_key=key))
-
-    def retry(self) -> None:
-        """After a failure nothing is open: what failed is passed over, the rest is entered again."""
-        for lane in range(len(self.state["lanes"])):
-            op = self.op(lane)
-            if op is not None and op["do"] in ("fail", "crash"):
-                self._leave(lane, "skipped")
-            else:
-                self.enter(lane)
-
-    def enter(self, lane: int) -> None:
-        """Starts the lane's operation; those that need nobody are passed at once."""
-        while (op := self.op(lane)) is not None:
-            if op["do"] in ("deliver", "drop"):
-                self._pass(lane, op)
-                continue
-            self._open_op(lane, op)
-            return
-
-    def _pass(self, lane: int, op: Op) -> None:
-        if op["do"] == "deliver":
-            event = {"schema": "drill", "value": op["value"]}
-            params = {
-                "run": op["cell"],
-                "definition": op["definition"],
-                "workflow": "cell",
-                "key": op["cell"],
-                "event": event,
-            }
-            self.open(lane, "deliver", params)
-            self._leave(lane, "sent", go_on=False)
-            return
-        self._drop(op["lane"])
-        self._leave(lane, "dropped", go_on=False)
-
-    def _drop(self, lane: int) -> None:
-        """Gives up another lane, wherever it is."""
-        prefix = f"{lane}."
-        refs = [intent.ref for intent in self.ctx.open.values() if intent.ref.startswith(prefix)]
-        self.cancel += refs
-        self.intents = [intent for intent in self.intents if not intent.ref.startswith(prefix)]
-        self.slices = [part for part in self.slices if part[0] != lane]
-        target = self.state["lanes"][lane]
-        if self.op(lane) is not None:
-            target["out"].append("given up")
-            target["pc"], target["left"] = len(self.state["program"]["lanes"][lane]), 0
-
-    def _open_op(self, lane: int, op: Op) -> None:
-        match op["do"]:
-            case "work" | "flaky" | "blob" | "careful" | "invalid" | "crash":
-                tries = self.state["lanes"][lane]["tries"]
-                self.open(
-                    lane, "work", {"name": op["do"], "value": op.get("value"), "try": tries, **_fails(op)}
-                )
-            case "many":
-                self.state["lanes"][lane]["left"] = op["count"]
-                self.open_slice(lane, 0)
-            case "late":
-                self.open(lane, "work", {"name": "never"}, ms=op["ms"])
-            case "timer":
-                self.open(lane, "timer", {"name": "nap"}, ms=op["ms"])
-            case "signal":
-                self.open(lane, "signal", {"name": op["name"]}, ms=op.get("ms"))
-            case "task":
-                self.open(lane, "task", {"name": "approve", "roles": ["clerk"]})
-            case "child" | "start":
-                params = {"workflow": op.get("workflow", "drill"), "input": op["program"], "name": "drill"}
-                self.open(lane, op["do"], params)
-            case "fail":
-                self.failed = TreadleError("as told", cls="user", code="DRILL_FAILED").to_value()
-            case name:
-                raise AssertionError(f"no operation {name!r}")
-
-    def open_slice(self, lane: int, first: int) -> None:
-        """Opens a part of many; the rest comes with the next record."""
-        op = self.op(lane)
-        if op is None or op["do"] != "many":
-            return
-        last = min(first + SLICE, op["count"])
-        for part in range(first, last):
-            self.open(lane, "work", {"name": "work", "value": part, "try": 0}, part=part)
-        if last < op["count"]:
-            self.slices.append([lane, last])
-
-    # --- leaving it ---
-
-    def settle(self, intent: OpenIntent, event: Receipt | Rejected | Signal) -> None:
-        lane = int(intent.ref.split(".")[0])
-        op = self.op(lane)
-        assert op is not None
-        if intent.kind == "timer" and op["do"] == "flaky":
-            self.enter(lane)
-            return
-        if op["do"] == "crash":
-            self.state["lanes"] = "half changed"
-            raise ValueError("the machine is broken here")
-        if op["do"] == "flaky" and isinstance(event, Receipt) and event.status == "error":
-            self.state["lanes"][lane]["tries"] += 1
-            self.open(lane, "timer", {"name": "retry"}, ms=op["ms"])
-            return
-        if op["do"] == "many":
-            self.state["lanes"][lane]["left"] -= 1
-            if self.state["lanes"][lane]["left"]:
-                return
-        self._leave(lane, self._output(op, event))
-
-    def _output(self, op: Op, event: Receipt | Rejected | Signal) -> Value:
-        if isinstance(event, Rejected):
-            return "rejected"
-        assert isinstance(event, Receipt)
-        if event.status != "ok":
-            return [event.status, (event.error or {}).get("code")]
-        match op["do"]:
-            case "many":
-                return op["count"]
-            case "blob":
-                assert is_reference(event.value)
-                return len(self.ctx.blob(event.value)["text"])
-            case "child":
-                return event.value["result"]
-            case "timer" | "start":
-                return op["do"]
-            case _:
-                return event.value
-
-    def _leave(self, lane: int, output: Value, *, go_on: bool = True) -> None:
-        state = self.state["lanes"][lane]
-        state["out"].append(output)
-        state["pc"] += 1
-        state["tries"] = 0
-        if go_on:
-            self.enter(lane)
-
-
-def _fails(op: Op) -> dict[str, Any]:
-    return {"fails": op["fails"]} if "fails" in op else {}
-
-
-async def perform(job: Any) -> Done:
-    """What workers do. A pure function of the intent, so that doing it twice is doing it once."""
-    assert isinstance(job, SimJob)
-    params = job.intent.params
-    match params["name"]:
-        case "never":
-            await job.never()
-        case "flaky" if params["try"] < params["fails"]:
-            raise TreadleError("try again", cls="transport", code="DRILL_FLAKY")
-        case "blob":
-            return Done(value={"text": "x" * BLOB_CHARS, "salt": params["value"]})
-        case "invalid":
-            return Done(value={"invalid": True})
-        case "careful":
-            mark = (job.checkpoint or {}).get("mark", 0)
-            await job.progress("drill.progress", mark=mark)
-            await job.save({"mark": mark + 1}, durable=True)
-            await job.save({"mark": mark + 2})
-            return Done(value=params["value"], events=[{"type": "drill.careful", "value": params["value"]}])
-    return Done(value=params["value"])
-
-
-# --- what programs are there, and what they come to -----------------------------------------------
+# How much of all that runs start is kept for a moment only.
+BRIEF_SHARE = 0.3
+GRINDS = (40, 120)
 
 
 class Drill:
@@ -310,12 +39,21 @@ class Drill:
     def __init__(self, rng: Random) -> None:
         machine = DrillMachine()
         self.machines: Mapping[str, Machine] = {"drill": machine}
-        self._drill = Definition("drill", "drill", "1.0.0", {"drill": True, "frames": rng.random() < 0.3})
+        frames = rng.random() < 0.3
+        self._drill, *self._later = (_version(f"1.{number}.0", number, frames) for number in range(4))
+        # The same version with other content: one of the two gets it.
+        self._later.append(_version("1.3.0", 4, frames))
+        body = {"drill": True, "mark": "brief", "kept_ms": rng.choice((0, 500, 5_000))}
+        self._brief = Definition("drill", "brief", "1.0.0", body)
         self._cell = Definition("drill", "cell", "1.0.0", {"cell": True})
-        self.definitions = [self._drill, self._cell]
+        self.definitions = [self._drill, self._brief, self._cell]
+        self._bodies = {one.digest: one.body for one in (*self.definitions, *self._later)}
+        # Runs that somebody asked to move, and to which definition.
+        self._asked_to_move: set[tuple[str, str]] = set()
         self.performers: Mapping[str, Performer] = {"work": perform}
         self._rng = rng
-        self._programs: dict[str, Any] = {}
+        # Under each id the programs with which it was asked for.
+        self._programs: dict[str, list[Any]] = {}
         self._cancelled: set[str] = set()
         self._retried: set[str] = set()
         self._forks: list[Fork] = []
@@ -328,14 +66,19 @@ class Drill:
 
     def actions(self, rng: Random) -> list[Action]:
         found: list[Action] = []
+        crowd_ms = rng.randrange(5_000)
         for number in range(rng.randrange(3, 11)):
             run = f"run-{number}"
             program = self._program(depth=0)
-            self._programs[run] = program
+            self._programs[run] = [program]
             at_ms = rng.randrange(5_000)
-            event = Started(definition=self._drill.digest, input=program, seed=rng.randbytes(16))
-            create = NewRun("drill", "drill", "1.0.0", self._drill.digest)
-            found.append(Action(f"start {run}", at_ms, run, event, create=create))
+            if rng.random() < 0.3:
+                # Several come at once, so that there are some who wait for each other.
+                at_ms = crowd_ms + rng.randrange(20)
+                if rng.random() < 0.5:
+                    program["lanes"].append([{"do": "grind", "count": rng.randrange(*GRINDS)}])
+            start = self._start(run, f"start {run}", at_ms, program, rng)
+            found += [start, *self._second_starts(start, rng)]
             found += self._signal_actions(run, program, at_ms, rng)
             if rng.random() < 0.15:
                 self._cancelled.add(run)
@@ -344,6 +87,30 @@ class Drill:
                 found.append(Action(f"cancel {run}", late, run, cancel, after=f"start {run}"))
             found += self._steering(run, program, at_ms, rng)
         return found
+
+    def _start(self, run: str, name: str, at_ms: int, program: Any, rng: Random) -> Action:
+        event = Started(definition=self._drill.digest, input=program, seed=rng.randbytes(16))
+        create = NewRun("drill", "drill", self._drill.version, self._drill.digest)
+        return Action(name, at_ms, run, event, create=create)
+
+    def _second_starts(self, start: Action, rng: Random) -> list[Action]:
+        """Others ask for the same id: at once, while it is under way, when it has ended; for the same, or for something
+        else, and whoever comes first has it."""
+        found = []
+        for number in range(rng.choice((0, 0, 1, 2))):
+            name, run = f"{start.name} again {number}", start.run
+            at_ms = start.at_ms + rng.choice((0, rng.randrange(10), rng.randrange(10_000)))
+            if rng.random() < 0.6:
+                event = msgspec.structs.replace(start.event, seed=rng.randbytes(16))
+                found.append(replace(start, name=name, at_ms=at_ms, event=event))
+                continue
+            other = self._program(depth=1)
+            self._programs[run].append(other)
+            found.append(self._start(run, name, at_ms, other, rng))
+        return found
+
+    def deploys(self) -> list[Deployed]:
+        return [Deployed(self._rng.randrange(8_000), definition) for definition in self._later]
 
     def _steering(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
         """Patches; and for runs that wait for nobody's signal, retries and forks."""
@@ -358,11 +125,19 @@ class Drill:
             self._retried.add(run)
             for number in range(2):
                 when = at_ms + rng.randrange(30_000)
-                again = Retry(how={"number": number})
+                again = Retry(how={"number": number}, definition=self._another(run))
                 found.append(Action(f"retry {run} {number}", when, run, again, after=f"start {run}"))
         elif rng.random() < 0.3:
             self._forks.append(Fork(at_ms + rng.randrange(8_000), run, f"{run}-fork"))
         return found
+
+    def _another(self, run: str) -> str | None:
+        """Now and then a run is asked to go on under another version."""
+        if self._rng.random() < 0.5:
+            return None
+        chosen = self._rng.choice(self._later).digest
+        self._asked_to_move.add((run, chosen))
+        return chosen
 
     def forks(self) -> list[Fork]:
         return self._forks
@@ -385,7 +160,26 @@ class Drill:
         lanes = [[self._op(depth) for _ in range(rng.randrange(1, 5))] for _ in range(rng.randrange(1, 4))]
         if len(lanes) > 1 and rng.random() < 0.15:
             lanes[0].append({"do": "drop", "lane": len(lanes) - 1})
+        if depth == 0 and rng.random() < 0.3:
+            lanes.append(self._handed())
         return {"lanes": lanes}
+
+    def _handed(self) -> list[Op]:
+        """A payload that one run makes and another one goes on with, when the first may be gone."""
+        rng = self._rng
+        nap: Op = {"do": "timer", "ms": rng.randrange(1, 8_000)}
+        if rng.random() < 0.5:
+            made: Op = {
+                "do": "child",
+                "workflow": "brief",
+                "program": {"lanes": [[{"do": "gift", "value": 1}]]},
+            }
+            return [made, nap, {"do": "reread", "of": 0}]
+        heirs = {"lanes": [[nap, {"do": "reread", "of": None}]]}
+        return [
+            {"do": "gift", "value": rng.randrange(1_000)},
+            {"do": rng.choice(("child", "start")), "program": heirs, "hand": 0},
+        ]
 
     def _op(self, depth: int) -> Op:
         rng = self._rng
@@ -417,7 +211,8 @@ class Drill:
             case "signal_late":
                 return {"do": "signal", "name": "nobody", "ms": rng.randrange(1, 20_000)}
             case "child" | "start":
-                return {"do": kind, "program": self._program(depth + 1)}
+                chosen = "brief" if rng.random() < BRIEF_SHARE else "drill"
+                return {"do": kind, "workflow": chosen, "program": self._program(depth + 1)}
             case "orphan":
                 return {"do": "child", "workflow": "nowhere", "program": {"lanes": []}}
             case _:
@@ -425,17 +220,55 @@ class Drill:
 
     # --- the oracle ---
 
+    def recorded(self, life: RunLife, record: dict[str, Any]) -> None:
+        """A record was committed: it was decided by the definition with which its run began, but for those that somebody
+        asked to move."""
+        event, where = record["event"], f"{life.id}#{record['seq']}"
+        if record["kind"] != "started" and "definition" in event:
+            asked = record["kind"] == "retry" and (life.id, event["definition"]) in self._asked_to_move
+            assert asked, f"{where}: the run moves to another definition, and nobody asked it to"
+        mark = self._bodies[life.definition].get("mark")
+        for shown in record.get("events", ()):
+            assert shown["type"] != "drill.step" or shown["by"] == mark, (
+                f"{where} is decided by definition {shown['by']}, and its run is under {mark}"
+            )
+
+    def kept_ns(self, definition: str) -> int:
+        return DrillMachine().retention_ns(self._bodies[definition])
+
     def check(self, world: World) -> None:
-        by_id = {life.id: life for life in world.journals.lives.values()}
-        forked = {fork.new_id: self._programs[fork.run] for fork in world.keeper.forked}
-        cancelled = self._cancelled | {f"{run}-fork" for run in self._cancelled}
-        for run, program in {**self._programs, **forked}.items():
-            last = by_id[run].records[-1]
-            allowed = possible_ends(program)
-            if run in cancelled:
-                allowed = allowed | {"cancelled"}
-            if run in self._retried:
-                allowed = allowed | {"completed"}
-            assert last["status"] in allowed, f"{run} is {last['status']}: {last.get('error')}"
-            if last["status"] == "completed":
-                check_result(program, last["result"], run)
+        lives = world.journals.all_lives()
+        assert {life.id for life in lives} >= self._programs.keys(), "a run that was started is not there"
+        forks = {fork.new_id: fork.run for fork in world.keeper.forked}
+        for life in lives:
+            if (asked := self._programs.get(forks.get(life.id, life.id))) is None:
+                continue
+            if life.id in forks:
+                self._check_fork(life, asked)
+                continue
+            program = life.records[0]["event"]["input"]
+            assert program in asked, f"{life.id} was started with {program}, which nobody asked for"
+            self._check_end(life, program)
+
+    def _check_fork(self, life: RunLife, asked: list[Any]) -> None:
+        """It goes on with one of the programs that its original may have had."""
+        for program in asked[:-1]:
+            with suppress(AssertionError, ValueError):
+                self._check_end(life, program)
+                return
+        self._check_end(life, asked[-1])
+
+    def _check_end(self, life: RunLife, program: Any) -> None:
+        last, run = life.records[-1], life.id.removesuffix("-fork")
+        allowed = possible_ends(program)
+        if run in self._cancelled:
+            allowed = allowed | {"cancelled"}
+        if run in self._retried:
+            allowed = allowed | {"completed"}
+        assert last["status"] in allowed, f"{life.id} is {last['status']}: {last.get('error')}"
+        if last["status"] == "completed":
+            check_result(program, last["result"], life.id)
+
+
+def _version(version: str, mark: int, frames: bool) -> Definition:
+    return Definition("drill", "drill", version, {"drill": True, "frames": frames, "mark": mark})

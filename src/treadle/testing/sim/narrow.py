@@ -25,8 +25,9 @@ class NarrowDrill(Drill):
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.concurrency: Mapping[str, int] = {NARROW: 2}
-        self._narrow = Definition("drill", NARROW, "1.0.0", {"drill": True, "frames": False})
+        self._narrow = Definition("drill", NARROW, "1.0.0", {"drill": True, "frames": False, "mark": NARROW})
         self.definitions = [*self.definitions, self._narrow]
+        self._bodies[self._narrow.digest] = self._narrow.body
 
     def actions(self, rng: Random) -> list[Action]:
         # Who waits in line takes no patch.

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from treadle.kernel.model import is_reference
 
 BLOB_CHARS = 70_000
 Op = dict[str, Any]
+
+
+def references(value: Any) -> Iterator[dict[str, Any]]:
+    """Every reference to a payload that stands in a value."""
+    if isinstance(value, dict):
+        if is_reference(value):
+            yield value
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from references(part)
 
 
 def possible_ends(program: Any) -> set[str]:
@@ -38,6 +53,13 @@ def check_output(op: Op, value: Any, where: str) -> None:
             expected = op["count"]
         case "blob":
             expected = BLOB_CHARS
+        case "gift":
+            assert is_reference(value), f"{where} gave {value}"
+            return
+        case "reread":
+            expected = [BLOB_CHARS]
+        case "grind":
+            expected = "ground"
         case "timer" | "start":
             expected = op["do"]
         case "late":

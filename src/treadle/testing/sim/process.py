@@ -290,6 +290,11 @@ class SimProcess:
         if self.house is not None:
             self.house.loop.close()
 
+    def epoch_of(self, run: str) -> int:
+        """The epoch at which it holds the shard of a run; -1 if it does not."""
+        held = self.core.held
+        return self.core.store.held.get(held.shard_of(run), -1) if held.holds(run) else -1
+
     def turn(self) -> int | None:
         """One step of the core's thread; in how many nanoseconds it wants the next one, None: when it is
         called."""

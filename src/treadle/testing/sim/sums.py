@@ -31,6 +31,7 @@ from treadle.work.job import Done, Performer
 from .workload import Action
 
 if TYPE_CHECKING:
+    from .checks import RunLife
     from .house import SimHouse
     from .world import World
 
@@ -174,8 +175,9 @@ class Sums:
 
     # --- what must hold ---
 
-    def recorded(self, run: str, record: dict[str, Any]) -> None:
+    def recorded(self, life: RunLife, record: dict[str, Any]) -> None:
         """A record was committed."""
+        run = life.id
         for event in record.get("events", ()):
             if run == NAME and event["type"] in ("manifest", "applied"):
                 self._active.append(_NUMBERS[event["manifest"]])

@@ -15,6 +15,7 @@ from treadle.runtime.ports import Item, NewRun
 from treadle.work.job import Performer
 
 if TYPE_CHECKING:
+    from .checks import RunLife
     from .world import World
 
 
@@ -46,6 +47,14 @@ class Fork:
     at_ms: int
     run: str
     new_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """Another version of a workflow, which somebody wants to deploy while all goes on."""
+
+    at_ms: int
+    definition: Definition
 
 
 class Workload(Protocol):
@@ -86,6 +95,31 @@ class Forking(Protocol):
 
 
 @runtime_checkable
+class Deploying(Protocol):
+    """A workload of whose workflows other versions come while runs are under way."""
+
+    def deploys(self) -> list[Deployed]: ...
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """A workload some of whose runs are kept for so short that they are collected while all goes on."""
+
+    def kept_ns(self, definition: str) -> int:
+        """How long a run of a definition is kept after its end."""
+        ...
+
+
+@runtime_checkable
+class Heeding(Protocol):
+    """A workload that has something to say about every record."""
+
+    def recorded(self, life: RunLife, record: dict[str, Any]) -> None:
+        """Called with each record, in the order of commits, and its run as it is with it."""
+        ...
+
+
+@runtime_checkable
 class Housed(Protocol):
     """A workload that asks for what a whole engine does: its drivers live in a process, and die with it."""
 
@@ -99,8 +133,4 @@ class Housed(Protocol):
     @property
     def idle(self) -> bool:
         """Whether all of it was answered."""
-        ...
-
-    def recorded(self, run: str, record: dict[str, Any]) -> None:
-        """Called with each record, in the order of commits."""
         ...

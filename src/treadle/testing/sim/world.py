@@ -29,7 +29,8 @@ from .clients import Clients, Keeper, Network, People
 from .disk import Broken, Died, Disk, SimDialect
 from .faults import CALM, Faults, small_limits
 from .process import MS, SimProcess
-from .workload import Housed, Limited, Workload
+from .turns import Turns
+from .workload import Heeding, Housed, Limited, Passing, Workload
 
 EPOCH_NS = 1_800_000_000 * 10**9
 # How long anything may fail. The next fault may mend what the last one broke: so the weather clears early in some worlds.
@@ -111,6 +112,9 @@ class World:
         self._trace = hashlib.sha256()
         self._generation = 0
         self.owner: SimProcess | None = None
+        # Whose thread it is that goes on; and who waits for a turn of theirs.
+        self._acting: SimProcess | None = None
+        self.turns = Turns()
         self._stands_still = False
         self._processes: list[SimProcess] = []
         # A guest on the same disk, which never dies: the eyes of the checkers and of people.
@@ -126,8 +130,10 @@ class World:
         self.clients = Clients(self)
         self.people = People(self)
         self.keeper = Keeper(self)
-        if isinstance(workload, Housed):
+        if isinstance(workload, Heeding):
             self.journals.on_record = workload.recorded
+        if isinstance(workload, Passing):
+            self.journals.kept_ns = workload.kept_ns
         if isinstance(workload, Limited):
             self._concurrency = workload.concurrency
         self._deploy()
@@ -277,7 +283,7 @@ class World:
             self.seed,
             self._trace.hexdigest(),
             len(rows),
-            len(self.journals.lives),
+            len(self.journals.all_lives()),
             self.deaths,
             self.disk.commits,
             self.faults,
@@ -309,7 +315,9 @@ class World:
             epochs = dict(self.disk.live.execute("SELECT shard, epoch FROM shards").fetchall())
             lost = [shard for shard, epoch in claims.items() if epochs[shard] != epoch]
             assert not lost, f"a commit was made for shards {lost} by who had lost them"
-        self.journals.advance()
+        decided = self.journals.advance()
+        if self._acting is not None:
+            self.turns.committed(self._acting, decided)
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
             most = self._concurrency[line.workflow]
             assert crowd.held <= most, (
@@ -373,6 +381,7 @@ class World:
     def step(self, process: SimProcess, do: Callable[[], None]) -> None:
         """A step of one of a process's threads, with whatever that does to the process."""
         was_busy, process.busy = process.busy, True
+        was_acting, self._acting = self._acting, process
         try:
             do()
         except Died:
@@ -384,6 +393,7 @@ class World:
             self._died(process)
         finally:
             process.busy = was_busy
+            self._acting = was_acting
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
         if self.cores == 1:

@@ -1,0 +1,165 @@
+"""Planted bugs of what runs are promised: an id is one run, a run keeps its definition, runs take turns, a message is decided
+once, and what is collected is what nobody needs. See `canaries.py`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakKeyDictionary
+
+from treadle.kernel.model import Started
+from treadle.runtime import admission, collecting
+from treadle.runtime.effects import Records
+from treadle.runtime.gate import Gate
+from treadle.runtime.hot import Expected, Hot, HotRuns
+from treadle.runtime.inbox import Inbox
+from treadle.runtime.mail import Mail
+from treadle.runtime.ports import Item
+from treadle.runtime.registry import latest
+from treadle.runtime.staging import Answers, Staged, Staging
+from treadle.store import sql
+from treadle.store.protocol import GUEST
+
+
+@contextlib.contextmanager
+def taken_id_is_free_again() -> Iterator[None]:
+    """A start looks for its id among the runs in memory; one that is not there is begun anew, in place of what is there."""
+    find = admission.Admission._find
+
+    def forgetful(self: admission.Admission, item: Item) -> Hot | None:
+        if isinstance(item.event, Started) and item.create is not None and item.event.parent is None:
+            return self._create(item)
+        return find(self, item)
+
+    overwrite = sql.INSERT_RUN.replace("INSERT INTO", "INSERT OR REPLACE INTO")
+    with patch.object(admission.Admission, "_find", forgetful), patch.object(sql, "INSERT_RUN", overwrite):
+        yield
+
+
+@contextlib.contextmanager
+def taken_id_whatever_was_asked() -> Iterator[None]:
+    """Whoever asks for an id that is taken is told that its run is there, also one who asks for another run."""
+
+    def hasty(gate: Gate, hot: Hot, item: Item, event: Started) -> None:
+        gate._answers.settle(item, {"run": item.run, "existing": True}, None)
+
+    with patch.object(Gate, "start_again", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def runs_move_with_a_deploy() -> Iterator[None]:
+    """A run that is loaded again goes on under what is deployed under its name by then."""
+    get = HotRuns.get
+
+    def newest(runs: HotRuns, id: str, known: Expected | None = None) -> Hot | None:
+        cold, hot = runs.peek(id) is None, get(runs, id, known)
+        if hot is not None and cold and (versions := runs._reads.versions(hot.state.workflow)):
+            hot.definition = runs._registry.load(latest(versions).digest).definition
+        return hot
+
+    with patch.object(HotRuns, "get", newest):
+        yield
+
+
+@contextlib.contextmanager
+def a_run_keeps_its_turn() -> Iterator[None]:
+    """A run that has more to do goes to the beginning of the ring, and not to its end."""
+    take = Mail.take
+
+    def greedy(mail: Mail) -> Item:
+        run = mail.ready[0]
+        item = take(mail)
+        if mail.ready and mail.ready[-1] == run:
+            mail.ready.rotate(1)
+        return item
+
+    with patch.object(Mail, "take", greedy):
+        yield
+
+
+@contextlib.contextmanager
+def message_gone_when_it_is_read() -> Iterator[None]:
+    """The row of a message goes with the next commit after it was read, whether it is decided in that or not."""
+    read = Inbox.read
+
+    def hasty(inbox: Inbox) -> None:
+        known = set(inbox._reading)
+        read(inbox)
+        inbox._staging.batch.inbox_done += sorted(
+            key for key in inbox._reading - known if not key.startswith(GUEST)
+        )
+
+    with patch.object(Inbox, "read", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def message_gone_after_its_decision() -> Iterator[None]:
+    """The row of a message goes with the commit after the one that decides it."""
+    left: WeakKeyDictionary[Staging, list[str]] = WeakKeyDictionary()
+    dispose, begin = Answers.dispose, Staging.begin
+
+    def late(answers: Answers, key: str, value: Any, error: Any) -> None:
+        if key.startswith(GUEST):
+            dispose(answers, key, value, error)
+        else:
+            left.setdefault(answers._staging, []).append(key)
+
+    def begins(staging: Staging) -> Staged:
+        last = begin(staging)
+        staging.batch.inbox_done += left.pop(staging, [])
+        return last
+
+    with patch.object(Answers, "dispose", late), patch.object(Staging, "begin", begins):
+        yield
+
+
+@contextlib.contextmanager
+def kept_from_its_beginning() -> Iterator[None]:
+    """How long a run is kept counts from its beginning: it has a date while it is under way."""
+    write_row = Records._write_row
+
+    def early(records: Records, hot: Hot, step: Any) -> None:
+        write_row(records, hot, step)
+        if hot.row.retain_ns is None and hot.machine.traits.final:
+            kept_ns = records._registry.retention_ns(hot.state.definition, "completed")
+            hot.row.retain_ns = hot.row.started_ns + kept_ns
+
+    with patch.object(Records, "_write_row", early):
+        yield
+
+
+@contextlib.contextmanager
+def payloads_of_whoever_made_them() -> Iterator[None]:
+    """Nobody notes that a run refers to what another one handed to it."""
+    with patch.object(admission, "handed_over", lambda event, settled: []):
+        yield
+
+
+@contextlib.contextmanager
+def failed_runs_are_never_due() -> Iterator[None]:
+    """A collection passes over runs that did not complete."""
+    past = collecting._past
+
+    def choosy(desk: Any, asked: dict[str, Any], limit: int) -> Any:
+        return [row for row in past(desk, asked, limit) if row.status == "completed"]
+
+    with patch.object(collecting, "_past", choosy):
+        yield
+
+
+# What breaks with one core and with several; and what shows only where messages wait in the store for another member.
+RUN_CANARIES = (
+    taken_id_is_free_again,
+    taken_id_whatever_was_asked,
+    runs_move_with_a_deploy,
+    a_run_keeps_its_turn,
+    message_gone_after_its_decision,
+    kept_from_its_beginning,
+    payloads_of_whoever_made_them,
+    failed_runs_are_never_due,
+)
+SHARED_RUN_CANARIES = (message_gone_when_it_is_read,)
