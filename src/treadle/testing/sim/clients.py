@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PATIENCE_NS = 3_000 * MS
 # How often the store is tidied while all goes on.
 TIDY_NS = 2_000 * MS
+TIDIED_MAX = 15
 # Later than any run is kept.
 FAR_NS = 2**62
 # Whom an answer is told.
@@ -300,6 +301,7 @@ class Keeper:
         self.collected = False
         self._guest = Guest(world)
         self._number = 0
+        self._tidied = 0
         # What each version was said to be.
         self._deployed: dict[tuple[str, str], str] = {}
 
@@ -349,7 +351,8 @@ class Keeper:
 
     def _tidy(self) -> None:
         """Collects what is past its date while all goes on; whoever does it may die over it."""
-        if self._world.journals.closed:
+        self._tidied += 1
+        if self._world.journals.closed or self._tidied > TIDIED_MAX:
             return
         self._world.after(TIDY_NS, self._tidy)
         if (owner := self._world.reach()) is not None:
