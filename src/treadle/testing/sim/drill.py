@@ -150,7 +150,7 @@ class Drill:
                     self._signals += 1
                     name = f"signal {run} {op['name']} {self._signals}"
                     event = Signal(name=op["name"], data={"token": self._signals})
-                    keyed = (f"run:{run}", f"signal:{self._signals}") if rng.random() < 0.5 else None
+                    keyed = (f"run:{run}", f"signal:{self._signals}") if rng.random() < 0.8 else None
                     when = at_ms + rng.randrange(10_000)
                     found.append(Action(name, when, run, event, submission=keyed, after=f"start {run}"))
         return found

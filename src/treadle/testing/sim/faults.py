@@ -75,7 +75,7 @@ class Faults:
             stalled=rate(0.02, 0.3),
             guest=rate(0.1, 0.5),
             conflict=rate(0.01, 0.05),
-            unknown=rate(0.05, 0.25),
+            unknown=rate(0.1, 0.4),
         )
 
     def __str__(self) -> str:
