@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # How much of all that runs start is kept for a moment only.
 BRIEF_SHARE = 0.3
-GRINDS = (40, 120)
+GRINDS = (80, 240)
 
 
 class Drill:
@@ -72,7 +72,7 @@ class Drill:
             program = self._program(depth=0)
             self._programs[run] = [program]
             at_ms = rng.randrange(5_000)
-            if rng.random() < 0.3:
+            if rng.random() < 0.5:
                 # Several come at once, so that there are some who wait for each other.
                 at_ms = crowd_ms + rng.randrange(20)
                 if rng.random() < 0.5:
