@@ -77,10 +77,17 @@ class RunState(msgspec.Struct, kw_only=True, gc=False):
     @property
     def working(self) -> bool:
         """Whether something will move this run on without time, people or other runs."""
-        return bool(self.more) or self.performed > 0 or (bool(self.signals) and self.pending() is not None)
+        return (
+            (bool(self.more) and self.held is None)
+            or self.performed > 0
+            or (bool(self.signals) and self.pending() is not None)
+        )
 
     def pending(self) -> Event | None:
         """The event this run owes itself: a continuation, or a signal that came before its await."""
+        if self.held is not None:
+            # A fork owes itself what its original did, and waits for its place first.
+            return None
         if self.more:
             return Continue(more=self.more[0])
         if self.signals:

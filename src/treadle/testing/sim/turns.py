@@ -40,7 +40,11 @@ class Turns:
         return waiter
 
     def answered(self, waiter: Waiter) -> None:
+        """Its run has had a turn, also where nothing came of it."""
         self._waiting.pop(waiter, None)
+        for other in self._waiting:
+            if other.run == waiter.run:
+                other.passed.clear()
 
     def committed(self, process: SimProcess, runs: Iterable[str]) -> None:
         """A process has made a commit with something of these runs in it."""
