@@ -127,7 +127,7 @@ class Sums:
 
     def _events(self, rng: Random) -> list[Wish]:
         found = []
-        for number in range(rng.randrange(10, 40)):
+        for number in range(rng.randrange(30, 100)):
             key, submission = f"k{rng.randrange(CELLS)}", f"s{number}"
             event = Add(key, rng.random() < 0.15)
             self._told[key].append(submission)
