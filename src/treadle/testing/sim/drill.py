@@ -22,7 +22,7 @@ from treadle.work.job import Performer
 
 from .drill_machine import DrillMachine, perform
 from .oracle import Op, check_result, possible_ends
-from .workload import Action, Deployed, Fork
+from .workload import Action, Fork, NextVersion
 
 if TYPE_CHECKING:
     from .checks import RunLife
@@ -109,8 +109,8 @@ class Drill:
             found.append(self._start(run, name, at_ms, other, rng))
         return found
 
-    def deploys(self) -> list[Deployed]:
-        return [Deployed(self._rng.randrange(8_000), definition) for definition in self._later]
+    def deploys(self) -> list[NextVersion]:
+        return [NextVersion(self._rng.randrange(8_000), definition) for definition in self._later]
 
     def _steering(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
         """Patches; and for runs that wait for nobody's signal, retries and forks."""

@@ -50,7 +50,7 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class NextVersion:
     """Another version of a workflow, which somebody wants to deploy while all goes on."""
 
     at_ms: int
@@ -98,7 +98,7 @@ class Forking(Protocol):
 class Deploying(Protocol):
     """A workload of whose workflows other versions come while runs are under way."""
 
-    def deploys(self) -> list[Deployed]: ...
+    def deploys(self) -> list[NextVersion]: ...
 
 
 @runtime_checkable
