@@ -250,21 +250,23 @@ class Journals:
             self.assert_settled(task, {"by": person})
 
     def check_collected(self, world: World) -> None:
-        """What is left are the runs that never end, and what belongs to them."""
+        """What is left are the runs that never end, also cells that have come to rest, and what belongs to them."""
+        machines, endless = world.workload.machines, world.workload.endless
         rows = {no: world.store.run_by_no(no) for no in self.lives}
+        left = [row for row in rows.values() if row is not None]
         past = [
             row.id
-            for row in rows.values()
-            if row is not None
-            and (row.retain_ns or (row.status in TERMINAL and not world.workload.endless(row.workflow)))
+            for row in left
+            if row.retain_ns
+            or (row.status in TERMINAL and machines[row.dialect].traits.final and not endless(row.workflow))
         ]
         assert not past, f"{past} are past their date, and still there"
         for table in ("journal", "snapshots", "timers", "tasks", "checkpoints", "frames", "blob_refs"):
             query = f"SELECT count(*) FROM {table} WHERE run > 0 AND run NOT IN (SELECT no FROM runs)"
             assert self._count(query) == 0, f"{table} has rows of runs that are gone"
         loose = "SELECT digest FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)"
-        left = {row[0] for row in self._disk.live.execute(loose)} - set(snapshots.pinned(world.store))
-        assert not left, f"payloads that nobody refers to are still there: {sorted(left)}"
+        unused = {row[0] for row in self._disk.live.execute(loose)} - set(snapshots.pinned(world.store))
+        assert not unused, f"payloads that nobody refers to are still there: {sorted(unused)}"
         for no, life in self.lives.items():
             assert rows[no] is not None or life.status in TERMINAL, f"{life.id} is gone, and has not ended"
             if rows[no] is not None:
