@@ -85,6 +85,8 @@ class WorkerJob:
         self._worker = worker
         self.work = work
         self._threaded = threaded
+        # On which its coroutine is; a part of it may be done on a loop of its own, in a thread.
+        self._loop = None if threaded else asyncio.get_running_loop()
         self._frames = 0
         self._blobs: dict[str, bytes] = {}
         self._durable: set[str] = set()
@@ -122,10 +124,12 @@ class WorkerJob:
 
     def _say(self, progress: Progress) -> None:
         """Sends something for whose arrival nobody waits."""
-        if self._threaded:
+        if (loop := self._loop) is None:
             self._worker.submit(progress)
+        elif loop is not asyncio.get_running_loop():
+            loop.call_soon_threadsafe(self._say, progress)
         elif self._said is None:
-            self._said = [progress], asyncio.get_running_loop().call_later(GATHER_S, self.send_said)
+            self._said = [progress], loop.call_later(GATHER_S, self.send_said)
         else:
             gathered, _ = self._said
             gathered.append(progress)

@@ -83,6 +83,20 @@ async def test_of_what_takes_long_it_comes_in_time(house: House) -> None:
     assert [await house.next() for _ in range(2)] == ["one", "two"]
 
 
+async def test_what_is_said_on_a_loop_of_its_own_in_a_thread_comes_in_time_and_in_order(house: House) -> None:
+    async def perform(job: Job) -> Done:
+        await asyncio.to_thread(lambda: asyncio.run(aside(job)))
+        await job.progress("two")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aside(job: Job) -> None:
+        await job.progress("one")
+
+    house.work(perform)
+    assert [await house.next() for _ in range(2)] == ["one", "two"]
+
+
 async def test_what_somebody_waits_for_goes_at_once_and_keeps_its_place(house: House) -> None:
     async def perform(job: Job) -> Done:
         await job.progress("one")
