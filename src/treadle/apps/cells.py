@@ -9,7 +9,7 @@ Everything here runs on the core thread, between batches, or reads. Nothing is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -93,11 +93,10 @@ def items(app: App, schema: str, value: Value, *, submission: str | None, key: V
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
         raise InputInvalid(f"the key is {shown(key)}, but the event is for {shown(deliveries[0].key)}")
-    targets: list[tuple[str, str | None, Value, str, Value]] = [
-        (d.run, d.workflow, d.key, d.schema, d.value) for d in deliveries
-    ]
-    found = []
-    for run, workflow, cell, arm, carried in targets or [(app.name, None, None, schema, value)]:
+    unrouted = (None, None, app.name, schema, value)
+    targets: Sequence[tuple[str | None, Value, str, str, Value]] = deliveries or [unrouted]
+    found: list[Item] = []
+    for workflow, cell, run, arm, carried in targets:
         event = Domain(schema=arm, value=carried, submission=submission)
         create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, cell)
         found.append(_by_reference(Item(run, event, create=create)))

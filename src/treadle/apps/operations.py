@@ -121,7 +121,7 @@ class Applications:
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
             found = None
-            if not self._engine.decides(name):
+            if submission_id is not None and not self._engine.decides(name):
                 # Whoever decides it would pass over what it has answered; the answer is in the store.
                 found = await self._answered(name, submission_id)
             if found is None:
@@ -145,7 +145,10 @@ class Applications:
     async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
         """One cell: straight to its mailbox. Several: accepted as one where the application is decided; else each by itself.
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
-        if len(made) > 1 and self._engine.decides(app.name):
+        if len(made) == 1:
+            (item,) = made
+            return _reached(app, item, await self._engine.ask(partial(_with_ack, item)))
+        if self._engine.decides(app.name):
             for item in made:
                 stamped(item)
             found: list[str] = await self._engine.ask(
@@ -161,14 +164,14 @@ class Applications:
                 if errors[item.run] is None:
                     raise answer
             else:
-                runs += answer.get("runs") or [answer.get("run", item.run)]
+                runs += _reached(app, item, answer)
         if (refused := cells.refusal(errors)) is not None:
             raise refused
-        return [run for run in runs if run != app.name]
+        return runs
 
     def _taking(self, schema: str) -> list[str]:
         """The applications that know a schema."""
-        found = dict.fromkeys(app.name for app in self.machine.apps() if app.knows(schema))
+        found = {app.name: None for app in self.machine.apps() if app.knows(schema)}
         if not found:
             raise InputInvalid(
                 f"no application that is loaded here knows {schema:.200}; give it with --app FILE:ATTR (engine.deploy(app))",
@@ -425,6 +428,12 @@ def _typed(event: Any, value: Any) -> tuple[str, Any]:
             "publish takes an object of a class with rx.schema, or a schema's name and a value"
         )
     return shape.schema, event
+
+
+def _reached(app: App, item: Item, answer: dict[str, Any]) -> list[str]:
+    """The cells that an event reached, as the run that took it answers."""
+    runs = answer.get("runs") or [answer.get("run", item.run)]
+    return [run for run in runs if run != app.name]
 
 
 def _with_ack(item: Item, ack: Ack) -> Item:

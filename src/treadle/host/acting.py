@@ -46,6 +46,8 @@ _EVENTS: Final[dict[type[Event], str]] = {
     Reset: "cell.reset",
     Domain: "event.publish",
 }
+# Who starts a run or publishes an event is not named by it: where nobody is known to act, there is nothing to say.
+NAMELESS: Final = frozenset({Started, Domain})
 # What changes nothing that anybody would ask about.
 _SILENT: Final = frozenset(
     {

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
-from treadle.kernel.model import Receipt, Started
+from treadle.kernel.model import Receipt
 from treadle.runtime import pools
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
 from treadle.runtime.core import Core
@@ -34,7 +34,7 @@ from treadle.store.owner import Tenure
 from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
-from .acting import origin, stamped
+from .acting import NAMELESS, origin, stamped
 from .aside import OPENED, aside, threads_given
 from .asking import UNDECIDED
 from .haste import Haste, Threads
@@ -391,8 +391,7 @@ class Bridge:
         self._unanswered.add(future)
         try:
             command = make(LoopAck(future))
-            # Who starts a run is not named by it: where nobody is known to act, there is nothing to say.
-            if origin() is not None or not (type(command) is Item and type(command.event) is Started):
+            if origin() is not None or not (type(command) is Item and type(command.event) in NAMELESS):
                 command = stamped(command)
             self.submit(command)
             if self._thread is not None and not self._thread.decides(command):

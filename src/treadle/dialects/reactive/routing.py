@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
@@ -42,8 +42,7 @@ class Subscription:
         return value if self.key_field is None else {**value, "key_field": self.key_field}
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One event for one instance."""
 
     workflow: str
@@ -73,12 +72,17 @@ def key_order(key: Value) -> tuple[int, Any]:
 def key_text(key: Value) -> str:
     if isinstance(key, str):
         return key
-    return json.dumps(key, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_hex)
+    return _AS_TEXT(key)
 
 
 def _hex(value: object) -> str:
     assert isinstance(value, bytes)
     return "0x" + value.hex()
+
+
+_AS_TEXT: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_hex
+).encode
 
 
 def key_of(workflow: Workflow, run: str) -> Any:
@@ -176,13 +180,13 @@ def deliveries(subscriptions: Sequence[Subscription], schema: str, value: Value)
     """Who gets a canonical event, in order. A family's event is delivered as its arm."""
     found: list[Delivery] = []
     for line in subscriptions:
-        workflow = line.workflow
+        family = line.family
         arm_schema, arm_value = schema, value
-        if schema == line.event == line.family.name and line.family.arms is not None:
-            arm_schema, arm_value = line.family.schema(value["$tag"]), value["$value"]
+        if schema == line.event == family.name and family.arms is not None:
+            arm_schema, arm_value = family.schema(value["$tag"]), value["$value"]
         elif schema not in line.takes:
             continue
-        path = line.takes[arm_schema]
+        workflow, path = family.workflow, line.takes[arm_schema]
         key = None if path is None else _at(arm_value, path)
         id = run_id(workflow.name, key, keyed=workflow.keyed)
         found.append(Delivery(workflow.name, key, id, arm_schema, arm_value))
