@@ -336,6 +336,9 @@ class Applications:
 
     # --- on the core thread -----------------------------------------------------------------------
 
+    def only_hands_on(self, asked: Operate) -> bool:
+        return False  # what is applied is written down, and then handed on
+
     def pinned(self, desk: Desk) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
         return snapshots.pinned(desk.store)

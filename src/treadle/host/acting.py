@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
 from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
-from treadle.runtime import collecting, keeping
+from treadle.runtime import collecting, keeping, tasks
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Operate, Write
 from treadle.runtime.messages import check_entry
@@ -111,7 +111,7 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
             return _entry(body["by"], "store.collect", "") if body["step"] == "sweep" else None
         case keeping.RETURN:
             return _entry(body["by"], "run.restore", str(body["id"])) if body["step"] == "run" else None
-        case "task":
+        case tasks.KIND:
             return _entry(body.get("user"), f"task.{body['name']}", str(body["task"]))
         case "govern":
             data = body["data"]

@@ -70,7 +70,7 @@ class EngineOperations:
                 return schedules.perform(desk, asked)
             case "limit":
                 return quotas.perform(desk, asked.body)
-            case "task":
+            case tasks.KIND:
                 return tasks.perform(desk, asked)
             case "audit":
                 return access.trail.perform(desk, asked.body)
@@ -104,6 +104,11 @@ class EngineOperations:
                 return retention.perform(desk, asked.body)
             case _:
                 return self._applications().perform(desk, asked)
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        if asked.name == tasks.KIND:
+            return tasks.only_hands_on(asked.body)
+        return False
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> dict[str, Any]:
         """Deploys. What was left alone for want of this code gets another chance."""

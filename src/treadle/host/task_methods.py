@@ -73,5 +73,8 @@ class TaskMethods:
     ) -> dict[str, Any]:
         actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
-        home = await self._bridge.read(lambda reads: tasks.home(reads, id))
-        return dict(await self._bridge.operate("task", asked.to_value(), home=home))
+        bridge, home = self._bridge, ""
+        if bridge.member is not None:
+            # Of several who share a store, the one decides that has its run; else there is one for all.
+            home = await bridge.read(lambda reads: tasks.home(reads, id))
+        return dict(await bridge.operate(tasks.KIND, asked.to_value(), home=home))

@@ -21,9 +21,13 @@ class Board:
         self._clock = clock
 
     def find(self, id: str) -> TaskRow | None:
-        """A task's row, to be changed in place: the batch's own if it holds one."""
-        batch = self._staging.batch
-        return batch.tasks_new.get(id) or batch.tasks_changed.get(id) or self._reads.task(id)
+        """A task's row, to be changed in place: the batch's own if it holds one, else as it was read for it."""
+        staged = self._staging.staged
+        if (found := staged.batch.tasks_new.get(id) or staged.tasks.get(id)) is None:
+            found = self._reads.task(id)
+            if found is not None:
+                staged.tasks[id] = found
+        return found
 
     def note(self, task: TaskRow, what: str, by: str | None, **more: Value) -> None:
         """Adds to a task's history and puts its row into the batch."""

@@ -1,5 +1,6 @@
 """Changes that are no events of a run: deploy, claim, comment, fork, collect. Each has its commit to
-itself, so that one which refuses itself halfway takes nothing else with it.
+itself, so that one which refuses itself halfway takes nothing else with it. Those that only hand an event on, or refuse, share one:
+a thousand tasks are completed by a few commits.
 
 What a change decides, the row of the message that asked for it and the answer are one commit. An operation
 that is answered by an event (a task is completed by a receipt) leaves its message to that event.
@@ -29,7 +30,7 @@ from .ports import Ack, Clock, Item, Port
 from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
-from .staging import Answers, Numbers, Staging
+from .staging import Answers, Numbers, Staged, Staging
 from .undecided import Undecided
 
 
@@ -126,10 +127,13 @@ class Changes:
     def add(self, change: Change) -> None:
         self.waiting.append(change)
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is one to perform: the event to which one left its answer comes before the next."""
-        return bool(self.waiting) and not self._desk.staging.staged.handed
+    def may_join(self, staged: Staged) -> bool:
+        """Whether the next one may be part of this commit. One that refuses itself halfway must not take with it what was
+        there before; one that only hands on has nothing to leave halfway."""
+        return (staged.batch.empty and not staged.handed) or self._only_hands_on(self.waiting[0])
+
+    def _only_hands_on(self, change: Change) -> bool:
+        return isinstance(change, Operate) and self._desk.operations.only_hands_on(change)
 
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
@@ -168,6 +172,10 @@ class Changes:
     def _refuse(self, change: Change, error: TreadleError) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
         staging = self._desk.staging
+        if self._only_hands_on(change):
+            staging.staged.writes.append(change)
+            self._desk.answers.settle(change, None, error)
+            return
         before = staging.begin()
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics

@@ -79,6 +79,10 @@ class Operations(Protocol):
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
         ...
 
+    def only_hands_on(self, asked: Operate) -> bool:
+        """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
+        ...
+
     def pinned(self, desk: Desk) -> Iterable[str]:
         """Payloads that stay although no run holds them."""
         ...
@@ -89,6 +93,9 @@ class NoOperations:
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        return False
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return ()

@@ -304,11 +304,16 @@ class Core:
             self._mail.post(command)
 
     def _fill(self) -> None:
-        while (changes := self._changes).waiting and changes.ready and not self._is_full():
-            if not self.staging.batch.empty:
-                # A change may refuse itself halfway: nothing may share its commit before it.
+        changes, staged = self._changes, self.staging.staged
+        while changes.waiting and not self._is_full():
+            if not changes.may_join(staged):
                 return
             changes.perform_next()
+            if (staged := self.staging.staged).handed:
+                self._admit_ready(None)
+                if self._mail.ready:
+                    # The event to which one left its answer comes before the next.
+                    return
         while self._progress.waiting and not self._is_full():
             self._progress.stage_next()
         self._admit_ready(None)

@@ -22,7 +22,7 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL, OpenIntent, Receipt, Signal
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store
+from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store, TaskRow
 
 from .audit import AuditEntry, outcome
 from .commands import Change, Operate, Progress, Write
@@ -89,6 +89,8 @@ class Staged(msgspec.Struct):
     named: dict[tuple[str, str], DefinitionRow] = {}
     # Definitions whose runs take no events while it is made.
     barring: set[str] = set()
+    # Rows of tasks as they are with it, for those that it has asked for.
+    tasks: dict[str, TaskRow] = {}
     # Submissions answered in this commit: (scope, id) -> answer.
     submitted: dict[tuple[str, str], Value] = {}
 

@@ -8,7 +8,7 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from .desk import Desk
 from .payloads import whole
 from .ports import Item
 
+KIND: Final = "task"
 OPEN = ("open", "claimed")
 STATUSES = (*OPEN, "completed", "expired", "cancelled")
 ADMIN = "admin"
@@ -64,6 +65,11 @@ class Operation(msgspec.Struct, frozen=True):
         fields = dict(value)
         actor = Actor(fields.pop("user"), tuple(fields.pop("roles")))
         return Operation(actor=actor, **fields)
+
+
+def only_hands_on(body: dict[str, Any]) -> bool:
+    """Whether an operation changes no row itself: whoever completes a task sends a receipt, or is refused."""
+    return body.get("name") == "complete"
 
 
 def perform(desk: Handing, asked: Operate) -> Any:

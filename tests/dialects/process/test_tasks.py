@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -349,3 +350,40 @@ async def test_only_one_of_two_completions_counts(engine: Engine, clock: Virtual
         entry for entry in (await engine.task(row["id"]))["history"] if entry["event"] == "completed"
     ]
     assert len(completed) == 1
+
+
+async def test_many_are_completed_by_few_commits_and_each_by_its_own_rights(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    runs = [await engine.start("Form", {"n": n, "ref": f"R{n}"}) for n in range(40)]
+    await clock.settle()
+    ids = [row["id"] for row in await engine.tasks(limit=100)]
+    assert len(ids) == 40
+    await engine.task_claim(ids[0], user="ann", roles=["clerk"])
+
+    def complete(id: str, answer: Any, *roles: str) -> Any:
+        return engine.task_complete(id, answer, user="ann", roles=roles)
+
+    before = sum(engine.meter.commit_seconds.counts)
+    answers = await asyncio.gather(
+        *(complete(id, {"ok": True}, "admin") for id in ids[3:]),
+        complete(ids[2], {"ok": "perhaps"}, "admin"),
+        complete(ids[1], {"ok": True}, "clerk"),
+        complete(ids[0], {"ok": True}, "clerk"),
+        engine.task_assign(ids[0], to="bob", user="ann", roles=["clerk"]),
+        return_exceptions=True,
+    )
+    *good, unfit, unclaimed, own, late = answers
+    assert [type(one) for one in good] == [dict] * 37
+    assert isinstance(unfit, InputInvalid)
+    assert isinstance(unclaimed, Forbidden)
+    assert isinstance(own, dict)
+    assert "stale" not in own
+    assert isinstance(late, NotWaiting), "what was asked first came first"
+    assert sum(engine.meter.commit_seconds.counts) - before < 12, "each had a commit to itself"
+    await clock.settle()
+    left = {row["id"]: row["status"] for row in await engine.tasks(limit=100)}
+    assert left == {ids[1]: "open", ids[2]: "open"}
+    ended = [run.id for run in runs if (await run.show())["status"] == "completed"]
+    assert len(ended) == 38
+    await assert_replays(engine)

@@ -233,6 +233,9 @@ class Host:
             case _:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
+    def only_hands_on(self, asked: Operate) -> bool:
+        return False  # what is applied is written down, and then handed on
+
     def pinned(self, desk: Desk) -> Iterator[str]:
         return snapshots.pinned(desk.store)
 

@@ -452,7 +452,7 @@ class SimOperations(NoOperations):
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
-            case "task":
+            case tasks.KIND:
                 return tasks.perform(desk, asked)
             case collecting.COLLECT:
                 return collecting.perform(desk, asked.body)
@@ -463,6 +463,9 @@ class SimOperations(NoOperations):
         if self._house is None:
             return super().perform(desk, asked)
         return self._house.applications.perform(desk, asked)
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        return asked.name == tasks.KIND and tasks.only_hands_on(asked.body)
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return () if self._house is None else self._house.applications.pinned(desk)
