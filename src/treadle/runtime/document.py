@@ -374,7 +374,7 @@ def in_state(
             except TreadleError:
                 continue  # what cannot be read has no state to match
             shown = view_of(loaded, state)["state"]
-            shown = whole(reads, shown) if refers(shown) else shown
+            shown = whole(reads, shown)
             if all(_has(shown, path, body) for path, body in bodies.items()):
                 yield row
         before = page[-1].no
