@@ -99,7 +99,7 @@ def test_help_imports_nothing_heavy() -> None:
 # What a first result has no use for, whatever its dialect: extras, what only people look at, what looks through the
 # installed packages, what only some houses have.
 UNUSED = (
-    *HEAVY_FOR_HELP[:1], *HEAVY_FOR_HELP[3:-1], "typer", "rich", "cryptography", "difflib", "email", "http", "importlib.metadata",
+    *HEAVY_FOR_HELP[:1], *HEAVY_FOR_HELP[3:-1], "typer", "rich", "cryptography", "ctypes", "difflib", "email", "http", "importlib.metadata",
     "importlib.resources", "logging.config", "multiprocessing", "zipfile", "zoneinfo",
     "treadle.access.tokens", "treadle.apps.operations", "treadle.client", "treadle.dialects.agent", "treadle.dialects.reactive",
     "treadle.draw", "treadle.host.checkup", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
@@ -108,7 +108,7 @@ UNUSED = (
     "treadle.tools.python_pool", "treadle.views",
 )  # fmt: skip
 # Classes with fields that stay dataclasses: others make copies of them by `dataclasses.replace`, or take them apart.
-DATACLASSES = {"Definition", "Problem", "Source", "ToolCall"}
+DATACLASSES = {"Definition", "Problem", "ToolCall"}
 PROCESS = """
 from treadle.process import process, result
 
@@ -127,6 +127,13 @@ def prepare(engine):
     with open("first.yaml", "w") as file:
         file.write("metadata: {name: first}\\nworkflow: [{step: s, tool: {kind: one}}]")
     engine.deploy("first.yaml")
+"""
+PLAYBOOK_AS_JSON = """
+def prepare(engine):
+    engine.tool("one")(lambda: 1)
+    with open("first.json", "w") as file:
+        file.write('{"metadata": {"name": "first"}, "workflow": [{"step": "s", "tool": {"kind": "one"}}]}')
+    engine.deploy("first.json")
 """
 FUNCTION = """
 from treadle import flow
@@ -170,6 +177,7 @@ print("\\n".join(sys.modules))
             ("yaml", "jinja2", "tempfile", "treadle.dialects.playbook", "treadle.dialects.function"),
         ),
         ("playbook", PLAYBOOK, ("treadle.dialects.process", "treadle.dialects.function")),
+        ("playbook", PLAYBOOK_AS_JSON, ("yaml", "treadle.dialects.process", "treadle.dialects.function")),
         (
             "function",
             FUNCTION,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
+import os
 from base64 import urlsafe_b64encode
 from typing import Final
 
@@ -19,10 +19,10 @@ _SEAL_BYTES: Final = 18
 class Seal:
     def __init__(self, key: bytes | None = None) -> None:
         """Without a key it is good for as long as this object lives."""
-        self._key = key or secrets.token_bytes(KEY_BYTES)
+        self._key = key or os.urandom(KEY_BYTES)
 
     def lease(self, intent: str, worker: str) -> str:
-        nonce = secrets.token_urlsafe(6)
+        nonce = urlsafe_b64encode(os.urandom(6)).decode()
         return f"{intent}~{nonce}~{self._mark('lease', intent, worker, nonce)}"
 
     def intent(self, lease: str, worker: str) -> str | None:

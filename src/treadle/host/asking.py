@@ -6,11 +6,11 @@ the message waits, and whoever decides it answers it, be it us by then.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from secrets import token_hex
 from typing import Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
@@ -28,6 +28,10 @@ _LOOK_S: Final = 0.25
 UNDECIDED: Final = "the engine stopped before this was decided; look before you repeat it"
 
 
+def _token(bytes_: int) -> str:
+    return os.urandom(bytes_).hex()
+
+
 class Correspondence:
     """Those in this process who wait for others' answers. On the core's thread, but for `announced`."""
 
@@ -36,7 +40,7 @@ class Correspondence:
         port: Port,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        token: Callable[[int], str] = token_hex,
+        token: Callable[[int], str] = _token,
     ) -> None:
         self.asker = token(4)
         self._token = token

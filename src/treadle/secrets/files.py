@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -272,7 +271,7 @@ class SecretStore:
         return self._add_key(document, newest)
 
     def _add_key(self, document: dict[str, Any], text: str) -> str:
-        key = secrets.token_hex(4)
+        key = os.urandom(4).hex()
         about: dict[str, str] = {}
         if _raw_key(text) is None:
             about["salt"] = base64.b64encode(os.urandom(16)).decode()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +63,7 @@ class Membership:
         name: str | None = None,
         notify: Callable[[Any, str], None] = lambda connection, what: None,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
         # Whether it works for its own runs only; others see that with the next look.
         self.alone = False
         # Where other members and clients reach it, and what else it says of itself, for people.

@@ -9,7 +9,6 @@ No clock is read: patience is counted in ticks, so nothing of it can reach a dec
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import sys
@@ -172,6 +171,8 @@ def _place(turn: Turn) -> str | None:
 
 
 def _raise_in(thread: int, kind: type[BrokenOff]) -> None:
+    import ctypes  # the first to need it is the thread that looks on, and few do
+
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 

@@ -114,9 +114,7 @@ class CheckedState(dict[str, Any]):
 
 def problem_of(annotation: Any) -> str | None:
     """Why a type cannot be stored; None if it can."""
-    if annotation in (EMPTY, Any, object, None):
-        return None
-    if _is_model(annotation):
+    if annotation is None or reads_simply(annotation) or _is_model(annotation):
         return None
     try:
         msgspec.json.schema(annotation, schema_hook=lambda kind: {} if _is_model(kind) else _unknown(kind))

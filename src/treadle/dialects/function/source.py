@@ -12,8 +12,9 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import PurePath
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -22,6 +23,8 @@ _OURS: Final = str(PurePath(__file__).parents[2])
 _LIBRARY: Final = str(PurePath(ast.__file__).parent)
 # Fields of syntax trees that say where something stands, or that only some versions of Python have.
 _UNSAID: Final = frozenset({"ctx", "type_comment", "type_params", "kind", "type_ignores"})
+# Where a `def` may end is looked for at so many lines.
+_ENDS_MAX: Final = 32
 
 
 def place_of(frame: FrameType | None) -> str | None:
@@ -59,15 +62,15 @@ def is_foreign(file: str) -> bool:
     return file.startswith(_OURS) or (file.startswith(_LIBRARY) and "site-packages" not in file)
 
 
-@dataclass(slots=True)
 class Source:
     """A function's tree, and the functions of its module that it reaches."""
 
-    function: FunctionType
-    trees: dict[str, ast.AST] = field(default_factory=dict)
-    functions: dict[str, FunctionType] = field(default_factory=dict)
-    # Every object that a name in it stands for, with the line of the name and the file.
-    named: list[tuple[str, Any, str, int]] = field(default_factory=list)
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+        self.trees: dict[str, ast.AST] = {}
+        self.functions: dict[str, FunctionType] = {}
+        # Every object that a name in it stands for, with the line of the name and the file.
+        self.named: list[tuple[str, Any, str, int]] = []
 
 
 def read(function: FunctionType) -> Source:
@@ -96,16 +99,41 @@ def read(function: FunctionType) -> Source:
 
 def tree_of(function: FunctionType) -> ast.AST | None:
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, before = inspect.findsource(inspect.unwrap(function))
     except (OSError, TypeError):
         return None
-    try:
-        module = ast.parse(textwrap.dedent("".join(lines)))
-    except SyntaxError:  # a lambda in the middle of an expression
-        return None
-    ast.increment_lineno(module, first - 1)
+    block = lines[before:]
+    module = _defined(block) if function.__name__ != "<lambda>" else None
+    if module is None:
+        try:
+            module = ast.parse(textwrap.dedent("".join(inspect.getblock(block))))
+        except SyntaxError:  # a lambda in the middle of an expression
+            return None
+    ast.increment_lineno(module, before)
     tree: ast.AST = module.body[0]
     return tree
+
+
+def _defined(lines: list[str]) -> ast.Module | None:
+    """The `def` that some lines begin with. It ends before a line that is indented no further than its first one, unless
+    that is within a bracket or a text: then what comes before it is no Python. (To look for its end by tokens takes
+    a tokenizer, which takes longer to load than all of this.) None where that does not find it soon."""
+    if not lines or not lines[0].lstrip().startswith(("def ", "async ", "@")):
+        return None
+    indent = _indent(lines[0])
+    ends = (
+        number
+        for number, line in enumerate([*lines[1:], "end"], start=1)
+        if _indent(line) <= indent and line.strip() and not line.lstrip().startswith("#")
+    )
+    for end in islice(ends, _ENDS_MAX):
+        with suppress(SyntaxError):
+            return ast.parse(textwrap.dedent("".join(lines[:end])))
+    return None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def digest_of(source: Source) -> str:
