@@ -24,6 +24,7 @@ from collections.abc import Callable
 from sys import getrecursionlimit
 from typing import Any, TypeAlias
 
+import msgspec
 from libipld import decode_dag_cbor, encode_dag_cbor
 
 from .errors import NotCanonical, ValueRefused
@@ -36,6 +37,7 @@ Value: TypeAlias = Any
 
 _encode: Callable[[Value], bytes] = encode_dag_cbor
 _decode: Callable[[bytes], Value] = decode_dag_cbor
+_pack: Callable[[Value], bytes] = msgspec.msgpack.Encoder().encode
 # A CID is tag 42 over a byte string that begins with a zero. The two bytes of the tag alone are in every
 # large payload: a number, a part of a text.
 _CID_TAG = b"\xd8\x2a"
@@ -76,10 +78,16 @@ def encode(value: Value) -> bytes:
 def _is_doubtful(value: Value, data: bytes) -> bool:
     """Whether the codec may have been wrong about a value: it took bytes for a CID, or an integer below 64 bits. The
     patterns of both are found by chance in whatever is large, and cost time but change nothing."""
-    has_cid = _CID.search(data) is not None
-    if not has_cid and _BELOW_64.search(data) is None:
+    if _CID.search(data) is not None:
+        return not _is_plain(value, bytes_too=False)
+    if _BELOW_64.search(data) is None:
         return False
-    return not _is_plain(value, bytes_too=not has_cid)
+    try:
+        # It knows no integers below 64 bits either, and says so; and it walks a value a hundred times as fast as we do.
+        _pack(value)
+    except (OverflowError, TypeError, RecursionError):
+        return not _is_plain(value, bytes_too=True)
+    return False
 
 
 def _is_plain(value: Value, *, bytes_too: bool) -> bool:

@@ -207,9 +207,13 @@ class Intake:
         if (self._inbox.dirty or self._recovery.left) and not time_alone:
             return 0
         wakes = self._timers.next_due_ns
-        for other in (self._schedules.next_due_ns, self._lines.next_due_ns, self._mail.look_again_ns):
-            if other is not None and (wakes is None or other < wakes):
-                wakes = other
+        # Asked twice a turn, and nearly always there is none of these.
+        if (other := self._schedules.next_due_ns) is not None and (wakes is None or other < wakes):
+            wakes = other
+        if (other := self._lines.next_due_ns) is not None and (wakes is None or other < wakes):
+            wakes = other
+        if (other := self._mail.look_again_ns) is not None and (wakes is None or other < wakes):
+            wakes = other
         return wakes
 
     def look(self) -> None:

@@ -279,9 +279,11 @@ def _refers(value: Value) -> bool:
     """Whether a reference stands anywhere in a value. Asked for every call, so one flat walk."""
     parts: list[Value] = [value]
     for part in parts:  # it grows as we go
-        if type(part) is dict and "checksum" in part and is_reference(part):
-            return True
-        for inner in part.values() if type(part) is dict else part:
+        if type(part) is dict:
+            if "checksum" in part and is_reference(part):
+                return True
+            part = part.values()
+        for inner in part:
             if type(inner) is dict or type(inner) is list:
                 parts.append(inner)
     return False
