@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import TreadleError
 from .machine import Machine
@@ -97,11 +97,17 @@ def has_role(machine: type[Machine], role: type[Machine]) -> bool:
     return issubclass(machine, role)
 
 
+def is_cell(machine: Machine) -> TypeGuard[CellMachine]:
+    return has_role(type(machine), CellMachine)
+
+
+def is_code(machine: Machine) -> TypeGuard[CodeMachine]:
+    return has_role(type(machine), CodeMachine)
+
+
 def unavailable(machine: Machine, definition: Any) -> TreadleError | None:
     """Why a definition cannot be run here; what is no code is always at hand."""
-    if has_role(type(machine), CodeMachine) and isinstance(machine, CodeMachine):
-        return machine.unavailable(definition)
-    return None
+    return machine.unavailable(definition) if is_code(machine) else None
 
 
 def judged(machine: Machine, definition: Any, intent: OpenIntent, event: Receipt | Rejected) -> Event:

@@ -43,7 +43,7 @@ from .hot import BlobCache, Expected, Hot, HotRuns, fresh_state
 from .lines import Lines
 from .mail import Mail
 from .moving import Moves
-from .payloads import disarming, handed_over, lightened
+from .payloads import CARRIERS, disarming, handed_over, lightened
 from .ports import Clock, Item, Own
 from .registry import Registry
 from .staging import Answers, Numbers, Staging
@@ -294,6 +294,8 @@ class Admission:
 
     def _taken_in(self, hot: Hot, event: Event, settled: OpenIntent | None) -> Event:
         """What people or other runs send, as the journal takes it."""
+        if type(event) not in CARRIERS:
+            return event
         # They stay for as long as this run does, also when the run that made them is gone.
         self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
         event = disarming(event, settled)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -285,12 +286,12 @@ class Core:
         return is_empty
 
     def _accept_all(self) -> None:
-        waiting = self._incoming.qsize()
+        waiting, take, accept = self._incoming.qsize(), self._incoming.get_nowait, self.accept
         self.taken += waiting
-        for _ in range(waiting):
-            # Whoever waits on another thread may have taken it meanwhile, and accepts it.
-            if (command := self.wait(0)) is not None:
-                self.accept(command)
+        # Whoever waits on another thread may have taken some meanwhile, and accepts them.
+        with suppress(Empty):
+            for _ in range(waiting):
+                accept(take())
 
     def _may_wait(self, now: int) -> bool:
         """Whether the commit at hand waits for work that was begun ahead of it."""

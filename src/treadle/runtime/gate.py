@@ -16,7 +16,7 @@ from treadle.kernel.model import (
     Receipt,
     Started,
 )
-from treadle.kernel.roles import CellMachine
+from treadle.kernel.roles import is_cell
 from treadle.kernel.values import decode_trusted
 from treadle.store.protocol import Reads
 
@@ -69,8 +69,9 @@ class Gate:
 
     def is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
         """Whether a cell does not take an event, whatever its definition says."""
-        assert isinstance(hot.machine, CellMachine)
-        barred = hot.machine.bars(item.run, hot.state.status, event)
+        machine = hot.machine
+        assert is_cell(machine)
+        barred = machine.bars(item.run, hot.state.status, event)
         if barred is not None:
             self._answers.refuse(item, barred)
         return barred is not None

@@ -12,7 +12,7 @@ from treadle.kernel.errors import Undecidable, Unsupported
 from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Apply, Domain, Event, Retry, Started, event_value
-from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, unavailable
+from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, is_cell, unavailable
 from treadle.kernel.run import advance
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
@@ -87,11 +87,12 @@ class Moves:
     def is_barred(self, hot: Hot, item: Item, at_ns: int) -> bool:
         """Whether a cell's event has to wait, because its application is about to move to another manifest and its
         members are being asked (`apps/barrier.py`)."""
-        if not isinstance(hot.machine, CellMachine):
+        machine = hot.machine
+        if not is_cell(machine):
             return False
         staged, definition = self._staging.staged, hot.state.definition
         if definition not in staged.barring:
-            if hot.machine.closed_until(hot.definition, self._state_of) <= at_ns:
+            if machine.closed_until(hot.definition, self._state_of) <= at_ns:
                 return False
             staged.barring.add(definition)
         staged.taken.pop()
@@ -111,15 +112,20 @@ class Moves:
                 machine=hot.machine.version,
             )
         if item.create is not None:
-            self._move(hot, self.current(self._registry.load(item.create.definition)).row.digest)
+            asked, machine = item.create.definition, hot.machine
+            if asked == hot.state.definition and is_cell(machine):
+                self.follow(hot, machine)
+            else:
+                self._move(hot, self.current(self._registry.load(asked)).row.digest)
         return event
 
     def current(self, asked: Loaded) -> Loaded:
         """The definition of a run that events bring to life: what is active when the event is admitted. Its sender
         may have known an earlier version."""
-        if not isinstance(asked.machine, CellMachine):
+        machine = asked.machine
+        if not is_cell(machine):
             return asked
-        other = asked.machine.successor(asked.definition, self._state_of)
+        other = machine.successor(asked.definition, self._state_of)
         return asked if other in (None, asked.row.digest) else self._registry.load(other)
 
     def follow(self, hot: Hot, machine: CellMachine) -> None:
@@ -128,9 +134,8 @@ class Moves:
 
     def _move(self, hot: Hot, definition: str | None) -> None:
         """Moves a run to another definition, in a record of its own."""
-        if definition in (None, hot.state.definition):
+        if definition is None or definition == hot.state.definition:
             return
-        assert definition is not None
         moved = Apply(definition=definition, was=hot.state.definition)
         loaded = self._registry.load(definition)
         step = advance(
@@ -199,6 +204,8 @@ class Moves:
 
     def _state_of(self, run: str) -> Value:
         """The state of another run. One that is decided elsewhere is looked at once for each event."""
+        if (hot := self._hot.peek(run)) is not None:
+            return hot.state.state
         if run in self.seen:
             return self.seen[run]
         hot = self._hot.get(run)

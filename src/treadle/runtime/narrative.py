@@ -23,7 +23,8 @@ def events_of(record: dict[str, Any], *, narrated: bool) -> list[dict[str, Any]]
     decided = record.get("events", [])
     if not narrated:
         return [*inner, *decided]
-    return [*inner, *_came(record, event), *decided, *_asked(record)]
+    asked = _asked(record) if "opened" in record or "cancelled" in record else ()
+    return [*inner, *_came(record, event), *decided, *asked]
 
 
 def frame_event(type: str, data: Any) -> dict[str, Any]:

@@ -41,6 +41,10 @@ SHOWN_LEVELS_MAX: Final = 200
 _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
 
 
+# The events in which somebody may hand something in: the others are left as they are by all that follows.
+CARRIERS: Final = frozenset({Started, Receipt, Signal, Patch, Retry})
+
+
 def disarming(event: Event, intent: OpenIntent | None) -> Event:
     """An event with everything that people sent in marked as data where it looks like a reference. What
     starts a run is marked before its payload is stored (`Engine.start`); what workers and children give

@@ -72,6 +72,8 @@ def unpack(stored: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
 
 def without_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes | None:
     """A record with marks in place of the ids in its columns; None if it holds such a mark by itself."""
+    if opens is None and closes is None:
+        return body
     may_hold = _FIRST in body  # one byte is quicker to look for than each mark, and in few records
     spelled = hexlify((opens or b"") + (closes or b""))
     for mark, at in zip(_MARKS, range(0, len(spelled), _ID_CHARS), strict=False):

@@ -80,28 +80,32 @@ def check(bound: Bound, output: Any, terminal: bool) -> Checked:
     workflow = bound.workflow
     if not isinstance(output, Output):
         raise _refused(workflow, f"a step returns rx.Output(...), not {type(output).__name__}")
-    for what, given in (("effects", output.effects), ("events", output.events)):
-        if not isinstance(given, list | tuple):
-            raise _refused(workflow, f"{what} is a list, not {type(given).__name__}")
-    if len(output.effects) > STEP_INTENTS_MAX:
-        raise LimitExceeded(
-            f"{len(output.effects)} effects in one step; at most {STEP_INTENTS_MAX} are allowed"
-        )
-    if len(output.events) > STEP_EVENTS_MAX:
-        raise LimitExceeded(f"{len(output.events)} events in one step; at most {STEP_EVENTS_MAX} are allowed")
+    asks, tells = _listed(workflow, "effects", output.effects), _listed(workflow, "events", output.events)
+    if len(asks) > STEP_INTENTS_MAX:
+        raise LimitExceeded(f"{len(asks)} effects in one step; at most {STEP_INTENTS_MAX} are allowed")
+    if len(tells) > STEP_EVENTS_MAX:
+        raise LimitExceeded(f"{len(tells)} events in one step; at most {STEP_EVENTS_MAX} are allowed")
     state = None if output.state is None else _fit(workflow.state, output.state, f"{workflow.name}: state")
-    events = [[*_event(workflow, event)] for event in output.events]
-    effects = [_effect(workflow, emission) for emission in output.effects]
-    annotations = _annotations(output.annotations)
+    events = [[*_event(workflow, event)] for event in tells] if tells else []
+    effects = [_effect(workflow, emission) for emission in asks] if asks else []
+    annotations = None if output.annotations is None else _annotations(output.annotations)
     body = encode(state)
     size = len(body) + (0 if annotations is None else len(encode(annotations)))
-    size += sum(len(encode(value)) for _, value in events)
-    size += sum(len(encode(effect["params"])) for effect in effects)
+    for _, value in events:
+        size += len(encode(value))
+    for effect in effects:
+        size += len(encode(effect["params"]))
     if size > STEP_BYTES_MAX:
         raise LimitExceeded(
             f"a step of {size} bytes (state, annotations, events, params); at most {STEP_BYTES_MAX} are allowed"
         )
     return Checked(state, events, effects, annotations, terminal, body)
+
+
+def _listed(workflow: Workflow, what: str, given: Any) -> Sequence[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise _refused(workflow, f"{what} is a list, not {type(given).__name__}")
+    return given
 
 
 def _refused(workflow: Workflow, message: str, **details: Value) -> DecisionRefused:
@@ -180,11 +184,13 @@ def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> 
     """What the kernel is asked to make so."""
     workflow = bound.workflow
     deleted = was is not None and checked.state is None
-    intents = [
-        *_deliveries(bound, checked.events, ctx),
-        *(_intent(bound, effect) for effect in checked.effects),
-    ]
-    events: list[dict[str, Any]] = [{"type": "event", "schema": s, "value": v} for s, v in checked.events]
+    intents: list[Intent] = []
+    events: list[dict[str, Any]] = []
+    if checked.events:
+        intents = _deliveries(bound, checked.events)
+        events = [{"type": "event", "schema": s, "value": v} for s, v in checked.events]
+    for effect in checked.effects:
+        intents.append(_intent(bound, effect))
     if checked.annotations is not None:
         events.append({"type": "annotation", "value": checked.annotations})
     open_after = len(checked.effects) + (0 if deleted else len(ctx.open))
@@ -207,7 +213,7 @@ def status_of(state: Value, terminal: bool, open_intents: int) -> Any:
     return "completed" if state is None or terminal else "running"
 
 
-def _deliveries(bound: Bound, events: Sequence[Sequence[Value]], ctx: KernelContext) -> list[Intent]:
+def _deliveries(bound: Bound, events: Sequence[Sequence[Value]]) -> list[Intent]:
     routed = [bound.app.route(schema, value) for schema, value in events]
     # Copies of small events stand with their deliveries; else the record would grow with the audience.
     copied = sum(len(encode(event[1])) * len(to) for event, to in zip(events, routed, strict=True) if to)

@@ -186,6 +186,8 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
         return Bound(app, app.workflow(definition.workflow))
 
     def _live(self, definition: Any) -> Any:
+        if type(definition) is Bound:
+            return definition
         if (problem := self.unavailable(definition)) is not None:
             raise problem
         return self.live(definition)
@@ -254,15 +256,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
 
     def _run(self, bound: Bound, state: Value, event: Any, ctx: Context) -> Checked:
         workflow = bound.workflow
-        context = step.Context(
-            now_ns=ctx.now_ns,
-            entropy=ctx.entropy,
-            seq=ctx.seq,
-            manifest=bound.app.digest,
-            workflow=workflow.name,
-            key=_key(bound, ctx),
-            cell_mode=workflow.keyed,
-        )
+        context = _context(bound, ctx) if workflow.takes_context else None
 
         def call() -> tuple[Any, bool]:
             output = workflow(None if state is None else workflow.state.load(state), event, context)
@@ -350,6 +344,19 @@ def _copied(value: Value) -> Value:
     """A value for the author to keep or change, in the order that its replay will see. The record is
     encoded after the step, so it must hold another one."""
     return decode_trusted(encode(value))
+
+
+def _context(bound: Bound, ctx: Context) -> step.Context:
+    workflow = bound.workflow
+    return step.Context(
+        now_ns=ctx.now_ns,
+        entropy=ctx.entropy,
+        seq=ctx.seq,
+        manifest=bound.app.digest,
+        workflow=workflow.name,
+        key=_key(bound, ctx),
+        cell_mode=workflow.keyed,
+    )
 
 
 def _terminal(bound: Bound, state: Value) -> bool:

@@ -328,6 +328,11 @@ class Mapped(Shape):
         return {"map": {"key": self.key.describe(), "value": self.inner.describe()}}
 
 
+def _reader(shape: Shape) -> Callable[[object], Value]:
+    """What gives the canonical value: of a type without parts that is all there is to it."""
+    return shape.read if isinstance(shape, Scalar) else shape.canon
+
+
 class Record(Shape):
     """A class with fields. `schema` is its name where it has one: then others refer to it by name."""
 
@@ -335,15 +340,19 @@ class Record(Shape):
         self.cls, self.fields, self.schema = cls, fields, schema
         self.floats = any(shape.floats for shape in fields.values())
         self.secrets = any(shape.secrets for shape in fields.values())
+        # Asked with every event: what reads each field, and whether all are the same typed as they are canonical.
+        self._reads = {name: _reader(shape) for name, shape in fields.items()}
+        self._is_plain = all(isinstance(one, Scalar) and one.make is None for one in fields.values())
 
     def canon(self, raw: object) -> Value:
         out: dict[str, Value] = {}
         if isinstance(raw, self.cls):
-            for name, shape in self.fields.items():
-                try:
-                    out[name] = shape.canon(getattr(raw, name))
-                except Misfit as misfit:
-                    raise misfit.under(f".{name}") from None
+            name = ""
+            try:
+                for name, read in self._reads.items():
+                    out[name] = read(getattr(raw, name))
+            except Misfit as misfit:
+                raise misfit.under(f".{name}") from None
             return out
         if raw is None and not self.fields:
             return out  # what has nothing to say may come as null: AIR's `unit`
@@ -367,6 +376,8 @@ class Record(Shape):
         return out
 
     def load(self, value: Value) -> Any:
+        if self._is_plain and value.keys() == self.fields.keys():
+            return self.cls(**value)
         # `get`: an option that a later version of the schema has added is absent from older bytes.
         return self.cls(**{name: shape.load(value.get(name)) for name, shape in self.fields.items()})
 
