@@ -4,7 +4,6 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
 from treadle.kernel.limits import Limits
@@ -13,7 +12,7 @@ from treadle.store.protocol import Reads, RunRow
 
 from .hot import Expected, HotRuns
 from .mail import Mail
-from .opened import OpenReads, OpenTogether, open_and_owed
+from .opened import OpenReads, OpenTogether, open_now
 from .ports import Own, Work
 from .shards import Held
 from .staging import Staging
@@ -119,15 +118,17 @@ class Recovery:
 
 def _open_work(row: RunRow, reads: OpenReads) -> tuple[list[Work], bool]:
     """What workers owe a run; and whether it may owe itself an event besides."""
-    open_, owes = open_and_owed(row, reads)
-    intents = [i for i in open_.values() if i.kind not in ENGINE_KINDS]
+    now = open_now(row, reads)
+    intents = [i for i in now.intents.values() if i.kind not in ENGINE_KINDS]
     if not intents:
         return [], True
-    first = reads.record(row.no, 1)
-    options: dict[str, Any] = first.record()["event"].get("options", {}) if first is not None else {}
+    options = now.options
+    if options is None:
+        first = reads.record(row.no, 1)
+        options = first.record()["event"].get("options", {}) if first is not None else {}
     saved = reads.checkpoints(row.no)
     works = [
         Work(row.id, row.workflow, row.dialect, row.definition, options, intent, saved.get(intent.id))
         for intent in intents
     ]
-    return works, owes
+    return works, now.owes

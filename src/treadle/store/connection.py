@@ -16,7 +16,7 @@ from .commits import UnderWay
 from .dialect import SqlDialect
 from .orphans import orphans
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
-from .run_rows import RunRow
+from .run_rows import OpenIds, RunRow
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
 BACKUP: Final = "backup"
@@ -154,7 +154,7 @@ class RunReads(SqlConnection):
         )
         return [(stored_of(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
 
-    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    def open_ids(self, run: int, *, after_seq: int) -> list[OpenIds]:
         return self._all(
             "SELECT seq, opens, closes FROM journal WHERE run = ? AND seq > ? ORDER BY seq", run, after_seq
         )

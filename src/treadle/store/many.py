@@ -10,25 +10,27 @@ from typing import Any, Final, TypeVar
 
 from treadle.kernel.history import Stored
 
-from .connection import SqlConnection
+from .connection import RunReads
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
-from .run_rows import ColdRun, RunRow
+from .run_rows import ColdRun, OpenIds, RunRow
 
 # A snapshot or a record that is larger is not read together with others.
 TOGETHER_BYTES_MAX: Final = 256 * 1024
 # One statement is about so many.
 _PAGE: Final = 1_000
+# Of so many runs at most all the last records are in memory together: there may be hundreds of each.
+_TAILS_PAGE: Final = 64
 
 K = TypeVar("K")
 
 
-def _pages(keys: Iterable[K]) -> Iterator[list[K]]:
+def _pages(keys: Iterable[K], size: int = _PAGE) -> Iterator[list[K]]:
     listed = list(keys)
-    for first in range(0, len(listed), _PAGE):
-        yield listed[first : first + _PAGE]
+    for first in range(0, len(listed), size):
+        yield listed[first : first + size]
 
 
-class ManyReads(SqlConnection):
+class ManyReads(RunReads):
     def runs_named(self, ids: Sequence[str]) -> dict[str, RunRow]:
         found: dict[str, RunRow] = {}
         for page in _pages(ids):
@@ -71,13 +73,18 @@ class ManyReads(SqlConnection):
                     del found[run]
         return found
 
-    def open_ids_of(
-        self, after: Mapping[int, int]
-    ) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
-        found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {run: [] for run in after}
-        for run, seq, opens, closes in self._journal("seq, opens, closes", after.items(), ">"):
-            found[run].append((seq, opens, closes))
-        return found
+    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, list[OpenIds]]]:
+        if self._dialect.near:
+            for run, seq in after.items():
+                yield run, self.open_ids(run, after_seq=seq)
+            return
+        for page in _pages(after, _TAILS_PAGE):
+            found: dict[int, list[OpenIds]] = {run: [] for run in page}
+            for run, seq, opens, closes in self._journal(
+                "seq, opens, closes", [(run, after[run]) for run in page], ">"
+            ):
+                found[run].append((seq, opens, closes))
+            yield from found.items()
 
     def records(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Stored]:
         small = f"AND length(j.body) <= {TOGETHER_BYTES_MAX}"

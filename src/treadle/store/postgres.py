@@ -93,6 +93,7 @@ class PostgresDialect(Tended):
 
     name = "postgres"
     shared = True
+    near = False
     overlaps = True
     greatest = "greatest"
     like = "ILIKE"

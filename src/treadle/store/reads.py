@@ -12,7 +12,6 @@ from treadle.kernel.values import digest as digest_of
 
 from .ages import past_conditions
 from .blobs import known
-from .connection import RunReads
 from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
@@ -54,7 +53,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
+class SqlReads(ManyReads, RunCounts, PlaceReads, FollowReads, MemberReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---

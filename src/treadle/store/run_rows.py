@@ -7,7 +7,7 @@ itself, so that many large runs are never in memory at once, and damage is told 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -62,6 +62,10 @@ class ColdRun(NamedTuple):
     checkpoints: frozenset[str] | None = None
 
 
+# Of a record: its number, and the ids of the intents that it opened and closed.
+OpenIds = tuple[int, bytes | None, bytes | None]
+
+
 class ManyRuns(Protocol):
     """Questions about many runs; each is a few statements."""
 
@@ -77,10 +81,8 @@ class ManyRuns(Protocol):
         """The last snapshot of each; None for one that has none. What is large or damaged is left out."""
         ...
 
-    def open_ids_of(
-        self, after: Mapping[int, int]
-    ) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
-        """What the records of each run after one of them opened and closed."""
+    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, list[OpenIds]]]:
+        """What the records of each run after one of them opened and closed, of one run after the other."""
         ...
 
     def records(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Stored]:
