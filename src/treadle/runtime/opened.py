@@ -4,12 +4,14 @@ the few records that opened something still open. Of one run, or of many at once
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from treadle.kernel.history import Stored, opened_by, restore
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted
-from treadle.store.protocol import OpenIds, Reads, RunRow
+from treadle.store.protocol import Reads, RunRow
 
 _ID_BYTES: Final = 16
 
@@ -32,11 +34,12 @@ class OpenNow(NamedTuple):
     options: Mapping[str, Any] | None
 
 
-def tail_of(records: Iterable[OpenIds]) -> OpenTail:
+def tail_of(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> OpenTail:
+    """Of each record of a run: the run's number, its own, and the ids of the intents that it opened and closed."""
     opened_at: dict[bytes, int] = {}
     closed: list[bytes] = []
     seq = 0
-    for seq, opens, closes in records:
+    for _, seq, opens, closes in records:
         # Nearly always there is one id, and there are many records: to split each would be most of the work.
         if closes:
             if len(closes) == _ID_BYTES:
@@ -62,7 +65,7 @@ class OpenReads:
         return self._reads.snapshot(run)
 
     def tail(self, run: int, *, after_seq: int) -> OpenTail:
-        return tail_of(self._reads.open_ids(run, after_seq=after_seq))
+        return tail_of((run, *ids) for ids in self._reads.open_ids(run, after_seq=after_seq))
 
     def record(self, run: int, seq: int) -> Stored | None:
         return self._reads.record(run, seq)
@@ -78,7 +81,9 @@ class OpenTogether(OpenReads):
         super().__init__(reads)
         self._cuts = cuts = reads.snapshots_of([row.no for row in rows])
         after = {run: 0 if cut is None else cut[0] for run, cut in cuts.items()}
-        self._tails = {run: tail_of(ids) for run, ids in reads.open_ids_of(after)}
+        self._tails = dict.fromkeys(after, tail_of(()))
+        for run, records in groupby(reads.open_ids_of(after), key=itemgetter(0)):
+            self._tails[run] = tail_of(records)
         # The first record of one that has no snapshot says with what it was started, the last one what it owes itself.
         wanted = {(run, 1) for run, cut in cuts.items() if cut is None}
         for run, tail in self._tails.items():

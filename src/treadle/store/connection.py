@@ -16,11 +16,12 @@ from .commits import UnderWay
 from .dialect import SqlDialect
 from .orphans import orphans
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
-from .run_rows import OpenIds, RunRow
+from .run_rows import RunRow
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
 BACKUP: Final = "backup"
 UNFINISHED: Final = "unfinished"
+_PART: Final = 256
 
 
 class SqlConnection:
@@ -44,6 +45,18 @@ class SqlConnection:
             with self._dialect.errors():  # which makes it ours
                 raise
         return found
+
+    def _in_parts(self, query: str) -> Iterator[list[Any]]:
+        """The same of many rows that need not be in memory together."""
+        if self._under_way is not None:
+            self._see(self._under_way)
+        try:
+            cursor = self._connection.execute(query)
+            while found := cursor.fetchmany(_PART):
+                yield found
+        except Exception:
+            with self._dialect.errors():  # which makes it ours
+                raise
 
     def _one(self, query: str, *parameters: Any) -> Any:
         if self._under_way is not None:
@@ -154,7 +167,7 @@ class RunReads(SqlConnection):
         )
         return [(stored_of(row), row[-1]) for row in self._all(query, run, after_seq, limit)]
 
-    def open_ids(self, run: int, *, after_seq: int) -> list[OpenIds]:
+    def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]:
         return self._all(
             "SELECT seq, opens, closes FROM journal WHERE run = ? AND seq > ? ORDER BY seq", run, after_seq
         )

@@ -40,11 +40,6 @@ class SqlDialect(Protocol):
         ...
 
     @property
-    def near(self) -> bool:
-        """Whether the engine is in this process: many questions cost no more than one about many."""
-        ...
-
-    @property
     def greatest(self) -> str:
         """The function that gives the greatest of its arguments."""
         ...

@@ -6,20 +6,21 @@ Numbers of runs and records are ours, so they stand in the statements themselves
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.history import Stored
 
-from .connection import RunReads
+from .connection import SqlConnection
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
-from .run_rows import ColdRun, OpenIds, RunRow
+from .run_rows import ColdRun, RunRow
 
 # A snapshot or a record that is larger is not read together with others.
 TOGETHER_BYTES_MAX: Final = 256 * 1024
 # One statement is about so many.
 _PAGE: Final = 1_000
-# Of so many runs at most all the last records are in memory together: there may be hundreds of each.
-_TAILS_PAGE: Final = 64
+# One that says for each run from where on.
+_TAILS_PAGE: Final = 250
 
 K = TypeVar("K")
 
@@ -30,7 +31,7 @@ def _pages(keys: Iterable[K], size: int = _PAGE) -> Iterator[list[K]]:
         yield listed[first : first + size]
 
 
-class ManyReads(RunReads):
+class ManyReads(SqlConnection):
     def runs_named(self, ids: Sequence[str]) -> dict[str, RunRow]:
         found: dict[str, RunRow] = {}
         for page in _pages(ids):
@@ -73,23 +74,22 @@ class ManyReads(RunReads):
                     del found[run]
         return found
 
-    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, list[OpenIds]]]:
-        if self._dialect.near:
-            for run, seq in after.items():
-                yield run, self.open_ids(run, after_seq=seq)
-            return
-        for page in _pages(after, _TAILS_PAGE):
-            found: dict[int, list[OpenIds]] = {run: [] for run in page}
-            for run, seq, opens, closes in self._journal(
-                "seq, opens, closes", [(run, after[run]) for run in page], ">"
-            ):
-                found[run].append((seq, opens, closes))
-            yield from found.items()
+    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
+        return chain.from_iterable(self._journal("seq, opens, closes", after, ">"))
 
     def records(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Stored]:
-        small = f"AND length(j.body) <= {TOGETHER_BYTES_MAX}"
-        rows = self._journal(STORED_COLUMNS, wanted, "=", small)
-        return {(row[0], row[1]): stored_of(row[1:]) for row in rows}
+        columns = _of_journal(STORED_COLUMNS)
+        found: dict[tuple[int, int], Stored] = {}
+        for page in _pages(wanted):
+            places = ", ".join(f"({int(run)}, {int(seq)})" for run, seq in page)
+            # A cross join: SQLite then begins with the few places, never with the journal.
+            rows = self._all(
+                f"""WITH wanted (run, seq) AS (VALUES {places})
+                    SELECT {columns} FROM wanted CROSS JOIN journal j WHERE j.run = wanted.run
+                    AND j.seq = wanted.seq AND length(j.body) <= {TOGETHER_BYTES_MAX}"""
+            )
+            found.update(((row[0], row[1]), stored_of(row[1:])) for row in rows)
+        return found
 
     def checkpoints_of(self, runs: Collection[int]) -> dict[int, dict[str, bytes]]:
         found: dict[int, dict[str, bytes]] = {}
@@ -102,7 +102,7 @@ class ManyReads(RunReads):
     def _tails(self, since: Mapping[int, int]) -> dict[int, list[tuple[Stored, int]]]:
         """The records of each run from one of them on, with the number of the run's last event after each."""
         found: dict[int, list[tuple[Stored, int]]] = {}
-        for row in self._journal(f"{STORED_COLUMNS}, event_no", since.items(), ">="):
+        for row in chain.from_iterable(self._journal(f"{STORED_COLUMNS}, event_no", since, ">=")):
             found.setdefault(row[0], []).append((stored_of(row[1:]), row[-1]))
         return found
 
@@ -121,19 +121,21 @@ class ManyReads(RunReads):
                 found.setdefault(run, []).append(intent)
         return found
 
-    def _journal(
-        self, columns: str, places: Iterable[tuple[int, int]], compared: str, more: str = ""
-    ) -> Iterator[Sequence[Any]]:
-        """Columns of records, after the number of their run. A cross join: SQLite then begins with the few places,
-        never with the journal."""
-        named = ", ".join(f"j.{column}" for column in columns.split(", "))
-        for page in _pages(places):
-            wanted = ", ".join(f"({int(run)}, {int(seq)})" for run, seq in page)
-            yield from self._all(
-                f"""WITH wanted (run, seq) AS (VALUES {wanted})
-                    SELECT j.run, {named} FROM wanted CROSS JOIN journal j
-                    WHERE j.run = wanted.run AND j.seq {compared} wanted.seq {more} ORDER BY j.run, j.seq"""
+    def _journal(self, columns: str, since: Mapping[int, int], compared: str) -> Iterator[list[Any]]:
+        """Columns of the records of runs from one of them on, after the number of the run, some at a time: one run after the
+        other, in the order of the indexes, so that nothing is sorted. A cross join: SQLite then begins with the runs."""
+        for page in _pages(since, _TAILS_PAGE):
+            places = " ".join(f"WHEN {int(run)} THEN {int(since[run])}" for run in page)
+            yield from self._in_parts(
+                f"""SELECT {_of_journal(columns)} FROM runs CROSS JOIN journal j
+                    WHERE runs.no IN ({_numbers(page)}) AND j.run = runs.no
+                    AND j.seq {compared} CASE runs.no {places} END ORDER BY runs.no, j.seq"""
             )
+
+
+def _of_journal(columns: str) -> str:
+    """Columns of records, after the number of their run."""
+    return ", ".join(f"j.{column}" for column in ("run", *columns.split(", ")))
 
 
 def _numbers(runs: Iterable[int]) -> str:

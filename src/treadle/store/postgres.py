@@ -93,7 +93,6 @@ class PostgresDialect(Tended):
 
     name = "postgres"
     shared = True
-    near = False
     overlaps = True
     greatest = "greatest"
     like = "ILIKE"

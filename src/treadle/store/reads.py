@@ -12,6 +12,7 @@ from treadle.kernel.values import digest as digest_of
 
 from .ages import past_conditions
 from .blobs import known
+from .connection import RunReads
 from .counts import RunCounts
 from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
@@ -53,7 +54,7 @@ def _task(row: Sequence[Any]) -> TaskRow:
     )
 
 
-class SqlReads(ManyReads, RunCounts, PlaceReads, FollowReads, MemberReads):
+class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberReads):
     """Reads on one connection. Not for two threads at once."""
 
     # --- runs ---

@@ -62,10 +62,6 @@ class ColdRun(NamedTuple):
     checkpoints: frozenset[str] | None = None
 
 
-# Of a record: its number, and the ids of the intents that it opened and closed.
-OpenIds = tuple[int, bytes | None, bytes | None]
-
-
 class ManyRuns(Protocol):
     """Questions about many runs; each is a few statements."""
 
@@ -81,8 +77,9 @@ class ManyRuns(Protocol):
         """The last snapshot of each; None for one that has none. What is large or damaged is left out."""
         ...
 
-    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, list[OpenIds]]]:
-        """What the records of each run after one of them opened and closed, of one run after the other."""
+    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
+        """What the records of each run after one of them opened and closed, behind the run's number: in their order, one
+        run after the other."""
         ...
 
     def records(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Stored]:

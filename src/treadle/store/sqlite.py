@@ -102,7 +102,6 @@ class SqliteDialect:
     """How SqlStore talks to SQLite."""
 
     name = "sqlite"
-    near = True
     greatest = "max"
     like = "LIKE"
     now_ns = "CAST((julianday('now') - 2440587.5) * 86400000000000 AS INTEGER)"
