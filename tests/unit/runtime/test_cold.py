@@ -130,6 +130,25 @@ def test_a_run_that_is_read_with_others_is_the_same_run() -> None:
         assert [i.id for i in hot.state.open.values()] == [i.id for i in expected.state.open.values()]
 
 
+@pytest.mark.parametrize("records", [1, 100], ids=["from its snapshot", "from its first record"])
+def test_work_that_a_crash_left_open_is_handed_out_with_what_its_run_was_started_with(records: int) -> None:
+    bench = Bench(limits=Limits(snapshot_tail_records=records))
+    for number in range(3):
+        lanes = ([work(number), work(-number)], [work(10 + number)], [work(20 + number)])
+        bench.start(f"run-{number}", *lanes, options={"base": f"/home/{number}"})
+    bench.settle()
+    done, bench.works = bench.works[::3], bench.works
+    bench.finish(*done)
+    bench.settle()
+    left = [(one.run, one.intent, one.options) for one in bench.works if one not in done]
+    again = bench.reborn().settle()
+    found = [(one.run, one.intent, one.options) for one in again.works]
+    assert sorted(found, key=str) == sorted(left, key=str)
+    assert {run: options for run, _, options in found} == {
+        f"run-{number}": {"base": f"/home/{number}"} for number in range(3)
+    }
+
+
 def test_damage_of_one_run_is_told_of_that_run_and_the_others_go_on() -> None:
     bench = Bench(limits=Limits(snapshot_tail_records=1))
     for number in range(4):

@@ -153,8 +153,15 @@ class Bench:
     def item(self, run: str, event: Any, *, ack: str | None = None, **more: Any) -> Item:
         return Item(run, event, ack=self.ack(ack) if ack else None, **more)
 
-    def start(self, run: str, *lanes: list[dict[str, Any]], ack: str | None = None) -> None:
-        event = Started(definition=DRILL.digest, input={"lanes": list(lanes)}, seed=b"s")
+    def start(
+        self,
+        run: str,
+        *lanes: list[dict[str, Any]],
+        ack: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        told = options or {}
+        event = Started(definition=DRILL.digest, input={"lanes": list(lanes)}, seed=b"s", options=told)
         create = NewRun("drill", "drill", "1.0.0", DRILL.digest)
         self.core.submit(self.item(run, event, ack=ack or f"start {run}", create=create))
 
