@@ -235,7 +235,7 @@ class Bridge:
         # A core that begins anew bars what the one before it may still have in flight.
         holder = None if self.member is None else self.member.name
         thread = CoreThread(
-            partial(self.place.open, holder=holder),
+            partial(self.place.open, holder=holder, crowded=self._haste.is_crowded),
             self._make_core,
             self,
             self._lock,

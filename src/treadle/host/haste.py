@@ -66,6 +66,11 @@ class Haste:
         # What the program had; None where we have not changed it.
         self._before: float | None = None
         self._left = 0
+        self._crowded = False
+
+    def is_crowded(self) -> bool:
+        """Whether commits take long because somebody else computes."""
+        return self._crowded
 
     def look(self) -> None:
         if self._left:
@@ -76,9 +81,9 @@ class Haste:
         seen, self._seen = self._seen, self._counted()
         since = [now - then for now, then in zip(self._seen, seen, strict=True)]
         commits, records, seconds, others_s, passed_s = since
-        if seconds <= SLOW_S * commits:
-            return  # also where there were none
-        if records < FEW_RECORDS * commits or others_s > OTHERS_SHARE * passed_s:
+        is_slow = seconds > SLOW_S * commits  # not where there were none
+        self._crowded = is_slow and others_s > OTHERS_SHARE * passed_s
+        if self._crowded or (is_slow and records < FEW_RECORDS * commits):
             self._hurry()
 
     def _counted(self) -> tuple[float, ...]:
@@ -93,7 +98,7 @@ class Haste:
 
     def end(self) -> None:
         """The program has it again as it was."""
-        before, self._before, self._left = self._before, None, 0
+        before, self._before, self._left, self._crowded = self._before, None, 0, False
         self._seen = self._counted()
         if before is not None:
             sys.setswitchinterval(before)

@@ -78,9 +78,10 @@ class Place(msgspec.Struct, frozen=True):
     def has_store(self) -> bool:
         return has_store(self.url)
 
-    def open(self, *, holder: str | None = None) -> SqlStore:
-        """The store, for who decides in it. A `holder` bars whatever an earlier one of its name still has in flight."""
-        return open_store(self.url, holder=holder)
+    def open(self, *, holder: str | None = None, crowded: Callable[[], bool] = lambda: False) -> SqlStore:
+        """The store, for who decides in it. A `holder` bars whatever an earlier one of its name still has in flight. It is
+        `crowded` while other threads take the interpreter from whoever does."""
+        return open_store(self.url, holder=holder, crowded=crowded)
 
     def reader(self) -> SqlReads:
         return read_store(self.url)
@@ -113,9 +114,11 @@ def newest_schema(url: str) -> int:
     return migrations("postgres" if is_postgres(url) else "sqlite")[-1][0]
 
 
-def open_store(url: str, *, holder: str | None = None) -> SqlStore:
+def open_store(
+    url: str, *, holder: str | None = None, crowded: Callable[[], bool] = lambda: False
+) -> SqlStore:
     """The store at an address, with the right to write; it is made, or brought up to date, where it has to be."""
-    return _postgres(url, holder) if is_postgres(url) else open_sqlite(store_path(url))
+    return _postgres(url, holder) if is_postgres(url) else open_sqlite(store_path(url), crowded)
 
 
 def read_store(url: str) -> SqlReads:
@@ -181,9 +184,9 @@ def store_path_or_none(url: str) -> Path | None:
     return None if is_postgres(url) else store_path(url)
 
 
-def open_sqlite(path: Path | None) -> SqlStore:
+def open_sqlite(path: Path | None, crowded: Callable[[], bool] = lambda: False) -> SqlStore:
     """A store in a file, or in memory without a path."""
-    store = SqlStore(SqliteDialect(path), None if path is None else _files(path))
+    store = SqlStore(SqliteDialect(path, crowded), None if path is None else _files(path))
     if path is None:
         store.end_with_its_holder()
     return store

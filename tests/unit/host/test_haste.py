@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from treadle.host.haste import FEW_RECORDS, HASTY_S, SLOW_S, TRIED_AFTER, Haste, Threads
+from treadle.host.haste import FEW_RECORDS, HASTY_S, OTHERS_SHARE, SLOW_S, TRIED_AFTER, Haste, Threads
 from treadle.runtime.meter import CoreMeter
 
 USUAL_S = 0.005
@@ -68,6 +68,15 @@ def test_full_ones_ask_for_it_where_others_take_much_of_the_time(
     commits(meter, 3, seconds=2 * SLOW_S, records=FEW_RECORDS)
     haste.look()
     assert interval() == expected
+    assert haste.is_crowded() == (share > OTHERS_SHARE)
+    haste.end()
+    assert not haste.is_crowded()
+
+
+def test_a_slow_disk_is_no_crowd(meter: CoreMeter, haste: Haste) -> None:
+    commits(meter, 3, seconds=2 * SLOW_S, records=1)
+    haste.look()
+    assert not haste.is_crowded()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time of other threads")
