@@ -48,7 +48,6 @@ from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
-from .performers.process.transports import Transports
 from .runs import Run, TypedRun
 from .secrets.providers import Secrets, SecretStore, secret_store_path
 from .store.open import Place, migrate_store, store_path
@@ -109,8 +108,9 @@ class Engine(
             raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
         place = Place.of(self.store_url)
         self.tools = ToolRegistry()
-        self.transports = Transports(self.tools)
-        self.dialects = Dialects(Surroundings(self.transports.names, self.tools.declared, _finds_skill))
+        self.dialects = Dialects(
+            Surroundings(lambda: self.transports.names(), self.tools.declared, _finds_skill)
+        )
         self.library = Library(self.dialects, Alerts.read(alerts or {}))
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
@@ -174,7 +174,8 @@ class Engine(
         if "agents" in self.__dict__:
             await self.agents.close()
         await self.worker.performers.close()
-        await self.transports.close()
+        if "transports" in self.__dict__:
+            await self.transports.close()
         await self.tools.close()
 
     @cached_property
@@ -468,12 +469,6 @@ class Engine(
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Registers a function as a tool: `@engine.tool("slack")`; a `pure` one touches nothing outside."""
         return self.tools.tool(kind, idempotent=idempotent, pure=pure)
-
-    def transport(
-        self, name: str, *, pure: bool = False
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Registers a function of the payload that processes can call: `@engine.transport("billing")`."""
-        return self.transports.transport(name, pure=pure)
 
     def register(self, plugin: Any) -> None:
         """Registers a tool or a skill."""

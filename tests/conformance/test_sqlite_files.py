@@ -90,6 +90,13 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     store.close()
 
 
+def test_a_new_store_gives_room_back_in_steps(path: Path) -> None:
+    open_sqlite(path).close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    connection.close()
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="nowhere"):
         open_sqlite(tmp_path / "nowhere" / "treadle.db")

@@ -92,7 +92,7 @@ def test_help_imports_nothing_heavy() -> None:
         "from treadle.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass"
     )
-    found = loaded_by(code) & set(HEAVY_FOR_HELP)
+    found = loaded_by(code) & {*HEAVY_FOR_HELP, "asyncio", "msgspec", "tempfile"}
     assert not found, f"import these where they are used: {sorted(found)}"
 
 
@@ -102,7 +102,7 @@ UNUSED = (
     *HEAVY_FOR_HELP[:1], *HEAVY_FOR_HELP[3:-1], "typer", "rich", "cryptography", "ctypes", "difflib", "email", "http", "importlib.metadata",
     "importlib.resources", "logging.config", "multiprocessing", "zipfile", "zoneinfo",
     "treadle.access.tokens", "treadle.apps.operations", "treadle.client", "treadle.dialects.agent", "treadle.dialects.reactive",
-    "treadle.draw", "treadle.host.checkup", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
+    "treadle.draw", "treadle.host.checkup", "treadle.host.pool_sharing", "treadle.host.sharing", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
     "treadle.performers.agent", "treadle.runtime.doctor", "treadle.runtime.returns", "treadle.server", "treadle.store.archives",
     "treadle.store.backups", "treadle.store.copying", "treadle.store.postgres", "treadle.telemetry", "treadle.testing",
     "treadle.tools.python_pool", "treadle.views",
@@ -176,12 +176,19 @@ print("\\n".join(sys.modules))
             PROCESS,
             ("yaml", "jinja2", "tempfile", "treadle.dialects.playbook", "treadle.dialects.function"),
         ),
-        ("playbook", PLAYBOOK, ("treadle.dialects.process", "treadle.dialects.function")),
+        (
+            "playbook",
+            PLAYBOOK,
+            ("treadle.dialects.process", "treadle.dialects.function"),
+        ),
         ("playbook", PLAYBOOK_AS_JSON, ("yaml", "treadle.dialects.process", "treadle.dialects.function")),
         (
             "function",
             FUNCTION,
-            ("yaml", "jinja2", "tempfile", "treadle.dialects.playbook", "treadle.dialects.process"),
+            (
+                *("yaml", "jinja2", "tempfile"),
+                *("treadle.dialects.playbook", "treadle.dialects.process", "treadle.performers.process"),
+            ),
         ),
     ],
 )

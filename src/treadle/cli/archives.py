@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +36,8 @@ async def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 100,
 ) -> None:
     """The runs of an archive, newest first, and the store that each is in."""
+    import asyncio
+
     rows = await asyncio.to_thread(_rows, _there(folder), search, limit)
     columns = {"id": "ID", "workflow": "WORKFLOW", "status": "STATUS", "ended_at": "ENDED", "store": "STORE"}
     cli.out.rows(rows, columns, empty="no run is there")
@@ -47,6 +48,8 @@ async def list_(
 )
 async def check(cli: Session, folder: Folder) -> int:
     """Whether every run of an archive is what was put there: rows, journals, payloads. Exit 1 if one is not."""
+    import asyncio
+
     from rich.markup import escape
 
     from treadle.store import archives

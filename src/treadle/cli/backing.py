@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +30,8 @@ async def backup(
     ],
 ) -> None:
     """Write the whole store to one file, payloads included, while others work on it; every digest is checked."""
+    import asyncio
+
     from treadle.store import backups
 
     if cli.store == "memory:":
@@ -72,6 +73,8 @@ async def restore(
     ] = False,
 ) -> None:
     """Make a store of a backup, where none is yet, after every digest in it has been checked."""
+    import asyncio
+
     from rich.markup import escape
 
     from treadle.store import backups

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec.structs import asdict
 
 from treadle.kernel.errors import DefinitionError, TreadleError
 
@@ -28,6 +27,8 @@ Strict = Annotated[bool, typer.Option("--strict", help="Only the canonical spell
 )
 async def check(cli: Session, files: Files, strict: Strict = False) -> int:
     """Compile and analyse; name each problem with file, line, code, and what to do."""
+    from msgspec.structs import asdict
+
     from treadle.engine import Engine
     from treadle.lang.problems import Problem
 
@@ -90,6 +91,8 @@ async def deploy(
     user: Actor = None,
 ) -> None:
     """Put definitions into the store under name@version."""
+    from msgspec.structs import asdict
+
     from treadle.definitions.library import together
 
     mode = validation or "strict"

@@ -8,7 +8,6 @@ when the server ends.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +75,8 @@ class Demo:
 @contextmanager
 def demo(cli: Session) -> Iterator[Demo]:
     """The examples, in a folder that goes; the session's store becomes one in memory."""
+    import tempfile
+
     if cli.store != DEFAULT_STORE:
         raise Usage("--demo has a store of its own; leave --store and TREADLE_STORE out")
     cli.store = "memory:"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -132,6 +131,8 @@ async def doctor(
 
 async def _examined(store: str, bus: str | None, examine: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What is found of a store, and of its bus where it has one. A bus that cannot be is refused first."""
+    import asyncio
+
     from treadle.store.open import is_postgres
 
     if bus is None and not is_postgres(store):
@@ -165,6 +166,8 @@ async def migrate(
 ) -> None:
     """Bring the store's schema up to date; every command does this too. Or copy a whole store to another place, and
     check every digest there."""
+    import asyncio
+
     from treadle.store.open import copy_store, migrate_store
 
     if (source is None) != (target is None):

@@ -10,10 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.roles import CellMachine
 
 from .output import Output, Usage
 
@@ -34,6 +31,7 @@ def is_file(target: str) -> bool:
 def one(engine: TreadleClient, target: str, *, strict: bool = False) -> Definition | str:
     """The one definition that a target means: compiled from a file, or a deployed name."""
     from treadle.definitions.files import split_target
+    from treadle.kernel.roles import CellMachine
 
     if not is_file(target):
         return target
@@ -75,6 +73,8 @@ def warn(out: Output, definition: Definition, given: Any, target: str) -> None:
         if problem.code in _ABOUT_A_RUN and not any(name in problem.message for name in brought)
     ]
     if shown and not out.as_json:
+        from msgspec.structs import asdict
+
         out.problems([asdict(problem) for problem in shown])
         others = len(definition.warnings) - len(shown)
         if others > 0:

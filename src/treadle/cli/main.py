@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -61,6 +62,8 @@ def _performed(given: list[str]) -> int:
     try:
         # The list of all commands shows no option of any. (Without a word it may be a shell that asks, which wants them.)
         outline = given in (["-h"], ["--help"])
+        if outline:
+            gc.disable()  # nearly all that it makes is there until it ends, which is at once
         code = _command(named_by(given), outline=outline)(given, prog_name="treadle", standalone_mode=False)
     except typer.Abort:
         code = EXIT_FAILED

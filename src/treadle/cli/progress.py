@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from treadle.kernel.model import ENGINE_KINDS
-
 from .output import Output, elapsed
 
 if TYPE_CHECKING:
@@ -151,6 +149,8 @@ class Progress:
 
     def in_hand(self, intents: Mapping[str, OpenIntent], whose: str = "") -> None:
         """Work that is under way, known by its intents."""
+        from treadle.kernel.model import ENGINE_KINDS
+
         for intent in intents.values():
             if intent.kind not in ENGINE_KINDS:
                 at = datetime.fromtimestamp(intent.at_ns / 1e9, UTC).isoformat()

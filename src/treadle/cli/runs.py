@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.kernel.roles import CellMachine
-
 from . import completing, finding, inputs
 from .command import RUN, App, Commands, Session
 from .driving import drive
@@ -421,6 +419,7 @@ async def graph(
 
 async def _picture(engine: TreadleClient, target: str) -> Graph:
     """The graph of a run, a workflow, or of all workflows of a reactive application at once."""
+    from treadle.kernel.roles import CellMachine
     from treadle.lang.graph import Graph
 
     found = engine.load(target) if is_file(target) and not Path(target).is_dir() else []

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
@@ -40,11 +40,13 @@ from .asking import UNDECIDED
 from .haste import Haste, Threads
 from .helping import Asking
 from .news import Watching
-from .pool_sharing import PoolSharing
 from .readers import Readers, events_after
-from .sharing import Sharing
 from .signing import Signer, node_signer
 from .thread import CoreThread, Together
+
+if TYPE_CHECKING:
+    from .pool_sharing import PoolSharing
+    from .sharing import Sharing
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
@@ -208,8 +210,7 @@ class Bridge:
         if self._readers is not None:
             raise Unsupported("this engine is open already; use it inside its one `async with`")
         self.place.check()
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         OPENED.add(self)
         self._failure = None
         self._worker = worker
@@ -229,6 +230,8 @@ class Bridge:
                 tenure.alone = not self.worker.others.helps
         together = None
         if self.member is not None:
+            from .pool_sharing import PoolSharing  # one who has a file to itself shares nothing
+
             self.pools = PoolSharing(self, self.member.name)
             told = self._interrupted, self._moved, self.pools.was_away
             together = Together(self.member, self.bus, self.place.listener, *told)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -31,7 +31,9 @@ from treadle.store.protocol import Store
 
 from .asking import Correspondence
 from .haste import LOOK_S
-from .sharing import Sharing, WorkPort
+
+if TYPE_CHECKING:
+    from .sharing import Sharing, WorkPort
 
 log = logging.getLogger("treadle")
 
@@ -371,6 +373,8 @@ class CoreThread(threading.Thread):
 
     def _share(self, together: Together) -> None:
         """The life of one core of a member, from an open store to its end."""
+        from .sharing import Sharing  # one who has a file to itself shares nothing
+
         store = self._open_store()
         listener: Listens | None = None
         try:

@@ -1,9 +1,12 @@
-"""An engine as those see it who do its work from outside: the bus, and ways to hand in what they bring."""
+"""An engine as those see it who do its work, here with what they lend to it, or from outside: the bus, and ways to
+hand in what they bring."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,11 +16,14 @@ from treadle.definitions.dialects import Dialects
 from treadle.kernel.model import Receipt, shard_of
 from treadle.runtime.commands import Progress
 from treadle.runtime.ports import Work
+from treadle.tools.registry import ToolRegistry
 from treadle.work.worker import Worker
 
 from .bridge import Bridge
 
 if TYPE_CHECKING:
+    from treadle.performers.process.transports import Transports
+
     from .tracing import EngineTraces
 
 
@@ -25,7 +31,21 @@ class WorkMethods:
     _bridge: Bridge
     worker: Worker
     dialects: Dialects
+    tools: ToolRegistry
     _traces: EngineTraces | None
+
+    @cached_property
+    def transports(self) -> Transports:
+        """What calls of processes go over, imported when somebody asks for one."""
+        from treadle.performers.process.transports import Transports
+
+        return Transports(self.tools)
+
+    def transport(
+        self, name: str, *, pure: bool = False
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Registers a function of the payload that processes can call: `@engine.transport("billing")`."""
+        return self.transports.transport(name, pure=pure)
 
     def _tracing(self, telemetry: str | bool | None) -> EngineTraces | None:
         """`telemetry` is an OTLP address, or True: as the variables of OpenTelemetry say."""

@@ -261,8 +261,7 @@ class SqliteDialect:
             if (found := self.schema_version(connection)) > newest:
                 raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
             if found == 0:
-                # How room is given back is settled with the first page.
-                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                _give_room_back_in_steps(connection)
             # It is in the file's header: written only once we know that the file is ours.
             self._log_ahead(connection)
             if found == newest:
@@ -429,6 +428,14 @@ def _statements(script: str) -> list[str]:
     """A script's statements. Ours hold no semicolon inside one."""
     lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
     return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]
+
+
+def _give_room_back_in_steps(connection: sqlite3.Connection) -> None:
+    """How room is given back is settled with the first page. That is not written for this alone, which would be four
+    syncs of the disk: what was said is kept where the page is not, and goes into it when the next one writes it."""
+    connection.execute("BEGIN")
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    connection.execute("ROLLBACK")
 
 
 def _identity(file: str) -> Identity | None:
