@@ -324,7 +324,7 @@ class Admission:
             started_ns=now,
         )
         state = fresh_state(row)
-        hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row, set())
+        hot = Hot(state, row.no, 0, loaded.machine, loaded.definition, row)
         self._hot.add(hot)
         if not isinstance(item.event, Started | Domain):
             started = Started(definition=definition, seed=self._entropy(16), machine=loaded.machine.version)

@@ -262,5 +262,5 @@ class Effects:
         if batch.checkpoints:
             batch.checkpoints.pop(intent.id, None)
         if intent.id in hot.checkpoints:
-            hot.checkpoints.discard(intent.id)
+            hot.checkpoints -= {intent.id}
             batch.checkpoints_done.append(intent.id)

@@ -49,7 +49,8 @@ class Hot(msgspec.Struct, gc=False):
     machine: Machine
     definition: Any
     row: RunRow
-    checkpoints: set[str]
+    # Hardly any run has some, and thousands are in memory: replaced, never changed, so that those share one that is empty.
+    checkpoints: frozenset[str] = frozenset()
     shard: int = 0
     batch: int = 0
 
@@ -247,7 +248,7 @@ class HotRuns:
         saved = cold.checkpoints
         if saved is None:
             saved = frozenset(self._reads.checkpoints(row.no)) if state.open else frozenset()
-        hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, set(saved))
+        hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, saved)
         if not self._held.several or self._held.holds(id):
             self.add(hot)
         else:

@@ -158,7 +158,7 @@ class ProgressQueue:
         self._staging.touch(hot)
         self._staging.hold(hot, saved.blobs)
         self._staging.batch.checkpoints[saved.intent] = (hot.no, encode(saved.body))
-        hot.checkpoints.add(saved.intent)
+        hot.checkpoints |= {saved.intent}
         if saved.ack is not None:
             self._answers.tell(saved.ack, {}, None)
 

@@ -81,7 +81,7 @@ def fork(
         definition=digest,
         cell_key=state.key,
     )
-    desk.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new, set()), step)
+    desk.adopt(Hot(state, new.no, 0, loaded.machine, loaded.definition, new), step)
     # Its state refers to what the other run holds, which may be removed before it.
     desk.batch.blob_refs += [(new.no, digest) for digest in desk.store.blobs_of(row.no)]
     return {"run": new_id}
