@@ -35,9 +35,9 @@ class Stored:
         raise AssertionError("who is told does not look")
 
 
-def news(*seqs: int, ended: bool = False) -> News:
+def news(*seqs: int, ended: bool = False, no: int = 1) -> News:
     return News(
-        "r", "completed" if ended else "running", ended, [{"seq": seq, "record": seq} for seq in seqs]
+        "r", "completed" if ended else "running", ended, [{"seq": seq, "record": seq} for seq in seqs], no
     )
 
 
@@ -93,6 +93,11 @@ async def test_a_gap_later_on_is_filled_too() -> None:
 
 async def test_what_comes_after_the_end_does_not_repeat_the_run() -> None:
     assert await told(news(1, 2), news(3, ended=True), news(4, ended=True)) == [1, 2, 3, 4]
+
+
+async def test_another_run_with_the_id_of_one_that_is_gone_is_told_from_its_beginning() -> None:
+    assert await told(news(1, 2, ended=True), news(1, no=2), news(2, no=2)) == [1, 2, 1, 2]
+    assert await told(news(5, ended=True), news(1, 2, ended=True, no=2), after=3, last=5) == [4, 5, 1, 2]
 
 
 async def test_who_comes_back_is_told_what_was_committed_and_not_delivered() -> None:

@@ -95,7 +95,7 @@ def finish(desk: Desk, app: App, draft: dict[str, Any]) -> dict[str, Any]:
     meanwhile is not seen: all of it is read at one moment."""
     with desk.store.at_one_moment() if desk.held.several else nullcontext():
         _, moved = desk.store.moved((draft["mark"][0], draft["mark"][1]))
-        changed = [row for id, _, _ in moved if (row := desk.store.run(id)) is not None]
+        changed = [row for run in moved if (row := desk.store.run(run.id)) is not None]
         roots = _updated(desk, draft["roots"], (row for row in changed if row.workflow in draft["roots"]))
     taken = {"app": app.name, "manifest": app.digest, "roots": roots, "at": instant_text(desk.clock.now_ns())}
     desk.batch.documents.append((SNAPSHOTS, app.name, desk.clock.now_ns(), encode(taken)))

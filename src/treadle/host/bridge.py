@@ -28,6 +28,7 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Answer, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
+from treadle.store.marks import MovedRun
 from treadle.store.members import Membership
 from treadle.store.open import Place
 from treadle.store.owner import Tenure
@@ -491,9 +492,7 @@ class Bridge:
         """Whether this is one of several members, so that commits elsewhere are nothing out of the ordinary."""
         return self.member is not None
 
-    async def moved_since(
-        self, since: tuple[int, int]
-    ) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+    async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]:
         return await self.read(lambda reads: reads.moved(since))
 
     async def runs_beyond(self, event_no: int) -> list[str]:

@@ -22,6 +22,7 @@ from treadle.kernel.values import copied, to_value
 from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer, refers
 from treadle.runtime.ports import News
+from treadle.store.marks import MovedRun
 from treadle.work.job import is_revoked
 
 if TYPE_CHECKING:
@@ -59,24 +60,16 @@ class EventSource(Protocol):
     def is_told(self) -> bool: ...
     @property
     def shares(self) -> bool: ...
-    async def moved_since(
-        self, since: tuple[int, int]
-    ) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]: ...
+    async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
 
 
 class _Mark(NamedTuple):
-    """The last event an observer saw of a run, and a record that no later one comes before."""
+    """The last event an observer saw of a run, and a record that no later one comes before; whose it is."""
 
     seq: int
     record: int
-
-
-class _Moved(NamedTuple):
-    """A run to which something happened in another process: what, is in the store."""
-
-    run: str
-    ended: bool
-    new: bool
+    # The run's number: an id may be another run's by now. 0 where only its id is known.
+    no: int
 
 
 # What can be seen of a run in memory, from beside the core: enough to know that there is nothing to look up yet. The core
@@ -267,9 +260,9 @@ class Watching:
             self._looked, found = await self.source.moved_since(self._looked)
         except TreadleError:
             return  # the store does not answer now; it is asked again
-        for run, status, new in found:
+        for run in found:
             for observing in self._observers:
-                observing.look(_Moved(run, status in TERMINAL, new))
+                observing.look(run)
 
     def tell(self, news: list[News]) -> None:
         for observing in self._observers:
@@ -332,7 +325,7 @@ class _Observing:
         # Something may still come for a run that has ended; then it is not told all over again.
         self._ended: OrderedDict[str, _Mark] = OrderedDict()
         # None: look for what was missed.
-        self._queue: asyncio.Queue[News | _Moved | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[News | MovedRun | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def catch_up(self) -> None:
@@ -342,10 +335,10 @@ class _Observing:
     def tell(self, news: list[News]) -> None:
         self._put(*news)
 
-    def look(self, moved: _Moved) -> None:
+    def look(self, moved: MovedRun) -> None:
         self._put(moved)
 
-    def _put(self, *items: News | _Moved | None) -> None:
+    def _put(self, *items: News | MovedRun | None) -> None:
         for item in items:
             self._queue.put_nowait(item)
         if self._task is None or self._task.done():
@@ -365,43 +358,60 @@ class _Observing:
             if news is None:
                 await self._catch_up()
                 continue
-            if isinstance(news, _Moved) or (news.ended and not news.events):
-                # It happened elsewhere; or it ended when nobody wanted its events, and this observer has come since.
-                mark = self._mark(news.run, new=isinstance(news, _Moved) and news.new)
-                await self._pass_on(news.run, await self._source.events_after(news.run, *mark))
-            elif news.events:
-                await self._pass_on(news.run, news.events)
-            if news.ended and news.run in self._seen:
-                self._ended[news.run] = self._seen.pop(news.run)
-                if len(self._ended) > ENDED_KEPT:
-                    self._ended.popitem(last=False)
+            if isinstance(news, MovedRun):
+                # It happened elsewhere.
+                await self._look_up(news.id, news.no, new=news.new)
+                if news.status in TERMINAL:
+                    self._end(news.id)
+                continue
+            if news.events:
+                await self._pass_on(news.run, news.no, news.events)
+            elif news.ended:
+                # It ended when nobody wanted its events, and this observer has come since.
+                await self._look_up(news.run, news.no)
+            if news.ended:
+                self._end(news.run)
+
+    def _end(self, run: str) -> None:
+        if run in self._seen:
+            self._ended[run] = self._seen.pop(run)
+            if len(self._ended) > ENDED_KEPT:
+                self._ended.popitem(last=False)
 
     async def _catch_up(self) -> None:
         """Told after a crash: what was committed, but not delivered, before it. A mapping speaks of
         all runs: of one that it does not name nothing was delivered."""
         after = 0 if isinstance(self._after, Mapping) else self._after
         for run in await self._source.runs_beyond(after):
-            mark = self._mark(run)
-            await self._pass_on(run, await self._source.events_after(run, *mark))
+            await self._look_up(run, 0)
 
-    def _mark(self, run: str, *, new: bool = False) -> _Mark:
+    def _mark(self, run: str, no: int, *, new: bool) -> _Mark:
         """Where this observer is in a run; `after` does not speak of runs that are new."""
-        if run not in self._seen:
+        mark = self._seen.get(run) or self._ended.pop(run, None)
+        if mark is not None and mark.no != no and 0 not in (mark.no, no):
+            mark, new = None, True
+        if mark is None:
             after = self._after if isinstance(self._after, int) else self._after.get(run, 0)
-            self._seen[run] = self._ended.pop(run, _Mark(0 if new else after, 1))
+            mark = _Mark(0 if new else after, 1, no)
+        self._seen[run] = mark._replace(no=no or mark.no)
         return self._seen[run]
 
-    async def _pass_on(self, run: str, events: list[dict[str, Any]]) -> None:
+    async def _look_up(self, run: str, no: int, *, new: bool = False) -> None:
+        """Passes on what the store has of a run and this observer has not seen."""
+        mark = self._mark(run, no, new=new)
+        await self._pass_on(run, no, await self._source.events_after(run, mark.seq, mark.record))
+
+    async def _pass_on(self, run: str, no: int, events: list[dict[str, Any]]) -> None:
         if not events:
             return
-        mark = self._mark(run, new=events[0]["seq"] == 1)
+        mark = self._mark(run, no, new=events[0]["seq"] == 1)
         if events[0]["seq"] > mark.seq + 1 or refers(events):
             last = events[-1]["seq"]
-            found = await self._source.events_after(run, *mark)
+            found = await self._source.events_after(run, mark.seq, mark.record)
             events = [event for event in found if event["seq"] <= last]
         for event in events:
-            if event["seq"] > self._seen[run].seq:
-                self._seen[run] = _Mark(event["seq"], event["record"] or self._seen[run].record)
+            if event["seq"] > mark.seq:
+                mark = self._seen[run] = _Mark(event["seq"], event["record"] or mark.record, mark.no)
                 # A copy: what an observer changes is its own.
                 await self._call({"run": run, **to_value(event)})
 

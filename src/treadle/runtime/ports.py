@@ -51,6 +51,8 @@ class News(msgspec.Struct, frozen=True, gc=False):
     status: str
     ended: bool
     events: list[dict[str, Any]]
+    # The run's number, which no other has: an id may be used again once its run is removed.
+    no: int
 
 
 class Port(Protocol):

@@ -257,7 +257,7 @@ class Staging:
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
-        self.staged.news[state.id] = News(state.id, state.shown, ended, earlier + told)
+        self.staged.news[state.id] = News(state.id, state.shown, ended, earlier + told, hot.no)
 
 
 class Answers:

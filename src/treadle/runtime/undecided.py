@@ -226,7 +226,7 @@ class Undecided:
         row.retain_ns = step.at_ns + RETENTION_NS
         batch.runs_changed[row.no] = row
         self._staging.staged.news[row.id] = News(
-            row.id, step.status, True, numbered(told, first_no, step.seq, step.at_ns)
+            row.id, step.status, True, numbered(told, first_no, step.seq, step.at_ns), row.no
         )
 
 

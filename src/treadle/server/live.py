@@ -105,13 +105,13 @@ async def run_changes(engine: Engine, wanted: ChangesWanted, last: str | None) -
         while True:
             since = mark
             mark, moved = await engine.read(lambda reads, since=since: reads.moved(since))  # type: ignore[misc]  # mypy cannot type a lambda with a default
-            for id, status, _ in moved:
-                if wanted.statuses and status not in wanted.statuses:
+            for run in moved:
+                if wanted.statuses and run.status not in wanted.statuses:
                     continue
-                row = await engine.read(lambda reads, id=id: reads.run(id))  # type: ignore[misc]  # mypy cannot type a lambda with a default
+                row = await engine.read(lambda reads, id=run.id: reads.run(id))  # type: ignore[misc]  # mypy cannot type a lambda with a default
                 if row is not None and wanted.takes(row):
                     change = {
-                        "id": id,
+                        "id": row.id,
                         "status": row.status,
                         "workflow": row.workflow,
                         "version_no": row.seq,

@@ -68,9 +68,10 @@ class FollowReads(SqlConnection):
             return marks[0] if marks[0].place <= last else _after(last)
         query = f"SELECT {self._column} FROM journal WHERE run = ? AND seq = ?"
         for mark in marks:
-            if mark.seq == 0 or (found := self._one(query, mark.run, mark.seq)) is None:
-                continue
-            return mark._replace(place=found[0])
+            found = self._one(query, mark.run, mark.seq) if mark.seq > 0 else None
+            # A run that came back from an archive has its records behind all others.
+            if found is not None and found[0] <= mark.place:
+                return mark._replace(place=found[0])
         return _after(min(marks[-1].place, last))
 
 

@@ -1,4 +1,4 @@
-"""How far somebody has followed the journal of all runs."""
+"""How far somebody has followed the journal of all runs, and what has moved since."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ class Mark(NamedTuple):
 class FollowedRecord(NamedTuple):
     mark: Mark
     stored: Stored
+
+
+class MovedRun(NamedTuple):
+    """A run to which something happened."""
+
+    id: str
+    no: int
+    status: str
+    # Whether its first record is among what happened.
+    new: bool
 
 
 class Followable(Protocol):

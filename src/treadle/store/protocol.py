@@ -20,7 +20,7 @@ from treadle.kernel.values import Value
 
 from .commits import UnderWay
 from .figures import StoreNumbers
-from .marks import Followable
+from .marks import Followable, MovedRun
 from .place_rows import Crowd as Crowd
 from .place_rows import Line as Line
 from .place_rows import PlaceRow as PlaceRow
@@ -254,9 +254,8 @@ class Reads(Followable, ManyRuns, Protocol):
     def open_ids(self, run: int, *, after_seq: int) -> list[tuple[int, bytes | None, bytes | None]]: ...
     def record(self, run: int, seq: int) -> Stored | None: ...
     def last_event_no(self, run: int) -> int: ...
-    def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
-        """Runs to which something happened since a mark (id, status, whether it is new), and the mark for
-        the next time. The mark (-1, -1) is now."""
+    def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]:
+        """Runs to which something happened since a mark, and the mark for the next time. The mark (-1, -1) is now."""
         ...
 
     def runs_beyond(self, event_no: int) -> list[str]:

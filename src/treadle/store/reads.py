@@ -18,6 +18,7 @@ from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
 from .many import ManyReads
+from .marks import MovedRun
 from .members import MemberReads
 from .places import PlaceReads
 from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
@@ -135,7 +136,7 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
         last = "SELECT event_no FROM journal WHERE run = runs.no ORDER BY seq DESC LIMIT 1"
         return [id for (id,) in self._all(f"SELECT id FROM runs WHERE ({last}) > ? ORDER BY no", event_no)]
 
-    def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[str, str, bool]]]:
+    def moved(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]:
         place = self._dialect.position
         # Read before the runs: what comes in between is found twice, not never.
         records, frames = (
@@ -144,13 +145,13 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
         if since == (records, frames) or since == (-1, -1):
             return (records, frames), []
         rows = self._all(
-            f"""SELECT runs.id, runs.status, min(found.seq) FROM (
+            f"""SELECT runs.id, runs.no, runs.status, min(found.seq) FROM (
                  SELECT run, seq FROM journal WHERE {place.column} {place.found} ?
                  UNION ALL SELECT run, 2 FROM frames WHERE {place.column} {place.found} ?
                ) AS found JOIN runs ON runs.no = found.run GROUP BY runs.no ORDER BY runs.no""",
             *since,
         )
-        return (records, frames), [(id, status, first == 1) for id, status, first in rows]
+        return (records, frames), [MovedRun(id, no, status, first == 1) for id, no, status, first in rows]
 
     def frames(self, run: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, int, bytes]]:
         query = "SELECT event_no, at_ns, body FROM frames WHERE run = ? AND event_no > ? ORDER BY event_no LIMIT ?"

@@ -19,6 +19,7 @@ from treadle.kernel.errors import OwnershipLost
 from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
+from . import taken
 from .blobs import BlobPlace
 from .commits import Transaction, UnderWay
 from .dialect import SqlDialect
@@ -28,6 +29,7 @@ from .places import write_places
 from .protocol import Batch, Numbered, RunRow, TaskRow, beside_records, beside_runs, of_places
 from .reads import AUDIT_COLUMNS, TASK_COLUMNS
 from .row_reading import RUN_COLUMNS
+from .taken import FRAMES, JOURNAL, PLACED
 from .upkeep import SqlUpkeep, marks
 
 # A file of a payload that has no row after so long was left by somebody who was killed.
@@ -154,6 +156,8 @@ class SqlStore(SqlUpkeep):
             connection.close()
             raise
         self._held = {}
+        # The tables whose newest rows may have been removed, since anybody last put some behind them.
+        self._behind = set(PLACED if self._has_places else ())
         self._plain_left = PLAIN_RECORDS
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
         self._reserved: dict[Numbered, int] = {}
@@ -169,10 +173,16 @@ class SqlStore(SqlUpkeep):
 
     def reserve(self, kind: Numbered, count: int) -> range:
         """For a store that has one owner at a time: nobody else gives numbers away."""
-        highest = self.last_run_no() if kind == "run" else self.last_task_no()
-        first = max(highest, self._reserved.get(kind, 0)) + 1
+        query = f"""SELECT {self._dialect.greatest}((SELECT coalesce(max(no), 0) FROM {kind}s),
+                    coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?), 0))"""
+        first = max(self._one(query, f"last_{kind}")[0], self._reserved.get(kind, 0)) + 1
         self._reserved[kind] = first + count - 1
         return range(first, first + count)
+
+    def own(self) -> int:
+        if self._has_places:
+            self._behind.update(PLACED)
+        return super().own()
 
     @property
     def overlaps(self) -> bool:
@@ -207,7 +217,7 @@ class SqlStore(SqlUpkeep):
 
     def commit(self, batch: Batch) -> None:
         append = self._dialect.append if self._shards == 1 and len(batch.records) == 1 else None
-        if append is not None and not any(beside_records(batch)):
+        if append is not None and JOURNAL not in self._behind and not any(beside_records(batch)):
             self._append(append, self._record_values(batch)[0])
         else:
             self._write(batch)
@@ -224,7 +234,10 @@ class SqlStore(SqlUpkeep):
         self._check_epoch(tx, batch.shards or self._held)
         self._write_runs(tx, batch)
         if batch.records:
+            held = JOURNAL in self._behind and self._hold_last(tx, JOURNAL)
             tx.executemany(INSERT_RECORD, self._record_values(batch))
+            if held:
+                taken.release(tx, JOURNAL)
         if batch.snapshots:
             rows = [(run, seq, sha256(body).digest(), body) for run, seq, body in batch.snapshots]
             tx.executemany("INSERT INTO snapshots (run, seq, digest, body) VALUES (?, ?, ?, ?)", rows)
@@ -350,9 +363,12 @@ class SqlStore(SqlUpkeep):
         if batch.checkpoints_done:
             tx.executemany("DELETE FROM checkpoints WHERE intent = ?", [(i,) for i in batch.checkpoints_done])
         if batch.frames:
+            held = FRAMES in self._behind and self._hold_last(tx, FRAMES)
             tx.executemany(
                 "INSERT INTO frames (run, event_no, at_ns, body) VALUES (?, ?, ?, ?)", batch.frames
             )
+            if held:
+                taken.release(tx, FRAMES)
         if batch.diagnostics:
             query = "INSERT INTO diagnostics (run, at_ns, code, body) VALUES (?, ?, ?, ?)"
             tx.executemany(query, batch.diagnostics)
@@ -405,8 +421,22 @@ class SqlStore(SqlUpkeep):
             else:
                 tx.execute(_UPSERT_DOCUMENT, (kind, id, at_ns, document))
 
-    @staticmethod
-    def _remove_runs(tx: Any, numbers: list[int]) -> None:
+    def _hold_last(self, tx: Any, table: str) -> bool:
+        """Where the last row that there ever was is gone, has new ones come behind it."""
+        held = taken.hold(tx, table)
+        if not held:
+            # What is there by now is there for good, until somebody removes it.
+            self._behind.discard(table)
+        return held
+
+    def _note_taken(self, tx: Any) -> None:
+        """Before rows are removed."""
+        if self._has_places:
+            taken.note(tx)
+            self._behind.update(PLACED)
+
+    def _remove_runs(self, tx: Any, numbers: list[int]) -> None:
+        self._note_taken(tx)
         rows = [(no,) for no in numbers]
         tx.executemany("DELETE FROM task_roles WHERE task IN (SELECT no FROM tasks WHERE run = ?)", rows)
         itself = "(SELECT id FROM runs WHERE no = ?)"
@@ -442,7 +472,9 @@ class SqlStore(SqlUpkeep):
         with self._transaction() as tx:
             self._check_epoch(tx, self._held)
             self._dialect.keep_out(tx, "blobs")
-            remove_orphans(tx, orphans(self._all))
+            if lost := orphans(self._all):
+                self._note_taken(tx)
+                remove_orphans(tx, lost)
             tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
             loose = [row[0] for row in self._all(query, before_ns) if row[0] not in kept]
             if loose:

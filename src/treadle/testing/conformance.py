@@ -30,7 +30,7 @@ from treadle.store.figures import DEAD_LETTER
 from treadle.store.place_rows import Line, PlaceRow
 from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
 
-from . import many_runs, overlapping, ownership
+from . import growing, many_runs, overlapping, ownership
 from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
 
@@ -480,4 +480,5 @@ CHECKS: tuple[Check, ...] = (
     *ownership.CHECKS,
     *overlapping.CHECKS,
     *many_runs.CHECKS,
+    *growing.CHECKS,
 )

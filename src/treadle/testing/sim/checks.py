@@ -48,6 +48,8 @@ class Journals:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._rowid = 0
+        # The last place that was ever given to a record.
+        self._last_given = 0
         self._newest: bytes | None = None
         # The runs that are there, by their numbers; and those that were collected.
         self.lives: dict[int, RunLife] = {}
@@ -89,6 +91,10 @@ class Journals:
             (self._rowid,),
         ).fetchall()
         for rowid, id, no, seq, opens, closes, digest, stored in rows:
+            assert rowid > self._last_given, (
+                f"{id}#{seq}: who follows the journal takes it for one that is gone"
+            )
+            self._last_given = rowid
             body = unpack(stored, opens, closes)
             life = self.lives.get(no) or self._born(no, id)
             assert seq == life.seq + 1, f"{id}: record {seq} follows record {life.seq}"
@@ -117,7 +123,6 @@ class Journals:
             assert kept_until <= self.clock_max_ns, f"{life.id} is gone before its time"
             self.gone.append(life)
         if missing:
-            # Rows that come now may have the numbers of those that are gone.
             self._rowid, self._newest = self._last_row()
 
     def _look_for_payloads(self) -> None:

@@ -253,7 +253,8 @@ class Drill:
     def _check_fork(self, life: RunLife, asked: list[Any]) -> None:
         """It goes on with one of the programs that its original may have had."""
         for program in asked[:-1]:
-            with suppress(AssertionError, ValueError):
+            # What another program gave may be of any shape.
+            with suppress(AssertionError, ValueError, TypeError):
                 self._check_end(life, program)
                 return
         self._check_end(life, asked[-1])

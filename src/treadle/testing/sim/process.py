@@ -140,6 +140,8 @@ class SharedStore(SqlStore):
     def __init__(self, dialect: SimDialect, world: World) -> None:
         super().__init__(dialect, None)
         self._world = world
+        # What one of them removes, all of them put new rows behind.
+        self._behind = world.behind
 
     def reserve(self, kind: Numbered, count: int) -> range:
         numbers = self._world.numbers

@@ -99,8 +99,9 @@ class World:
         self.journals = Journals(self.disk)
         self.disk.on_commit = self._committed
         self.performed: dict[str, int] = {}
-        # The last numbers given to several processes.
+        # The last numbers given to several processes, and the tables of which one of them has removed rows.
         self.numbers: dict[Numbered, int] = {}
+        self.behind: set[str] = set()
         self.deaths = 0
         self._events = 0
         self._time_ns = 0
