@@ -86,12 +86,15 @@ class HouseMethods(ABC):
 
     async def dead_letter_replay(self, id: str) -> dict[str, Any]:
         """Offers its work again, if that is still open."""
-        home = str((await self.dead_letter(id))["run"])
-        return dict(await self.operate("deadletter", {"op": "replay", "id": id}, home=home))
+        return await self._deal(id, "replay")
 
     async def dead_letter_discard(self, id: str) -> dict[str, Any]:
         """Throws it away."""
-        return dict(await self.operate("deadletter", {"op": "discard", "id": id}))
+        return await self._deal(id, "discard")
+
+    async def _deal(self, id: str, op: str) -> dict[str, Any]:
+        home = str((await self.dead_letter(id))["run"])
+        return dict(await self.operate("deadletter", {"op": op, "id": id}, home=home))
 
     async def secret_set(self, name: str, value: Secret) -> None:
         """Stores a secret, or replaces it."""

@@ -18,7 +18,7 @@ from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.store.ages import RETURNED
 from treadle.store.protocol import RunRow
 
-from . import bulks, lines, retention
+from . import bulks, dead_letters, lines, retention
 from .audit import KEPT_NS as AUDIT_KEPT_NS
 from .desk import Desk
 
@@ -181,6 +181,7 @@ def _last(desk: Desk, asked: dict[str, Any]) -> int:
     desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
     bulks.forget_old(desk, now)
     lines.forget_old(desk, now)
+    dead_letters.forget_old(desk, now)
     removed = _sweep(desk, [(no, digest) for no, digest in asked["expired"]], now)
     if asked["by"] is not None:
         desk.diagnose("", "COLLECTED", {"by": asked["by"], "runs": asked["runs"], "blobs": removed})

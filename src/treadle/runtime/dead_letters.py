@@ -6,7 +6,7 @@ by another release, or by hand) its work is offered once more.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.values import Value, encode
@@ -17,6 +17,11 @@ from treadle.store.protocol import Reads
 from . import document
 from .desk import Desk
 
+# The kind of documents that say what became of letters, and how long they do.
+DONE: Final = "deadletter.done"
+KEPT_NS: Final = 30 * 24 * 3_600 * 10**9
+_FORGOTTEN_AT_ONCE_MAX: Final = 1_000
+
 
 def listed(reads: Reads) -> list[Value]:
     """All of them, newest first."""
@@ -26,7 +31,13 @@ def listed(reads: Reads) -> list[Value]:
 def shown(reads: Reads, id: str) -> dict[str, Any]:
     found = reads.document(DEAD_LETTER, id)
     if found is None:
-        raise InputInvalid(f"there is no dead letter {id!r}", code="DEAD_LETTER_NOT_FOUND")
+        done = reads.document(DONE, id)
+        why = (
+            f"there is no dead letter {id!r}"
+            if done is None
+            else f"the dead letter {id!r} was {done} already"
+        )
+        raise InputInvalid(why, code="DEAD_LETTER_NOT_FOUND")
     return dict(found)
 
 
@@ -36,7 +47,8 @@ def keep(desk: Desk, id: str, row: dict[str, Any]) -> None:
 
 
 def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
-    """`replay` offers the intent again, if it is open; either way the letter is done with."""
+    """`replay` offers the intent again, if it is open; either way the letter is done with. Whatever becomes of it is
+    decided where its run is, so that it is done with once."""
     id = str(body["id"])
     letter = shown(desk.store, id)
     if body["op"] == "replay":
@@ -49,6 +61,13 @@ def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
                 cls="consistency",
             )
         desk.offer_again([run])
-    desk.batch.documents.append((DEAD_LETTER, id, 0, None))
     done = "replayed" if body["op"] == "replay" else "discarded"
+    desk.batch.documents.append((DEAD_LETTER, id, 0, None))
+    desk.batch.documents.append((DONE, id, desk.clock.now_ns(), encode(done)))
     return {"id": id, "run": letter["run"], "intent": letter["intent"], done: True}
+
+
+def forget_old(desk: Desk, now_ns: int) -> None:
+    """What became of letters long ago."""
+    for id in desk.store.documents_before(DONE, now_ns - KEPT_NS, _FORGOTTEN_AT_ONCE_MAX):
+        desk.batch.documents.append((DONE, id, 0, None))
