@@ -26,6 +26,7 @@ from treadle.store.open import open_store
 from treadle.store.protocol import Batch, Message, RunRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
+from treadle.testing.rows import record, run_row
 
 DAY_S = 86_400
 DAY_NS = DAY_S * 10**9
@@ -205,11 +206,18 @@ async def test_a_file_of_an_earlier_version_is_written_anew_once(tmp_path: Path)
     assert store._dialect.connect().execute("PRAGMA auto_vacuum").fetchone()[0] == 0
     digest = "sha256:" + "0" * 64
     store.insert_rows("blobs", "digest, size, at_ns, body", [(digest, 3_000_000, 0, b"x" * 3_000_000)])
+    store.commit(Batch(runs_new={no: run_row(no) for no in (1, 2, 3)}))
+    store.commit(Batch(records=[record(no, seq) for no in (1, 2, 3) for seq in (1, 2)]))
+    store.commit(Batch(runs_removed=[1, 3]))
+    mark = store.moved((-1, -1))[0]
     store.sweep()
     assert store.shrink() == 0, "a server does not stop for it by itself"
     assert store.shrink(rewrite=True) > 2_500_000
     assert store.shrink(rewrite=True) == 0
     assert store._dialect.connect().execute("PRAGMA auto_vacuum").fetchone()[0] == 2
+    assert store.moved(mark) == (mark, []), "records have the places that they had"
+    store.commit(Batch(records=[record(2, 3)]))
+    assert [run.id for run in store.moved(mark)[1]] == ["run-2"], "what is new is seen"
     store.close()
 
 
