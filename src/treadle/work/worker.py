@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
@@ -38,6 +38,8 @@ from .worker_job import Definitions, Vault, WorkerJob, failed
 
 if TYPE_CHECKING:
     from treadle.telemetry.tracer import Tracer, WorkSpan
+
+T = TypeVar("T")
 
 log = logging.getLogger("treadle.worker")
 
@@ -120,7 +122,8 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Work that was revoked and came again before its task had ended.
         self._after: dict[str, Work] = {}
-        self._preparing: dict[str, asyncio.Task[None]] = {}
+        # What is being made, and jobs wait for together.
+        self._making: dict[str, asyncio.Task[Any]] = {}
         self._begun: dict[str, float] = {}
         self._ended = 0
         self._watching: asyncio.TimerHandle | None = None
@@ -311,7 +314,7 @@ class Worker:
         try:
             try:
                 if work.dialect not in self.performers.ready:
-                    await self._make_ready(work.dialect)
+                    await self.once(work.dialect, self.performers.prepare)
                     if self.lane_of(work) == FUNCTIONS:
                         self.bus.move(work.intent.id, FUNCTIONS)
                         return
@@ -331,14 +334,18 @@ class Worker:
                     self.bus.done(work.intent.id)
                 self._free(work.intent.id)
 
-    async def _make_ready(self, dialect: str) -> None:
-        """The first jobs of a dialect wait together, and go on in the order they came."""
+    async def once(self, name: str, make: Callable[[str], T]) -> T:
+        """Something that is made on a thread: a dialect's performers, a definition. The first jobs that need it, hundreds
+        after a crash, wait for it together, and go on in the order they came."""
         assert self._loop is not None
-        if (found := self._preparing.get(dialect)) is None:
-            found = self._loop.create_task(asyncio.to_thread(self.performers.prepare, dialect))
-            found.add_done_callback(lambda _: self._preparing.pop(dialect, None))
-            self._preparing[dialect] = found
-        await asyncio.shield(found)
+        if asyncio.get_running_loop() is not self._loop:  # a part of a job, on a loop of its own
+            return await asyncio.to_thread(make, name)
+        found: asyncio.Task[T] | None = self._making.get(name)
+        if found is None:
+            found = self._loop.create_task(asyncio.to_thread(make, name))
+            found.add_done_callback(lambda _: self._making.pop(name, None))
+            self._making[name] = found
+        return await asyncio.shield(found)
 
     def _free(self, intent: str) -> None:
         del self._tasks[intent], self._begun[intent]

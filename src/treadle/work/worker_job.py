@@ -212,7 +212,7 @@ class WorkerJob:
             return found
         load = self._worker.definitions.load
         try:
-            return load(self.definition) if self._threaded else await asyncio.to_thread(load, self.definition)
+            return load(self.definition) if self._threaded else await self._worker.once(self.definition, load)
         except PASSING:
             raise
         except TreadleError as error:
