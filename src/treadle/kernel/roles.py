@@ -105,6 +105,10 @@ def is_code(machine: Machine) -> TypeGuard[CodeMachine]:
     return has_role(type(machine), CodeMachine)
 
 
+def is_past(machine: Machine) -> TypeGuard[PastMachine]:
+    return has_role(type(machine), PastMachine)
+
+
 def unavailable(machine: Machine, definition: Any) -> TreadleError | None:
     """Why a definition cannot be run here; what is no code is always at hand."""
     return machine.unavailable(definition) if is_code(machine) else None

@@ -20,7 +20,7 @@ from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRe
 from treadle.kernel.history import Stored, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
-from treadle.kernel.roles import PastMachine, has_role
+from treadle.kernel.roles import PastMachine, is_past
 from treadle.kernel.run import Blobs
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted
@@ -287,9 +287,7 @@ class HotRuns:
 
     def drop(self, id: str) -> None:
         hot = self._runs.pop(id, None)
-        if hot is None or not has_role(type(hot.machine), PastMachine):
-            return
-        if isinstance(hot.machine, PastMachine):
+        if hot is not None and is_past(hot.machine):
             hot.machine.forget(hot.state.state)
 
     def drop_all(self) -> None:

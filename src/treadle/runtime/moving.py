@@ -12,7 +12,7 @@ from treadle.kernel.errors import Undecidable, Unsupported
 from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Apply, Domain, Event, Retry, Started, event_value
-from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, is_cell, unavailable
+from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, is_cell, is_past, unavailable
 from treadle.kernel.run import advance
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
@@ -152,7 +152,7 @@ class Moves:
     def moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
         """Moves a run to the code that it takes an event under; False if that cannot take it on."""
         machine = hot.machine
-        if not (isinstance(machine, PastMachine) and (other := machine.moves_on(hot.definition, event))):
+        if not (is_past(machine) and (other := machine.moves_on(hot.definition, event))):
             return True
         try:
             self._move(hot, other)

@@ -18,8 +18,9 @@ from .loop import FlowFuture
 EXPIRED: Final = "expired"
 
 
-class Await(msgspec.Struct, eq=False):
-    """Something of ours that the function waits for."""
+class Await(msgspec.Struct, eq=False, gc=False):
+    """Something of ours that the function waits for. The collector need not look at it: its life holds it, and lets
+    go of it at the end."""
 
     number: int
     kind: str
@@ -39,7 +40,7 @@ class Await(msgspec.Struct, eq=False):
         return self.kind == "timer" and self.name == EXPIRED
 
 
-class Settled(msgspec.Struct):
+class Settled(msgspec.Struct, gc=False):
     """What an await is resolved with."""
 
     status: str
@@ -49,14 +50,14 @@ class Settled(msgspec.Struct):
     record: int
 
 
-class ToldEvent(msgspec.Struct, frozen=True):
+class ToldEvent(msgspec.Struct, frozen=True, gc=False):
     """An event, and its size where it may be large."""
 
     event: dict[str, Any]
     bytes: int = 0
 
 
-class Made(msgspec.Struct):
+class Made(msgspec.Struct, gc=False):
     """What one decision made, apart from the outcome."""
 
     awaits: list[list[Value]] = msgspec.field(default_factory=list)

@@ -227,7 +227,8 @@ class Life:
 
     def _open(self, wait: Await) -> None:
         wait.opened = True
-        params = {"name": wait.name, **wait.params}
+        params = wait.params
+        params.setdefault("name", wait.name)
         if wait.bytes > PAYLOAD_INLINE_BYTES_MAX and not self.repeating:
             params = {key: self.lightened(part) if key in _LARGE else part for key, part in params.items()}
         self.made.intents.append(
@@ -473,6 +474,7 @@ class Life:
         self._patience.during(self, lambda: watched(self, self.loop.end))
         self.open.clear()
         self.queue.clear()
+        self._timers.clear()
 
 
 _WORDS: Final = {"ok": "done", "error": "failed"}

@@ -17,8 +17,8 @@ import msgspec
 
 from treadle.kernel.errors import InputInvalid, ValueRefused
 from treadle.kernel.limits import INT_MAX, INT_MIN
-from treadle.kernel.model import disarmed
-from treadle.kernel.values import Value, to_value
+from treadle.kernel.model import disarmed, may_look_like_ours
+from treadle.kernel.values import Value, copied, to_value
 from treadle.lang.handed import check_written
 
 from .guard import unwatched
@@ -47,7 +47,8 @@ def kept(made: object) -> Value:
     """A value for the journal of what is plain already."""
     if made is None or type(made) is bool or (type(made) is int and INT_MIN <= made <= INT_MAX):
         return made  # as it would be read
-    return disarmed(to_value(made))
+    value, body = copied(made)
+    return disarmed(value) if may_look_like_ours(body) else value
 
 
 def are_simple(values: Iterable[object]) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from treadle.dialects.function.errors import Fatal
 from treadle.dialects.function.shapes import EMPTY, plain, typed
@@ -19,6 +18,9 @@ from treadle.work.raised import named, trace, words
 from .current import CURRENT, Current, StepRaised
 from .pace import StepPace
 
+# What stands in a receipt as it is, and is never too large for one.
+_SMALL: Final[frozenset[type]] = frozenset({bool, int, type(None)})
+
 
 async def attempt(
     step: Step[..., Any], arguments: dict[str, Value], now: Current, pace: StepPace | None = None
@@ -26,8 +28,16 @@ async def attempt(
     """Calls a step once, here. Whatever it raises is an outcome."""
     token = CURRENT.set(now)
     try:
-        value = await _call(step, arguments, pace)
-        return Done(value=plain(value))
+        args, kwargs = bound(step, arguments)
+        if step.is_async:
+            value = await step.function(*args, **kwargs)
+        else:
+            # In a context of its own: what it sets there is gone with it.
+            call = partial(copy_context().run, step.function, *args, **kwargs)
+            work = call if pace is None else partial(pace.timed, step.name, call)
+            value = await aside(work, None, step.name) if in_a_loop() else work()
+        made = plain(value)
+        return Done(value=made, is_canonical=type(made) in _SMALL)
     except Fatal as error:
         details = {"fatal": True, "exception": "Fatal", "details": plain(error.details)}
         told = TreadleError(words(error) or "the step gave up", cls="user", code=error.code, details=details)
@@ -46,17 +56,6 @@ async def attempt(
         return Done(status="error", error=StepRaised(named(error), details=details).to_value())
     finally:
         CURRENT.reset(token)
-
-
-async def _call(step: Step[..., Any], arguments: dict[str, Value], pace: StepPace | None) -> Any:
-    args, kwargs = bound(step, arguments)
-    function: Callable[..., Any] = step.function
-    if step.is_async:
-        return await function(*args, **kwargs)
-    # In a context of its own: what it sets there is gone with it.
-    call = partial(copy_context().run, function, *args, **kwargs)
-    work = call if pace is None else pace.taken(step.name, call)
-    return await aside(work, None, step.name) if in_a_loop() else work()
 
 
 def bound(step: Step[..., Any], arguments: dict[str, Value]) -> tuple[list[Any], dict[str, Any]]:

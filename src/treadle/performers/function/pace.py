@@ -26,17 +26,13 @@ class StepPace:
     def is_quick(self, step: str) -> bool:
         return step in self._quick
 
-    def taken(self, step: str, call: Callable[[], T]) -> Callable[[], T]:
-        """The call; how long it takes is noted, whatever becomes of it."""
-
-        def timed() -> T:
-            begun = time.monotonic()
-            try:
-                return call()
-            finally:
-                if time.monotonic() - begun < QUICK_S:
-                    self._quick.add(step)
-                else:
-                    self._quick.discard(step)
-
-        return timed
+    def timed(self, step: str, call: Callable[[], T]) -> T:
+        """Calls; how long it takes is noted, whatever becomes of it."""
+        begun = time.monotonic()
+        try:
+            return call()
+        finally:
+            if time.monotonic() - begun < QUICK_S:
+                self._quick.add(step)
+            else:
+                self._quick.discard(step)

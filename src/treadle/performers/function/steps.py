@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from treadle.dialects.function.shapes import are_simple
-from treadle.dialects.function.steps import STEPS
+from treadle.dialects.function.steps import STEPS, Step
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import OpenIntent, addressed, is_reference
 from treadle.kernel.values import Value
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MARK: Final = "started"
 SAVED: Final = "saved"
+# The first attempt at a step without settings has these parameters: name, step, args.
+BARE_PARAMS: Final = 3
 
 
 class _Near(msgspec.Struct, frozen=True):
@@ -65,7 +67,9 @@ class StepPerformer:
         """Whether a thread of the lane does it, which needs no event loop and goes on with the next at once: a plain
         function that was quick the last time, and waits for nothing before it is called."""
         params = intent.params
-        waits = params.get("process") or params.get("secrets") or not params.get("idempotent", True)
+        waits = len(params) > BARE_PARAMS and (
+            params.get("process") or params.get("secrets") or not params.get("idempotent", True)
+        )
         return not waits and self._pace.is_quick(str(params["step"]))
 
     async def send(self, job: Job) -> Done:
@@ -87,6 +91,23 @@ class StepPerformer:
             raise StaysOpen(
                 f"the step {params['step']!r} is not loaded here; load its file with --app FILE.py"
             )
+        is_bare = len(params) == BARE_PARAMS and job.checkpoint is None
+        if is_bare:
+            now = Current(job.run, step.name, 1, job.idempotency_key, {}, None, _Near(job, False))
+        elif isinstance(begun := await self._begun(step, job), Done):
+            return begun
+        else:
+            now = begun
+        arguments = params["args"]
+        if is_reference(arguments) or not are_simple(arguments.values()):
+            arguments = await _at_hand(arguments, job)
+        if not is_bare and params.get("process"):
+            return await self._apart.attempt(step, arguments, now)
+        return await attempt(step, arguments, now, self._pace)
+
+    async def _begun(self, step: Step[..., Any], job: Job) -> Current | Done:
+        """What a step may know of its call, by its settings and what was saved; or why it is not called."""
+        params = job.intent.params
         checkpoint = job.checkpoint if isinstance(job.checkpoint, dict) else {}
         idempotent = params.get("idempotent", True)
         if not idempotent and checkpoint.get(MARK):
@@ -100,21 +121,8 @@ class StepPerformer:
         saved = checkpoint.get(SAVED)
         if not idempotent:
             await job.save({MARK: True, SAVED: saved}, durable=True)
-        now = Current(
-            job.run,
-            step.name,
-            int(params.get("attempt", 1)),
-            job.idempotency_key,
-            secrets,
-            saved,
-            _Near(job, not idempotent),
-        )
-        arguments = params["args"]
-        if is_reference(arguments) or not are_simple(arguments.values()):
-            arguments = await _at_hand(arguments, job)
-        if params.get("process"):
-            return await self._apart.attempt(step, arguments, now)
-        return await attempt(step, arguments, now, self._pace)
+        tried, key = int(params.get("attempt", 1)), job.idempotency_key
+        return Current(job.run, step.name, tried, key, secrets, saved, _Near(job, not idempotent))
 
 
 async def _at_hand(value: Value, job: Job) -> Value:
