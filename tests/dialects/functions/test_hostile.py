@@ -343,6 +343,45 @@ def test_code_of_the_author_that_reads_a_result_is_watched() -> None:
     assert refused.value.code == "NOT_DETERMINISTIC"
 
 
+class Timed(asyncio.Future[int]):
+    """Looks at the clock whenever somebody looks at it."""
+
+    def exception(self) -> BaseException | None:
+        getattr(__import__("time"), "time")()  # noqa: B009
+        return super().exception()
+
+
+class Timely(int):
+    def __gt__(self, other: int) -> bool:
+        getattr(__import__("time"), "time")()  # noqa: B009
+        return int(self) > other
+
+
+@pytest.mark.parametrize("way", ["branch", "raced", "limit", "inside"])
+def test_code_of_the_author_that_a_gather_comes_to_is_watched(way: str) -> None:
+    async def looks() -> int:
+        await echo(1)
+        return int(getattr(__import__("time"), "time")())  # noqa: B009
+
+    @flow.workflow(name="hostile.gathers")
+    async def gathers(ctx: flow.Context) -> None:
+        if way == "limit":
+            await flow.gather(echo(1), echo(2), limit=Timely(1))
+            return
+        if way == "inside":
+            await flow.gather(echo(1), looks())
+            return
+        branch = Timed(loop=asyncio.get_running_loop())
+        branch.set_result(1)
+        both = echo(1), branch
+        await (flow.gather(*both) if way == "branch" else flow.race(*both))
+
+    with pytest.raises(TreadleError) as refused:
+        play(gathers, steps={"hostile.echo": 1}).result  # noqa: B018
+    assert refused.value.code == "NOT_DETERMINISTIC"
+    assert "time.time()" in refused.value.message
+
+
 def test_a_step_that_is_called_outside_a_run_leaves_a_profiler_alone() -> None:
     seen = []
 

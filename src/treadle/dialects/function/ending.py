@@ -14,6 +14,7 @@ from treadle.kernel.stops import is_stop
 
 from .context import Context
 from .errors import ContinueAs, Dropped, StepFailed
+from .guard import unwatched
 from .life import Life, Outcome
 from .shapes import typed
 from .source import is_foreign
@@ -44,8 +45,7 @@ async def main(life: Life, context: Context) -> None:
         if (again := _again(error)) is not None:
             outcome = "again", again.input
     life.ending = True
-    me = asyncio.current_task()
-    await settle([task for task in life.loop.tasks if task is not me])
+    await settle(unwatched(life.loop.left, asyncio.current_task()))
     if outcome[0] == "again" and life.cancelled:  # who is cancelled does not begin anew
         outcome = "cancelled", asyncio.CancelledError()
     if outcome[0] in ("failed", "cancelled") or life.expired is not None:
