@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence, Set
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
@@ -299,7 +299,7 @@ def _absolute(target: str) -> str:
     return f"{path.resolve()}:{name}" if name is not None else str(path.resolve())
 
 
-class CheckedInput(NamedTuple):
+class CheckedInput(msgspec.Struct, frozen=True):
     """The input a run starts with, and its canonical bytes if its dialect left it as it was handed in."""
 
     value: Value

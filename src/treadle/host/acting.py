@@ -84,7 +84,7 @@ def stamped(command: Command) -> Command:
         check_entry(entry := command.entry or _of_operation(command))
         return replace(command, entry=entry)
     if isinstance(command, Write) and command.action and command.entry is None:
-        return command._replace(entry=_entry(None, command.action, command.target))
+        return replace(command, entry=_entry(None, command.action, command.target))
     return command
 
 

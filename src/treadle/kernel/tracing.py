@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from .model import root_of
 
@@ -20,7 +22,7 @@ _TEXT: Final = r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?
 _RATIO_BITS: Final = 64
 
 
-class TraceContext(NamedTuple):
+class TraceContext(msgspec.Struct, frozen=True):
     """A span as others refer to it; `trace` and `span` in hexadecimal."""
 
     trace: str

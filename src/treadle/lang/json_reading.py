@@ -25,7 +25,6 @@ _SPACE: Final = re.compile(r"[ \n]*")
 # On the line of its key.
 _COLON: Final = re.compile(r" *:")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _JSON: Final = JSONDecoder()
 _WORDS: Final = (("null", None), ("true", True), ("false", False))
 
@@ -127,10 +126,9 @@ class _Reader:
     def _text(self, at: int) -> tuple[str, int]:
         try:
             found, end = _JSON.raw_decode(self.text, at)
-        except JSONDecodeError as error:
+            found.encode()  # half of a pair of escapes is no character
+        except (JSONDecodeError, UnicodeEncodeError) as error:
             raise _NotPlain from error
-        if _SURROGATE.search(found):
-            raise _NotPlain
         return found, end
 
     def _word(self, at: int) -> tuple[Any, int]:

@@ -11,21 +11,19 @@ from typing import Final
 
 from treadle.lang.slips import nearest
 
-# What a semicolon may stand in without ending a statement. Comments of SQL nest.
-_PIECE: Final = re.compile(
-    r"""
+# What a semicolon may stand in without ending a statement. Comments of SQL nest. (Compiled by whoever reads SQL: few
+# playbooks have any.)
+_PIECE: Final = r"""(?xs)
     --[^\n]*
     | (?P<quoted> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'
       | '(?:[^']|'')*'
       | "(?:[^"]|"")*"
       | (?<![\w$])(?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?P=tag) )
     | (?P<open> /\* ) | (?P<end> ; )
-    """,
-    re.X | re.S,
-)
-_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
-_OPENS: Final = re.compile(r"['\"]|\$(?:[A-Za-z_]\w*)?\$|/\*")
-_FIRST: Final = re.compile(r"(?:\s|\()*([A-Za-z_]+)")
+    """
+_COMMENT_EDGE: Final = r"/\*|\*/"
+_OPENS: Final = r"['\"]|\$(?:[A-Za-z_]\w*)?\$|/\*"
+_FIRST: Final = r"(?:\s|\()*([A-Za-z_]+)"
 _WORDS: Final = """
     select with values table from insert update delete merge truncate copy create alter drop comment grant revoke
     begin start commit rollback end abort savepoint release set reset show explain analyze vacuum call do execute
@@ -42,7 +40,7 @@ def split_statements(text: str) -> list[str]:
     found: list[str] = []
     start = at = 0
     solid = False
-    while match := _PIECE.search(text, at):
+    while match := re.compile(_PIECE).search(text, at):
         solid = solid or bool(text[at : match.start()].strip() or match["quoted"])
         at = _comment_end(text, match.end()) if match["open"] else match.end()
         if match["end"]:
@@ -56,7 +54,7 @@ def split_statements(text: str) -> list[str]:
 
 def _comment_end(text: str, at: int) -> int:
     depth = 1
-    while depth and (match := _COMMENT_EDGE.search(text, at)):
+    while depth and (match := re.compile(_COMMENT_EDGE).search(text, at)):
         depth += 1 if match[0] == "/*" else -1
         at = match.end()
     return at if not depth else len(text)
@@ -65,12 +63,12 @@ def _comment_end(text: str, at: int) -> int:
 def wrong_with(text: str) -> tuple[str, str] | None:
     """What no database would take of a script, and what to do about it; None if nothing is seen."""
     bare = _bare(text)
-    if left := _OPENS.search(bare):
+    if left := re.search(_OPENS, bare):
         return f"{left[0]} is never closed", "close it; inside a text a quote is written twice"
     if bare.count("(") != bare.count(")"):
         return f"{bare.count('(')} parentheses are opened and {bare.count(')')} closed", "balance them"
     for statement in split_statements(text):
-        first = _FIRST.match(_bare(statement))
+        first = re.match(_FIRST, _bare(statement))
         word = first[1] if first else ""
         if word and word.lower() not in _VERBS:
             near = nearest(word.lower(), sorted(_VERBS), cutoff=0.75)
@@ -82,7 +80,7 @@ def wrong_with(text: str) -> tuple[str, str] | None:
 def _bare(text: str) -> str:
     """The text with what is quoted or comment blanked out."""
     out, at = [], 0
-    while match := _PIECE.search(text, at):
+    while match := re.compile(_PIECE).search(text, at):
         out.append(text[at : match.start()])
         if match["end"]:
             out.append(";")

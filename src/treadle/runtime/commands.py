@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,7 +18,7 @@ from .ports import Ack, Item
 LATE: Final = "work.late"
 
 
-class FrameSent(NamedTuple):
+class FrameSent(msgspec.Struct, frozen=True):
     """Progress of an intent, on its way to being shown."""
 
     run: str
@@ -28,7 +28,7 @@ class FrameSent(NamedTuple):
     data: Value
 
 
-class CheckpointSaved(NamedTuple):
+class CheckpointSaved(msgspec.Struct, frozen=True):
     """An intent's new checkpoint, with what happened since the last one."""
 
     run: str
@@ -52,7 +52,7 @@ class Operate(msgspec.Struct, frozen=True):
     entry: AuditEntry | None = None
 
 
-class Write(NamedTuple):
+class Write(msgspec.Struct, frozen=True):
     """A change that only the process can ask for which owns the store: fork, collect. With an `action` it is
     one that somebody did."""
 

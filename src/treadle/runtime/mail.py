@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError, ValueRefused
 from treadle.kernel.limits import INT_MAX, INT_MIN, RUN_ID_CHARS_MAX
@@ -21,7 +23,7 @@ from .shards import Held
 _NUL: Final = "a name with a character of no width (NUL), which no store keeps"
 
 
-class Leftovers(NamedTuple):
+class Leftovers(msgspec.Struct, frozen=True):
     """What a batch made and did not get to: for runs of ours, and for those elsewhere."""
 
     here: list[Item]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.tracing import parse_traceparent
@@ -29,7 +31,7 @@ from .staging import RunTurn, Staged, Staging
 log = logging.getLogger("treadle.runs")
 
 
-class Aside(NamedTuple):
+class Aside(msgspec.Struct, frozen=True):
     """A commit that is being made durable, while another one is at hand."""
 
     staged: Staged

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from treadle.bus.hatch import Hatch
 from treadle.bus.protocol import DEFAULT_POOL, Told
 from treadle.bus.queues import RESIDENT
@@ -68,7 +70,7 @@ class EngineOwner:
                 continue
             blobs = await self._blobs([one.value, one.events])
             saved = CheckpointSaved(run, intent, one.value, one.events, blobs, None)
-            answer = await self._engine.ask(lambda ack, saved=saved: saved._replace(ack=ack))  # type: ignore[misc]  # mypy cannot type a lambda with a default
+            answer = await self._engine.ask(lambda ack, saved=saved: replace(saved, ack=ack))  # type: ignore[misc]  # mypy cannot type a lambda with a default
             open_ = not answer.get("stale")
         return open_
 

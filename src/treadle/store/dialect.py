@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from treadle.kernel.errors import ValueRefused
 
@@ -20,7 +22,7 @@ def unfit(error: Exception) -> ValueRefused:
     return ValueRefused("a number that does not fit into 64 bits, which no store keeps")
 
 
-class Position(NamedTuple):
+class Position(msgspec.Struct, frozen=True):
     """How an engine says where its newest rows are: the question for the place (of a table, or of the whole
     store), the column that tells it of a row, and how to compare the two."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from treadle.kernel.history import Stored
 
 
@@ -16,7 +18,7 @@ class Mark(NamedTuple):
     seq: int = 0
 
 
-class FollowedRecord(NamedTuple):
+class FollowedRecord(msgspec.Struct, frozen=True):
     mark: Mark
     stored: Stored
 

@@ -17,7 +17,9 @@ from binascii import hexlify
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from treadle.kernel.errors import StoreUnavailable
 
@@ -36,7 +38,7 @@ _FIRST: Final = 0xFD
 _MARKS: Final = [bytes((_FIRST, number)) for number in range(64)]
 
 
-class Packer(NamedTuple):
+class Packer(msgspec.Struct, frozen=True):
     codec: Any
     whole: bytes
     short: bytes

@@ -103,7 +103,7 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
-class AgeRule(NamedTuple):
+class AgeRule(msgspec.Struct, frozen=True):
     """Runs that ended so are past their date if they had ended by an instant; None: they never are. It counts for one
     workflow, or for all but some."""
 

@@ -9,7 +9,7 @@ anything, and nothing moves that need not.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,7 +23,7 @@ class MemberRow(msgspec.Struct, frozen=True):
     url: str | None = None
 
 
-class MemberSeen(NamedTuple):
+class MemberSeen(msgspec.Struct, frozen=True):
     """A member as its row tells it, also one whose lease has run out."""
 
     name: str

@@ -21,7 +21,7 @@ from treadle.lang.text import Path
 from .reading import Reader
 
 _SCOPES: Final = ("workload", "ctx", "iter")
-_TEMPLATE: Final = re.compile(
+_TEMPLATE: Final = (
     r"\{\{-?\s*(workload|ctx|iter|args|keychain|execution_id|_prev)\b[^}]*\}\}|\{%-?\s*(if|for|set)\b[^%]*%\}"
 )
 
@@ -79,7 +79,7 @@ def _unrendered(tree: ast.Module) -> str | None:
         if isinstance(node, ast.Set) and len(node.elts) == 1 and isinstance(node.elts[0], ast.Set | ast.Dict):
             return f"{{{{ {ast.unparse(node.elts[0]).strip('{}')[:60]} }}}}"
         text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-        if match := _TEMPLATE.search(text):
+        if match := re.search(_TEMPLATE, text):
             return match[0][:80]
     return None
 

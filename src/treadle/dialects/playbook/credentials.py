@@ -14,7 +14,7 @@ from treadle.kernel.values import Value
 
 _NAME: Final = r"""(?:\.(\w+)|\[\s*['"]([^'"]+)['"]\s*\])"""
 # A field that the template itself may do without (`| default(…)`, `is defined`) and a method are left out.
-_READ: Final = re.compile(rf"\bkeychain{_NAME}{_NAME}(?!\w)(?!\s*(?:\(|\|\s*d(?:efault)?\b|is\b))")
+_READ: Final = rf"\bkeychain{_NAME}{_NAME}(?!\w)(?!\s*(?:\(|\|\s*d(?:efault)?\b|is\b))"
 
 
 def fields_read(value: Value) -> dict[str, list[str]]:
@@ -28,7 +28,7 @@ def fields_read(value: Value) -> dict[str, list[str]]:
 def _fields(value: Value) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         if "keychain" in value and "{" in value:
-            for match in _READ.finditer(value):
+            for match in re.finditer(_READ, value):
                 yield match[1] or match[2], match[3] or match[4]
     elif isinstance(value, dict):
         for item in value.values():

@@ -32,7 +32,7 @@ from .texts import bounded, plain, text_of
 DIGITS_MAX: Final = 400
 INDENT_MAX: Final = 64
 
-_WIDTH = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
+_WIDTH = r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?"
 
 
 def words(text: str) -> frozenset[str]:
@@ -227,7 +227,7 @@ def replaced(value: Any, old: str, new: str, count: int | None = None) -> str:
 
 def _format(value: Any, *args: Any, **kwargs: Any) -> str:
     text = text_of(value)
-    widths = [width for found in _WIDTH.findall(text) for width in found]
+    widths = [width for found in re.findall(_WIDTH, text) for width in found]
     if "*" in widths:
         raise Misuse("a width in format must be written out")
     check_widths(widths)

@@ -12,8 +12,8 @@ from typing import Any
 
 from treadle.kernel.values import Value
 
-_PATH = re.compile(r"\$?(\.?[A-Za-z_][\w-]*|\[\d+\]|\[['\"][^'\"]+['\"]\])+")
-_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
+_PATH = r"\$?(\.?[A-Za-z_][\w-]*|\[\d+\]|\[['\"][^'\"]+['\"]\])+"
+_PART = r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]"
 
 
 def extracted(config: Mapping[str, Value], result: Value) -> dict[str, Value]:
@@ -26,7 +26,7 @@ def picks(given: Any) -> Iterator[tuple[str, str]]:
     by the last name in it, so that `paging.next` is read as `next`."""
     for item in given if isinstance(given, list) else [given] if given else ():
         if isinstance(item, str):
-            names = [name or quoted for name, _, quoted in _PART.findall(item.removeprefix("$"))]
+            names = [name or quoted for name, _, quoted in re.findall(_PART, item.removeprefix("$"))]
             yield next((name for name in reversed(names) if name), item), item
         else:
             yield str(item.get("as") or item["path"]), str(item["path"])
@@ -35,12 +35,12 @@ def picks(given: Any) -> Iterator[tuple[str, str]]:
 def is_pick(item: Any) -> bool:
     """Whether an item of a `select` says what to pick."""
     path = item.get("path") if isinstance(item, dict) else item
-    return isinstance(path, str) and _PATH.fullmatch(path) is not None
+    return isinstance(path, str) and re.fullmatch(_PATH, path) is not None
 
 
 def select(value: Value, path: str) -> Value:
     """What a path leads to; null where it leads nowhere."""
-    for match in _PART.finditer(path.removeprefix("$")):
+    for match in re.finditer(_PART, path.removeprefix("$")):
         name, index, quoted = match.groups()
         if index is not None:
             if not isinstance(value, list) or int(index) >= len(value):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.host.asking import Correspondence
@@ -443,7 +445,7 @@ class SimProcess:
                 self.world.journals.saved(saved)
             self.world.after(self.world.rng.randrange(MS), lambda: self._resume(job, work))
 
-        self.world.network.send(saved._replace(ack=ack))
+        self.world.network.send(msgspec.structs.replace(saved, ack=ack))
 
 
 class SimOperations(NoOperations):
