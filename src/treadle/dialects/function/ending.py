@@ -31,7 +31,7 @@ async def main(life: Life, context: Context) -> None:
         if code.has_input:
             outcome = (
                 "completed",
-                await code.function(context, typed(life.loaded(life.state["input"]), code.takes)),
+                await code.function(context, typed(unwatched(life.input), code.takes)),
             )
         else:
             outcome = "completed", await code.function(context)
@@ -45,7 +45,8 @@ async def main(life: Life, context: Context) -> None:
         if (again := _again(error)) is not None:
             outcome = "again", again.input
     life.ending = True
-    await settle(unwatched(life.loop.left, asyncio.current_task()))
+    if left := unwatched(life.loop.left):
+        await settle(left)
     if outcome[0] == "again" and life.cancelled:  # who is cancelled does not begin anew
         outcome = "cancelled", asyncio.CancelledError()
     if outcome[0] in ("failed", "cancelled") or life.expired is not None:

@@ -159,9 +159,11 @@ def _watch_of(life: Watched) -> Watch:
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal passing
-        if passing is not None:
-            if event == "return" and frame is passing:
+        if event == "return":
+            if frame is passing:
                 passing = None
+            return
+        if passing is not None:
             return
         found: tuple[str, str] | None = None
         if event == "c_call":

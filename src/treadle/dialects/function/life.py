@@ -336,6 +336,10 @@ class Life:
         """A result at hand: what was too large for the journal comes from where it is kept."""
         return addressed(value, self.ctx.blob(value)) if is_reference(value) else value
 
+    def input(self) -> Value:
+        """What the function is given, at hand."""
+        return self.loaded(self.state["input"])
+
     def lightened(self, value: Value) -> Value:
         """A value for a record: by reference, where it is too large for one."""
         if len(encode(value)) <= PAYLOAD_INLINE_BYTES_MAX:

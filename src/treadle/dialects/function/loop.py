@@ -178,12 +178,14 @@ class Loop(asyncio.AbstractEventLoop):
         finally:
             del self._ready[:ran]
 
-    def left(self, but: object) -> list[FlowTask[Any]]:
-        """The tasks that are not done, all but one. What the others raised is heard: nobody need be warned of it."""
+    def left(self) -> list[FlowTask[Any]]:
+        """The tasks that are not done, but for the one that asks. What the others raised is heard: nobody need be
+        warned of it."""
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.exception()
-        return [task for task in self.tasks if task is not but and not task.done()]
+        me = asyncio.current_task(self)
+        return [task for task in self.tasks if task is not me and not task.done()]
 
     def put(self, handle: asyncio.TimerHandle) -> None:
         self._ready.append(handle)
