@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from treadle.dialects.function.errors import Fatal
-from treadle.dialects.function.shapes import EMPTY, plain, typed
+from treadle.dialects.function.shapes import EMPTY, kept, plain, typed
 from treadle.dialects.function.steps import Step
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
@@ -36,7 +36,7 @@ async def attempt(
             call = partial(copy_context().run, step.function, *args, **kwargs)
             work = call if pace is None else partial(pace.timed, step.name, call)
             value = await aside(work, None, step.name) if in_a_loop() else work()
-        made = plain(value)
+        made = kept(value) if type(value) in _SMALL else plain(value)
         return Done(value=made, is_canonical=type(made) in _SMALL)
     except Fatal as error:
         details = {"fatal": True, "exception": "Fatal", "details": plain(error.details)}
