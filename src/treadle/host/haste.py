@@ -17,7 +17,7 @@ from typing import Final
 
 from treadle.runtime.meter import CoreMeter
 
-HASTY_S: Final = 0.0005
+HASTY_S: Final = 0.0002
 # Commits that take longer, each, wait for more than a quick disk; and hold so little that they wait again soon.
 SLOW_S: Final = 0.0025
 FEW_RECORDS: Final = 8
