@@ -75,6 +75,8 @@ def only_hands_on(body: dict[str, Any]) -> bool:
 def perform(desk: Handing, asked: Operate) -> Any:
     """Runs on the core thread. Raises a TreadleError that changes nothing."""
     operation = Operation.from_value(asked.body)
+    if not isinstance(operation.task, str):
+        raise no_task(operation.task)
     task = _there(desk.task(operation.task), operation.task)
     actor = operation.actor
     match operation.name:
@@ -180,7 +182,7 @@ def _there(task: TaskRow | None, id: str) -> TaskRow:
     return task
 
 
-def no_task(id: str) -> NotWaiting:
+def no_task(id: object) -> NotWaiting:
     return NotWaiting(f"there is no task {id!r}; `treadle tasks` lists them", code="TASK_NOT_FOUND")
 
 
