@@ -311,10 +311,14 @@ class Core:
                 return
             changes.perform_next()
             if (staged := self.staging.staged).handed:
-                self._admit_ready(None)
+                self._hear_and_admit()
                 if self._mail.ready:
                     # The event to which one left its answer comes before the next.
                     return
+        self._hear_and_admit()
+
+    def _hear_and_admit(self) -> None:
+        """No receipt is decided before what its work said."""
         while self._progress.waiting and not self._is_full():
             self._progress.stage_next()
         self._admit_ready(None)

@@ -23,6 +23,7 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
+from treadle.kernel.values import decode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
@@ -73,6 +74,9 @@ class FailingStore:
 class TaskOperations(NoOperations):
     def perform(self, desk: Handing, asked: Operate) -> Any:
         return tasks.perform(desk, asked)
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        return tasks.only_hands_on(asked.body)
 
 
 class Bench:
@@ -656,6 +660,23 @@ def test_what_work_said_is_decided_before_its_receipt_also_in_a_run_that_is_not_
     again.settle()
     assert again.kinds("run") == ["started", "frame", "frame", "receipt"]
     assert again.status("run") == "completed"
+
+
+def test_a_task_that_is_completed_lets_no_receipt_overtake_the_frame_before_it() -> None:
+    bench = Bench()
+    bench.start("asked", [{"do": "task"}])
+    bench.start("busy", [work()])
+    bench.settle()
+    (task,) = bench.real.tasks()
+    intent = bench.works[-1].intent.id
+    done = tasks.Operation(name="complete", task=task.id, actor=tasks.Actor("ann", ("admin",)))
+    bench.core.submit(FrameSent("busy", intent, 1, "said", {}))
+    bench.core.submit(Item("busy", Receipt(intent=intent, value=1)))
+    bench.core.submit(Operate("asked", tasks.KIND, done.to_value(), bench.ack("complete")))
+    bench.settle()
+    assert {bench.status("asked"), bench.status("busy")} == {"completed"}
+    told = [decode(frame)["type"] for _, _, frame in bench.real.frames(2)]
+    assert told == ["said"], "it is not taken for that of work that is over"
 
 
 class OddMachine(DrillMachine):
