@@ -106,9 +106,7 @@ class EngineOperations:
                 return self._applications().perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        if asked.name == tasks.KIND:
-            return tasks.only_hands_on(asked.body)
-        return False
+        return tasks.only_hands_on(asked)
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> dict[str, Any]:
         """Deploys. What was left alone for want of this code gets another chance."""

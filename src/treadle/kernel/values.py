@@ -83,7 +83,7 @@ def _is_doubtful(value: Value, data: bytes) -> bool:
     if _BELOW_64.search(data) is None:
         return False
     try:
-        # It knows no integers below 64 bits either, and says so; and it walks a value a hundred times as fast as we do.
+        # It knows no integers below 64 bits either, and says so; and it does not walk in Python.
         _pack(value)
     except (OverflowError, TypeError, RecursionError):
         return not _is_plain(value, bytes_too=True)

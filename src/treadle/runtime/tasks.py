@@ -67,9 +67,9 @@ class Operation(msgspec.Struct, frozen=True):
         return Operation(actor=actor, **fields)
 
 
-def only_hands_on(body: dict[str, Any]) -> bool:
+def only_hands_on(asked: Operate) -> bool:
     """Whether an operation changes no row itself: whoever completes a task sends a receipt, or is refused."""
-    return body.get("name") == "complete"
+    return asked.name == KIND and asked.body.get("name") == "complete"
 
 
 def perform(desk: Handing, asked: Operate) -> Any:

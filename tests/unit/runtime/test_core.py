@@ -76,7 +76,7 @@ class TaskOperations(NoOperations):
         return tasks.perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        return tasks.only_hands_on(asked.body)
+        return tasks.only_hands_on(asked)
 
 
 class Bench:

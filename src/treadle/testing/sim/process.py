@@ -469,7 +469,7 @@ class SimOperations(NoOperations):
         return self._house.applications.perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        return asked.name == tasks.KIND and tasks.only_hands_on(asked.body)
+        return tasks.only_hands_on(asked)
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return () if self._house is None else self._house.applications.pinned(desk)
