@@ -9,6 +9,8 @@ WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -type f -print)
 # How tests are spread: each module whole in one process, in the order of tests/conftest.py. Many wait for leases and
 # clocks rather than compute, so there is one process more than there are cores on the least machine.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# Where a machine forbids files of bytecode, each of the many processes that tests and benchmarks start would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help house outage canaries demo test test-all replay-deps check sim kills races bulk flood programs api chaos bench bench-cluster web browser serve fmt clean

@@ -119,8 +119,10 @@ def machine() -> dict[str, Any]:
 
 def in_own_process(name: str, *, quick: bool, folder: Path) -> Figures:
     command = [sys.executable, __file__, "--one", name, "--folder", str(folder)]
+    # Or what is loaded late would be compiled in the middle of a measurement.
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
-        command + (["--quick"] if quick else []), stdout=subprocess.PIPE, text=True, check=False
+        command + (["--quick"] if quick else []), stdout=subprocess.PIPE, env=env, text=True, check=False
     )
     if done.returncode != 0:
         print(f"{name}: failed, see above", file=sys.stderr)

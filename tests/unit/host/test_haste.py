@@ -1,4 +1,4 @@
-"""Haste between threads: asked for by commits that take long and hold little, given back, and tried without."""
+"""Haste between threads: tried for commits that take long and hold little, kept where more is done, and tried without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from treadle.host.haste import FEW_RECORDS, HASTY_S, OTHERS_SHARE, SLOW_S, TRIED_AFTER, Haste, Threads
+from treadle.host.haste import (
+    CALM_LOOKS,
+    FEW_RECORDS,
+    HASTY_S,
+    OTHERS_SHARE,
+    RESTS,
+    SLOW_S,
+    TRIAL_LOOKS,
+    TRIED_AFTER,
+    WORTH,
+    Haste,
+    Threads,
+)
 from treadle.runtime.meter import CoreMeter
 
 USUAL_S = 0.005
@@ -33,50 +45,85 @@ def interval() -> float:
     return round(sys.getswitchinterval(), 6)
 
 
-@pytest.fixture
-def meter() -> CoreMeter:
-    return CoreMeter()
+class House:
+    """A haste whose time passes from look to look, while others compute for a share of it."""
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.meter = CoreMeter()
+        self._share = share
+        self._now = 10.0
+        self.haste = Haste(self.meter, lambda: self._share * self._now, monotonic=lambda: self._now)
+
+    def looks(self, times: int, *, seconds: float = 2 * SLOW_S, records: int = 1, count: int = 3) -> None:
+        for _ in range(times):
+            self._now += 0.025
+            commits(self.meter, count, seconds=seconds, records=records)
+            self.haste.look()
 
 
 @pytest.fixture
-def haste(meter: CoreMeter) -> Haste:
-    return Haste(meter)
+def house() -> House:
+    return House()
 
 
-def test_slow_small_commits_ask_for_haste(meter: CoreMeter, haste: Haste) -> None:
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
+def test_slow_small_commits_ask_for_haste(house: House) -> None:
+    house.looks(CALM_LOOKS - 1)
+    assert interval() == USUAL_S
+    house.looks(1)
     assert interval() == HASTY_S
 
 
 @pytest.mark.parametrize(
     ("seconds", "records"), [(SLOW_S / 2, 1), (2 * SLOW_S, FEW_RECORDS)], ids=["quick", "full"]
 )
-def test_others_do_not(meter: CoreMeter, haste: Haste, seconds: float, records: int) -> None:
-    commits(meter, 3, seconds=seconds, records=records)
-    haste.look()
+def test_others_do_not(house: House, seconds: float, records: int) -> None:
+    house.looks(3 * CALM_LOOKS, seconds=seconds, records=records)
     assert interval() == USUAL_S
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.2, USUAL_S), (0.9, HASTY_S)])
-def test_full_ones_ask_for_it_where_others_take_much_of_the_time(
-    meter: CoreMeter, share: float, expected: float
-) -> None:
-    now = 10.0
-    haste = Haste(meter, lambda: share * now, monotonic=lambda: now)
-    now = 10.1
-    commits(meter, 3, seconds=2 * SLOW_S, records=FEW_RECORDS)
-    haste.look()
+def test_full_ones_ask_for_it_where_others_take_much_of_the_time(share: float, expected: float) -> None:
+    house = House(share)
+    house.looks(CALM_LOOKS, records=FEW_RECORDS)
     assert interval() == expected
-    assert haste.is_crowded() == (share > OTHERS_SHARE)
-    haste.end()
-    assert not haste.is_crowded()
+    assert house.haste.is_crowded() == (share > OTHERS_SHARE)
+    house.haste.end()
+    assert not house.haste.is_crowded()
 
 
-def test_a_slow_disk_is_no_crowd(meter: CoreMeter, haste: Haste) -> None:
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
-    assert not haste.is_crowded()
+def test_a_slow_disk_is_no_crowd(house: House) -> None:
+    house.looks(CALM_LOOKS)
+    assert not house.haste.is_crowded()
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [(1.0, USUAL_S), (WORTH * 1.2, HASTY_S)], ids=["as much", "more"]
+)
+def test_it_stays_where_more_is_done(house: House, times: float, expected: float) -> None:
+    house.looks(CALM_LOOKS, records=5)
+    house.looks(TRIAL_LOOKS - 1, records=5, count=round(3 * times))
+    assert interval() == HASTY_S
+    house.looks(1, records=5, count=round(3 * times))
+    assert interval() == expected
+
+
+def test_time_in_which_nothing_is_committed_says_nothing(house: House) -> None:
+    house.looks(CALM_LOOKS, records=5)
+    house.looks(TRIED_AFTER // 2, count=0)
+    assert interval() == HASTY_S
+    house.looks(TRIAL_LOOKS, records=5, count=4)
+    assert interval() == HASTY_S
+
+
+def test_where_it_brings_nothing_it_is_tried_again_after_ever_longer_rests(house: House) -> None:
+    house.looks(CALM_LOOKS)
+    for rest in (RESTS[0], 2 * RESTS[0], 4 * RESTS[0], RESTS[1]):
+        house.looks(TRIAL_LOOKS)
+        assert interval() == USUAL_S
+        house.looks(rest - 1)
+        assert interval() == USUAL_S
+        house.looks(1)
+        assert interval() == HASTY_S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time of other threads")
@@ -106,44 +153,36 @@ def test_what_others_compute_is_told_apart_from_our_own() -> None:
         other.join()
 
 
-def test_only_what_was_committed_since_the_last_look_counts(meter: CoreMeter) -> None:
-    commits(meter, 100, seconds=2 * SLOW_S, records=1)
-    haste = Haste(meter)
-    haste.look()
-    commits(meter, 3, seconds=SLOW_S / 2, records=1)
-    haste.look()
+def test_only_what_was_committed_since_the_last_look_counts(house: House) -> None:
+    commits(house.meter, 100, seconds=2 * SLOW_S, records=1)
+    house.haste.look()
+    house.looks(2 * CALM_LOOKS, seconds=SLOW_S / 2)
     assert interval() == USUAL_S
 
 
-def test_after_a_while_it_is_tried_without(meter: CoreMeter, haste: Haste) -> None:
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
-    for _ in range(TRIED_AFTER - 1):
-        commits(meter, 1, seconds=2 * SLOW_S, records=1)
-        haste.look()
-        assert interval() == HASTY_S
-    haste.look()
+def test_after_a_while_it_is_tried_without(house: House) -> None:
+    house.looks(CALM_LOOKS)
+    house.looks(TRIED_AFTER - 1, count=6)
+    assert interval() == HASTY_S
+    house.looks(1, count=6)
     assert interval() == USUAL_S
-    haste.look()
+    house.haste.look()
     assert interval() == USUAL_S  # what was slow under haste says nothing of now
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
+    house.looks(CALM_LOOKS)
     assert interval() == HASTY_S
 
 
-def test_the_program_has_it_back_at_the_end(meter: CoreMeter, haste: Haste) -> None:
+def test_the_program_has_it_back_at_the_end(house: House) -> None:
     sys.setswitchinterval(0.003)
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
-    haste.end()
+    house.looks(CALM_LOOKS)
+    house.haste.end()
     assert interval() == 0.003
     sys.setswitchinterval(0.004)
-    haste.end()
+    house.haste.end()
     assert interval() == 0.004  # it was not ours to give back
 
 
-def test_a_program_in_more_haste_is_left_alone(meter: CoreMeter, haste: Haste) -> None:
+def test_a_program_in_more_haste_is_left_alone(house: House) -> None:
     sys.setswitchinterval(0.0001)
-    commits(meter, 3, seconds=2 * SLOW_S, records=1)
-    haste.look()
+    house.looks(2 * CALM_LOOKS)
     assert interval() == 0.0001
