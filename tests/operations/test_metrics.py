@@ -193,7 +193,7 @@ def test_a_thousand_workflows_are_not_a_thousand_series() -> None:
     meter = CoreMeter()
     staged = Staged(1)
     for number in range(1_000):
-        staged.turns.append(RunTurn(f"r{number}", f"w{number}", True, "completed"))
+        staged.turns.append(RunTurn(f"r{number}", f"w{number}", 1, "completed"))
         intent = OpenIntent(id=f"{number}", kind=f"k{number}", params={})
         staged.closed.append(Closed(intent, "ok", 1))
     meter.committed(staged, 0.001)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from treadle import Engine
-from treadle.host.news import Watching
+from treadle.host.news import Watching, outcome
 from treadle.host.readers import Readers
+from treadle.kernel.errors import RunFailed
 from treadle.runtime.ports import News
 from treadle.testing import assert_replays
 
@@ -184,3 +186,60 @@ async def test_nobody_is_reminded_of_an_engine_that_is_closed() -> None:
         watching.close(EOFError("closed"))
         with pytest.raises(EOFError):
             await waiting
+
+
+FAILS_ONCE = """
+metadata: {name: fails}
+workflow:
+  - {step: try, tool: {kind: once}}
+"""
+
+
+async def test_the_result_of_a_run_that_has_ended_comes_from_memory_and_is_that_of_its_last_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fails.yaml").write_text(FAILS_ONCE)
+    may, called = asyncio.Event(), 0
+
+    async def once() -> dict[str, int]:
+        nonlocal called
+        called += 1
+        if called == 1:
+            raise ValueError("not yet")
+        await may.wait()
+        return {"n": 7}
+
+    async with Engine(f"sqlite:///{tmp_path / 't.db'}") as engine:
+        engine.tool("once")(once)
+        engine.deploy(tmp_path / "fails.yaml")
+        run = await engine.start("fails", None, id="r")
+        core = engine._bridge.core
+        assert core is not None
+        with pytest.raises(RunFailed):
+            await run.result(60)
+        ended = outcome(core, "r")
+        assert ended is not None
+        assert ended["status"] == "failed"
+        await engine.retry("r")
+        assert outcome(core, "r") is None, "it goes on"
+        may.set()
+        given = await run.result(60)
+
+        def read(self: Readers, question: Any) -> Any:
+            raise AssertionError("the store was asked")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Readers, "_answer", read)
+            assert await run.result(60) == given
+        await assert_replays(engine)
+
+
+def test_an_end_in_memory_counts_once_its_commit_is_durable() -> None:
+    state = SimpleNamespace(seq=4, status="completed", result={"n": 1}, error=None)
+    hot = SimpleNamespace(state=state, rested=0)
+    core: Any = SimpleNamespace(hot=SimpleNamespace(peek=lambda run: hot))
+    assert outcome(core, "r") is None, "decided, and not durable"
+    hot.rested = 4
+    assert outcome(core, "r") == {"status": "completed", "result": {"n": 1}, "error": None}
+    state.seq = 5
+    assert outcome(core, "r") is None, "an earlier end was durable; this one is not yet"

@@ -91,15 +91,15 @@ def work_of(core: Core | None, run: str) -> list[str]:
 
 
 def outcome(core: Core | None, run: str) -> dict[str, Any] | None:
-    """How a run ended, if it is in memory; asked by those who were told of its end."""
+    """How a run ended, if it is in memory and that is durable. It may be retried while we look: then its record is another."""
     hot = core.hot.peek(run) if core is not None else None
-    if hot is None or hot.state.status not in TERMINAL:
+    if hot is None or not (seq := hot.rested):
         return None
-    result, body = copied(hot.state.result)
-    if may_refer(body):
+    state = hot.state
+    status, (result, body), error = state.status, copied(state.result), state.error
+    if not (hot.rested == seq == state.seq) or status not in TERMINAL or may_refer(body):
         return None
-    error = hot.state.error
-    return {"status": hot.state.status, "result": result, "error": None if error is None else to_value(error)}
+    return {"status": status, "result": result, "error": None if error is None else to_value(error)}
 
 
 class Watch:
@@ -109,7 +109,6 @@ class Watch:
         self._watching = watching
         self.run = run
         self.end = end
-        self.saw_end = False
         self._woken = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -138,8 +137,8 @@ class Watch:
         return self._watching.source.is_told
 
     def outcome(self) -> dict[str, Any] | None:
-        """How the run ended, if that was told (so it is durable) and is still in memory."""
-        return outcome(self._watching.source.core, self.run) if self.saw_end else None
+        """How the run ended, if that is durable and it is still in memory."""
+        return outcome(self._watching.source.core, self.run)
 
     def wake(self, failure: BaseException | None = None) -> None:
         self._failure = failure or self._failure
@@ -271,7 +270,6 @@ class Watching:
             watch.wake()
         for item in news:
             for watch in self._watches.get(item.run, ()):
-                watch.saw_end = watch.saw_end or item.ended
                 if item.ended or not watch.end:
                     watch.wake()
 

@@ -205,7 +205,7 @@ class Admission:
             # What it was started with is read from the store.
             self._staging.staged.taken.pop()
             return False
-        place = None
+        place, hot.rested = None, 0
         try:
             # Where operators say nothing, its definition alone says whether it is limited (`Lines.quota`).
             definition = event.definition or hot.state.definition

@@ -84,7 +84,7 @@ class Records:
                 self._bell.heed(hot, step, alerts)
             rests = step.status if step.ended or step.status == "stalled" else None
             trace = state.options.get(OPTION)
-            turn = RunTurn(state.id, state.workflow, step.seq == 1, rests, trace)
+            turn = RunTurn(state.id, state.workflow, step.seq, rests, trace)
             self._staging.staged.turns.append(turn)
         if forked or step.wants_snapshot:
             self._staging.snapshot(hot)

@@ -53,6 +53,8 @@ class Hot(msgspec.Struct, gc=False):
     checkpoints: frozenset[str] = frozenset()
     shard: int = 0
     batch: int = 0
+    # The record with which it ended, once that is durable; 0 as soon as it may go on.
+    rested: int = 0
 
 
 class BlobCache:

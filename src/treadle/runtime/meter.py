@@ -81,7 +81,7 @@ class CoreMeter:
         self.records += records
         for turn in staged.turns:
             workflow = self._workflows.label(turn.workflow)
-            if turn.first:
+            if turn.seq == 1:
                 self.runs[workflow, STARTED] += 1
             if turn.status is not None:
                 self.runs[workflow, turn.status] += 1

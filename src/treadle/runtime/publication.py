@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.model import TERMINAL
 from treadle.kernel.tracing import parse_traceparent
 from treadle.store.protocol import GUEST, Message
 
@@ -103,8 +104,10 @@ class Publication:
     def publish(self, aside: Aside) -> None:
         """It is durable."""
         staged = aside.staged
-        if staged.turns and log.isEnabledFor(logging.INFO):
-            _say(staged.turns)
+        if staged.turns:
+            self._came_to_rest(staged.turns)
+            if log.isEnabledFor(logging.INFO):
+                _say(staged.turns)
         self._intake.committed(staged, aside.made.posted if aside.made.here else ())
         if staged.batch.definitions or staged.batch.versions:
             self._registry.committed(staged.batch.definitions, staged.batch.versions)
@@ -121,6 +124,14 @@ class Publication:
             self._port.answer(staged.answers)
         if self._hot.crowded:
             self._hot.evict(self._staging.staged.number)
+
+    def _came_to_rest(self, turns: Sequence[RunTurn]) -> None:
+        """Who asks for the result of a run that has ended finds it in memory."""
+        for turn in turns:
+            if turn.status in TERMINAL:
+                hot = self._hot.peek(turn.run)
+                if hot is not None and hot.machine.traits.final:
+                    hot.rested = turn.seq
 
     def withdraw(self, error: TreadleError, *, told: bool = True, but: object = None) -> None:
         """The batch left no trace: forget every touched run, put the events back in order. Callers are
@@ -163,7 +174,7 @@ def _say(turns: Sequence[RunTurn]) -> None:
     """That runs began, ended or stalled, said in the log."""
     for turn in turns:
         trace = parse_traceparent(turn.traceparent)
-        words = ["started"] if turn.first else []
+        words = ["started"] if turn.seq == 1 else []
         words += [turn.status] if turn.status is not None else []
         for word in words:
             about = {"run": turn.run, "workflow": turn.workflow, "status": word}

@@ -42,7 +42,7 @@ class RunTurn(msgspec.Struct):
 
     run: str
     workflow: str
-    first: bool
+    seq: int
     # How it ended, or that it stalled; None if it goes on.
     status: str | None
     # The trace that it was started with, as it was given.
