@@ -245,7 +245,10 @@ class Engine(
 
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""
-        return await self.library.resolve(workflow, self.read, owns=self._bridge.owns)
+        core = self._bridge.core
+        return await self.library.resolve(
+            workflow, self.read, tenure=None if core is None else core.held.sole
+        )
 
     async def definitions(self) -> Rows:
         """The deployed definitions: name, version, dialect, digest, and whether they can run here."""

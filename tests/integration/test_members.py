@@ -142,6 +142,28 @@ async def test_a_run_of_another_members_shard_is_started_signalled_and_awaited_a
         assert await one.list() == []
 
 
+async def test_a_name_means_what_any_member_deployed_last(pg_store: str, tmp_path: Path) -> None:
+    def version(number: int) -> str:
+        file = tmp_path / f"v{number}.yaml"
+        file.write_text(
+            f"dialect: process\nname: v\nversion: {number}.0.0\nsteps: [{{complete: {number}}}]\n"
+        )
+        return str(file)
+
+    async with Engine(pg_store) as one:
+        one.deploy(version(1))
+        assert await (await one.start("v")).result(60) == 1  # all shards are its own: it may remember
+        async with Engine(pg_store) as two:
+            await until(lambda: one.shards["held"] == two.shards["held"] == 32)
+            for number, deploys in enumerate((two, one, two), start=2):
+                deploys.deploy(version(number))
+                for engine in (one, two):
+                    assert await (await engine.start("v")).result(60) == number
+        await until(lambda: one.shards["held"] == SHARDS)
+        assert await (await one.start("v")).result(60) == 4
+        await assert_replays(one)
+
+
 async def test_shards_move_while_runs_go_on_and_no_work_is_done_twice(pg_store: str, flows: Path) -> None:
     done: list[str] = []
 

@@ -52,9 +52,10 @@ class Library(Known):
         super().__init__()
         self._dialects, self.machines = dialects, dialects.machines
         self.house_alerts = None if house_alerts == NO_ALERTS else house_alerts
-        # What names mean, for as long as no commit has changed that; only its owner sees all commits.
+        # What names mean: replaced as soon as that may have changed, so that what is found out meanwhile goes with it.
         self._named: dict[str, DefinitionRow] = {}
-        self._renamings = 0
+        # For how long every commit is seen here.
+        self._tenure: object | None = None
         # The very objects whose children are known, with their rows: a file may have others when it is read anew.
         self._pinned: dict[str, tuple[Definition, DefinitionRow]] = {}
 
@@ -214,26 +215,30 @@ class Library(Known):
     def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
         super().committed(definitions, versions)
         if versions:
-            self._renamings += 1
             self._named = {}
 
-    async def resolve(self, workflow: Any, read: Read, *, owns: bool) -> DefinitionRow:
-        """The definition behind an object, a digest, a name or name@version. What a name means is
-        remembered by the owner of the store, through whom all deploys go; a guest looks each time."""
+    def _names(self, tenure: object | None) -> dict[str, DefinitionRow] | None:
+        if tenure is not None and tenure is not self._tenure:
+            self._tenure, self._named = tenure, {}
+        return None if tenure is None else self._named
+
+    async def resolve(self, workflow: Any, read: Read, *, tenure: object | None) -> DefinitionRow:
+        """The definition behind an object, a digest, a name or name@version. What a name means is remembered for as long as
+        all commits are made here, which is what a `tenure` stands for; where others make some it is looked up each time."""
         if not isinstance(workflow, str):
             (definition,) = self.load(workflow)
             return self.known[definition.digest]
         if workflow in self.known:
             return self.known[workflow]
-        if owns and (found := self._named.get(workflow)):
+        names = self._names(tenure)
+        if names is not None and (found := names.get(workflow)):
             return found
-        before = self._renamings
         try:
             row: DefinitionRow = await read(lambda reads: self.registry(reads).resolve(workflow))
         except UnknownWorkflow as error:
             raise _explained(error, workflow) from error
-        if owns and before == self._renamings:
-            self._named[workflow] = row
+        if names is not None:
+            names[workflow] = row
         return row
 
     async def named_before(

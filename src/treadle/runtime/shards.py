@@ -30,8 +30,7 @@ class Held:
         self._shards = set(shards)
         # Whether there are others at all. Where there are none, events are not asked where they belong.
         self.several = count > 1
-        # Whether all of them are ours.
-        self.all = count == len(self._shards)
+        self._changed()
 
     @staticmethod
     def of(store: Store) -> Held:
@@ -55,8 +54,13 @@ class Held:
 
     def gain(self, shards: Iterable[int]) -> None:
         self._shards.update(shards)
-        self.all = self._count == len(self._shards)
+        self._changed()
 
     def lose(self, shards: Iterable[int]) -> None:
         self._shards.difference_update(shards)
+        self._changed()
+
+    def _changed(self) -> None:
+        # Whether all of them are ours. For as long as they are, every commit is: then this is one and the same object.
         self.all = self._count == len(self._shards)
+        self.sole: object | None = object() if self.all else None

@@ -40,6 +40,20 @@ async def test_a_deploy_by_a_guest_is_seen_at_once_by_the_owner_and_by_other_gue
         await assert_replays(owner)
 
 
+async def test_an_engine_that_is_opened_again_knows_what_was_deployed_meanwhile(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    engine, other = Engine(url), Engine(url)
+    engine.deploy(flow(tmp_path, 1))
+    async with engine:
+        assert await (await engine.start("v")).result(DEADLINE_S) == 1
+    other.deploy(flow(tmp_path, 2))
+    async with other:
+        assert await (await other.start("v")).result(DEADLINE_S) == 2
+    async with engine:
+        assert await (await engine.start("v")).result(DEADLINE_S) == 2
+        await assert_replays(engine)
+
+
 async def test_a_file_is_no_name_and_who_meant_one_is_told_what_to_write(tmp_path: Path) -> None:
     file = flow(tmp_path, 1)
     async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
