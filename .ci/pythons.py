@@ -121,7 +121,7 @@ def second() -> int:
 def dependencies() -> int:
     """The golden stores, and one that is made now, replayed with the oldest and the newest allowed."""
     bounds = dict(
-        re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", line).groups() for line in PROJECT["dependencies"]
+        re.match(r"([\w.-]+?)(?:\[.*\])?>=([\w.]+)", line).groups() for line in PROJECT["dependencies"]
     )  # type: ignore[union-attr]
     python = Path(sys.executable)
     lowest = [f"{name}=={bounds[name]}" for name in DECIDING]

@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from cells import Hit, app
 from measures import make_engine, steps
 
 PATIENCE_S = 60.0
@@ -47,6 +48,15 @@ workflow:
     tool: {kind: count, n: "{{ args.n | default(0) }}"}
     next: {arcs: [{step: s, when: "{{ event.result < workload.steps }}", args: {n: "{{ event.result }}"}}]}
 """
+TASK = """
+dialect: process
+name: approval
+version: 1.0.0
+tasks: {approve: {roles: [clerk]}}
+steps:
+  - task: approve
+"""
+TRIAGE = Path(__file__).resolve().parents[1] / "examples" / "agent" / "triage"
 
 
 class Walk:
@@ -54,8 +64,9 @@ class Walk:
 
     def __init__(self) -> None:
         self._calls: list[tuple[str, str, int]] = []
+        self._taken: list[dict[str, int]] = []
 
-    def _seen(self, frame: FrameType, event: str, argument: Any) -> None:
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             module = frame.f_globals.get("__name__") or ""
             if module.startswith("treadle."):
@@ -63,16 +74,23 @@ class Walk:
 
     def begin(self) -> None:
         self._calls.clear()
-        threading.setprofile(self._seen)
-        sys.setprofile(self._seen)
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
 
     def modules(self) -> set[str]:
         """Where it has been."""
         return {module for module, _, _ in self._calls}
 
-    def end(self) -> dict[str, int]:
+    def end(self) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
+        self._taken.append(self._counts())
+
+    def counts(self) -> dict[str, float]:
+        """Medians; the first time, what is loaded once was loaded."""
+        return {key: statistics.median(one[key] for one in self._taken[1:]) for key in self._taken[0]}
+
+    def _counts(self) -> dict[str, int]:
         calls = list(self._calls)
         modules = [module for module, _, _ in calls]
         values = [name for module, name, _ in calls if module == "treadle.kernel.values"]
@@ -86,59 +104,116 @@ class Walk:
         }
 
 
+async def by_a_guest(folder: Path, walk: Walk) -> None:
+    """A task is completed through an engine beside that of the owner."""
+    from treadle import Engine
+
+    file = folder / "approval.yaml"
+    file.write_text(TASK)
+    url = f"sqlite:///{folder}/guest.db"
+    owner = Engine(url)
+    owner.deploy(str(file))
+    async with owner, Engine(url) as guest:
+        for _ in range(TIMES + 1):
+            run = await owner.start("approval")
+            while not (tasks := await owner.tasks(run=run.id)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await owner.task_claim(tasks[0]["id"], user="ann", roles=["clerk"])
+            walk.begin()
+            await guest.task_complete(tasks[0]["id"], {}, user="ann", roles=["clerk"])
+            walk.end()
+            await run.result(PATIENCE_S)
+
+
+async def to_a_cell(folder: Path, walk: Walk) -> None:
+    """An event for one cell, until it is durable."""
+    from treadle import Engine
+
+    engine = Engine(f"sqlite:///{folder}/cells.db")
+    engine.deploy(app)
+    async with engine:
+        for _ in range(TIMES + 1):
+            walk.begin()
+            await engine.publish(Hit(1))
+            walk.end()
+
+
+async def triage(folder: Path, walk: Walk) -> None:
+    """An agent's example, from start to result."""
+    from treadle import Engine
+
+    async with Engine(f"sqlite:///{folder}/triage.db") as engine:
+        engine.deploy(str(TRIAGE / "flow.yaml"))
+        for _ in range(TIMES + 1):
+            walk.begin()
+            run = await engine.start("triage", model=f"scripted:{TRIAGE / 'script.json'}", offline=True)
+            await run.result(PATIENCE_S)
+            walk.end()
+
+
 async def counted(
-    folder: Path, name: str, journey: Callable[[Any], Awaitable[None]], times: int = 1
+    folder: Path, name: str, journey: Callable[[Any], Awaitable[None]], walk: Walk | None = None
 ) -> dict[str, float]:
-    """One walk, counted. Threads see the profiler from their start on, so the engine is made under it."""
-    walk = Walk()
+    """An engine of the toy dialect, on which a journey is taken. Threads see the profiler from their start on, so it is made
+    under it."""
+    walk = Walk() if walk is None else walk
     walk.begin()
-    seen = []
     async with make_engine(folder, name, lane="thread") as engine:
-        await journey(engine)
-        for _ in range(times):
+        for _ in range(TIMES + 1):
             walk.begin()
             await journey(engine)
-            seen.append(walk.end())
-    return {key: statistics.median(one[key] for one in seen) for key in seen[0]}
+            walk.end()
+    return walk.counts()
 
 
-async def main() -> None:
+def journeys(folder: Path) -> list[tuple[str, Callable[[Walk], Awaitable[object]], int]]:
+    """What each is called, how it is taken, and how many steps it has."""
     from treadle.testing.toy import TOY
 
     async def toy(engine: Any, runs: int, count: int) -> None:
         started = await asyncio.gather(*(engine.start(TOY, steps(count)) for _ in range(runs)))
         await asyncio.gather(*(run.result(PATIENCE_S) for run in started))
 
+    async def playbook(engine: Any, name: str, text: str, given: dict[str, Any]) -> None:
+        file = folder / f"{name}.yaml"
+        if not file.exists():
+            file.write_text(text)
+            engine.tool("count")(count)
+            engine.deploy(str(file))
+        run = await engine.start(name, given)
+        await run.result(PATIENCE_S)
+
+    def stepwise(name: str, journey: Callable[[Any], Awaitable[None]]) -> Callable[[Walk], Awaitable[object]]:
+        return lambda walk: counted(folder, name, journey, walk)
+
+    return [
+        (
+            "start to result of a two-step playbook",
+            stepwise("walk", lambda engine: playbook(engine, "walk", PLAYBOOK, {})),
+            1,
+        ),
+        (
+            "one step of a playbook, a plain function",
+            stepwise("chain", lambda engine: playbook(engine, "chain", STEPS, {"steps": CHAIN})),
+            CHAIN,
+        ),
+        ("one toy step, one run", stepwise("toy", lambda engine: toy(engine, 1, CHAIN)), CHAIN),
+        ("one toy step, 50 runs at once", stepwise("toys", lambda engine: toy(engine, 50, 40)), 2000),
+        ("a task completed by a guest", lambda walk: by_a_guest(folder, walk), 1),
+        ("an event published to one cell, until durable", lambda walk: to_a_cell(folder, walk), 1),
+        ("an agent's example (triage), start to result", lambda walk: triage(folder, walk), 1),
+    ]
+
+
+async def main() -> None:
+    print("| walk | modules | transitions | thread switches | calls | encodes / decodes |")
+    print("|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as found:
-        folder = Path(found)
-
-        async def playbook(engine: Any, name: str, text: str, given: dict[str, Any]) -> None:
-            file = folder / f"{name}.yaml"
-            if not file.exists():
-                file.write_text(text)
-                engine.tool("count")(count)
-                engine.deploy(str(file))
-            run = await engine.start(name, given)
-            await run.result(PATIENCE_S)
-
-        walks = [
-            (
-                "start to result of a two-step playbook",
-                lambda engine: playbook(engine, "walk", PLAYBOOK, {}),
-                1,
-            ),
-            (
-                "one step of a playbook, a plain function",
-                lambda engine: playbook(engine, "chain", STEPS, {"steps": CHAIN}),
-                CHAIN,
-            ),
-            ("one toy step, one run", lambda engine: toy(engine, 1, CHAIN), CHAIN),
-            ("one toy step, 50 runs at once", lambda engine: toy(engine, 50, 40), 2000),
-        ]
-        print("| walk | modules | transitions | thread switches | calls | encodes / decodes |")
-        print("|---|--:|--:|--:|--:|--:|")
-        for number, (name, journey, per) in enumerate(walks):
-            seen = await counted(folder, f"walk-{number}", journey, TIMES)
+        for name, journey, per in journeys(Path(found)):
+            walk = Walk()
+            walk.begin()
+            await journey(walk)
+            seen = walk.counts()
             each = {key: round(value if key == "modules" else value / per, 2) for key, value in seen.items()}
             print(
                 f"| {name} | {each['modules']:g} | {each['transitions']:g} | {each['threads']:g} | {each['calls']:g} "

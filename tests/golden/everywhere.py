@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle import Engine
+from treadle import flow as durable
 from treadle import reactive as rx
 from treadle.kernel.errors import TreadleError
 
@@ -54,6 +55,36 @@ def flow(state: State | None, event: Any) -> rx.Output[State]:
 
 app = rx.App("everywhere", [flow])
 
+
+@durable.step
+def halves(number: int) -> float:
+    return number / 2
+
+
+@durable.step
+def fails(number: int) -> int:
+    return number + None  # type: ignore[operator]
+
+
+@durable.workflow(version="1")
+async def function(ctx: durable.Context, count: int) -> dict[str, Any]:
+    """Steps side by side, a failure that is caught, chance and time; with an even number it fails itself."""
+    found = await durable.gather(*(halves(number) for number in range(count)))
+    ctx.state["sum"] = sum(found)
+    try:
+        await fails(count)
+    except durable.StepFailed:
+        ctx.state["caught"] = True
+    await ctx.sleep(0.01)
+    if count % 2 == 0:
+        raise ValueError(f"{count} is even: {nothing_of(count)}")
+    return {"sum": sum(found), "dice": ctx.random.randint(1, 6), "year": ctx.now().year > 2000}
+
+
+def nothing_of(count: int) -> int:
+    return count - count
+
+
 PLAYBOOKS = {
     "values": """
         {"x": "{{ {'a': [1.5, none, 'é']} }}", "y": "{{ 7 / 2 }}", "z": "{{ [3, 1, 2] | sort | join('-') }}"}
@@ -89,6 +120,7 @@ async def make(path: str) -> None:
         process = folder / "process.yaml"
         process.write_text(PROCESS, "utf-8")
         runs += [await engine.start(engine.load(str(process))[0], {"count": count}) for count in (1, 5)]
+        runs += [await engine.start(function, count) for count in (3, 4)]
         model = f"scripted:{TRIAGE / 'script.json'}"
         runs.append(await engine.start(engine.load(str(TRIAGE / "flow.yaml"))[0], model=model))
         await engine.publish(Go("a"))
@@ -107,6 +139,7 @@ async def replay(path: str) -> dict[str, Any]:
     for file in sorted((EXAMPLES / "reactive").glob("*.py")):
         engine.deploy(str(file))
     engine.deploy(app)
+    engine.deploy(function)
     async with engine:
         rows = await engine.list(limit=1000)
         found = {row["id"]: await engine.replay(row["id"]) for row in rows}
