@@ -34,7 +34,8 @@ def wants_chunk(own: list[Item]) -> bool:
 
 def item_of(node: str, result: Mapping[str, Value]) -> Item:
     """What is kept of a visit's result for later nodes."""
-    return [node, result["data"], *([result["evals"]] if result.get("evals") else ())]
+    evals = result.get("evals")
+    return [node, result["data"], evals] if evals else [node, result["data"]]
 
 
 def evals_of(item: Item) -> list[dict[str, Value]] | None:

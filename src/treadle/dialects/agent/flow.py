@@ -59,7 +59,8 @@ class Flow(msgspec.Struct):
 
     def add(self, intent: Intent) -> None:
         if self.taken is None:
-            self.taken = {other.ref for other in self.ctx.open.values()}
+            opened = self.ctx.open
+            self.taken = {other.ref for other in opened.values()} if opened else set()
         assert intent.ref not in self.taken, "a branch has at most one open intent"
         self.taken.add(intent.ref)
         self.intents.append(intent)
@@ -120,16 +121,16 @@ class Flow(msgspec.Struct):
             here = self.state["branches"][self.state["groups"][group]["parent"]] if group else None
         return None
 
-    def over_budget(self, branch: Branch) -> tuple[str | None, bool]:
+    def over_budget(self, visit: VisitState) -> tuple[str | None, bool]:
         """Why nothing more may be asked for this visit, or None; and whether that ends the run: the
         workflow's cap does, the node's own fails that node only."""
-        node = self.node(branch)
+        node = self.workflow.nodes[visit["node"]]
         if self.workflow.budget is None and node.budget is None and not self.state.get("budget"):
             return None, False
         over = exceeded(self._raised(None) or self.workflow.budget, self.state["usage"])
         if over is not None:
             return over, True
-        return exceeded(self._raised(node.id) or node.budget, visit_of(branch)["usage"]), False
+        return exceeded(self._raised(node.id) or node.budget, visit["usage"]), False
 
     def _raised(self, node: str | None) -> Budget | None:
         """What a person set instead of the workflow's or a node's budget, when they sent the run on."""

@@ -97,7 +97,7 @@ def ask_again(flow: Flow, branch: Branch) -> None:
 
 
 def _stopped(flow: Flow, branch: Branch) -> bool:
-    over, ends_run = flow.over_budget(branch)
+    over, ends_run = flow.over_budget(visit_of(branch))
     if over is None:
         return False
     _failed(flow, branch, over, stop="budget exceeded" if ends_run else None)

@@ -24,19 +24,17 @@ from .provider_errors import FATAL, backs_off, code_of, message_of
 from .routing import NOWHERE, Ways, choices, chosen, is_decision, join_of, used_up
 from .states import Branch
 
+# One for all results, which nobody changes: a run keeps a result of each node for as long as it is in memory.
+NO_CALLS: Final[list[Value]] = []
 NOT_EMITTED: Final = "declared output not emitted"
 
 
 def add_step(flow: Flow, branch: Branch, status: str) -> None:
     """One line of the trace: one attempt at a node."""
     visit = visit_of(branch)
-    step = {
-        "node": visit["node"],
-        "status": status,
-        "iteration": visit["iteration"],
-        "usage": visit["spent"],
-    }
-    if flow.node(branch).retry is not None:
+    node = visit["node"]
+    step = {"node": node, "status": status, "iteration": visit["iteration"], "usage": visit["spent"]}
+    if flow.workflow.nodes[node].retry is not None:
         step["retryAttempt"] = visit["attempt"]
     flow.state["steps"].append(step)
     visit["spent"] = no_usage()
@@ -54,14 +52,27 @@ def leave(
 ) -> None:
     """Records the visit's result and goes on. `extra` is put onto the data (an error, say). `stop`
     ends the run here, saying why; `error` is the run's own error then, if the node's is not enough."""
-    state, node = flow.state, visit_of(branch)["node"]
+    state, visit = flow.state, visit_of(branch)
+    node = visit["node"]
+    if (
+        (only := flow.workflow.only.get(node)) is not None
+        and stop is None
+        and not extra
+        and not state["halted"]
+        and (status != "failed" or not flow.workflow.halt_on_failure)
+    ):
+        # Most visits: nothing is to be found out before, and there is one way on.
+        _exit(flow, branch, status, data)
+        branch["visit"] = None
+        follow(flow, branch, only, only.reason, only.reason)
+        return
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
     possible, unclear = NOWHERE, None
     if not dry and stop is None:
         possible, unclear = _possible(flow, branch, data, extra or {})
     if possible.ask:
-        over, ends_run = flow.over_budget(branch)
+        over, ends_run = flow.over_budget(visit)
         if over is not None:
             status, extra = _unpaid(flow, branch, status, data, extra or {}, over, ends_run)
             stop = "budget exceeded" if ends_run else None
@@ -106,12 +117,13 @@ def _possible(
 def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
     """The node is left with this result: everybody may see it."""
     visit = visit_of(branch)
-    result = {"status": status, "data": data, "toolCalls": visit["calls"]}
+    node = visit["node"]
+    result = {"status": status, "data": data, "toolCalls": visit["calls"] or NO_CALLS}
     if visit["evals"]:
         result["evals"] = visit["evals"]
-    _record(flow, branch, visit["node"], result)
+    _record(flow, branch, node, result)
     add_step(flow, branch, status)
-    flow.emit("node:exit", node=visit["node"], result=result)
+    flow.events.append({"type": "node:exit", "node": node, "result": result})
 
 
 def _unpaid(
@@ -308,11 +320,11 @@ def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> 
         at = [branch["id"], "follow", [edge.index, reason, traced]]
         stop_run(flow, f"max_steps at {edge.source}", error.to_value(), at=at)
         return
-    counts, pair = state["counts"], edge.pair
+    counts, pair, source, target = state["counts"], edge.pair, edge.source, edge.target
     counts[pair] = counts.get(pair, 0) + 1
-    state["edges"].append({"from": edge.source, "to": edge.target, "reason": traced})
-    flow.emit("route", **{"from": edge.source, "to": edge.target, "reason": reason})
-    go(flow, branch, edge.target)
+    state["edges"].append({"from": source, "to": target, "reason": traced})
+    flow.events.append({"type": "route", "from": source, "to": target, "reason": reason})
+    go(flow, branch, target)
 
 
 def set_out(flow: Flow, branch: Branch, how: list[Value]) -> None:
@@ -326,7 +338,7 @@ def route_again(flow: Flow, branch: Branch, node: str) -> None:
     node has been left: if the run's budget is used up by now, that ends the run, not the node."""
     if branch["visit"] is None:
         branch["visit"] = new_visit(node, flow.state["iterations"][node])
-    over, ends_run = flow.over_budget(branch)
+    over, ends_run = flow.over_budget(visit_of(branch))
     if over is not None and ends_run:
         branch["visit"] = None
         flow.emit("workflow:halted", node=node, reason="budget exceeded")
@@ -399,7 +411,7 @@ def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
 
 def go(flow: Flow, branch: Branch, target: str) -> None:
     """A branch goes on at a node, unless that is where it joins the others."""
-    if _joins(flow, branch, target):
+    if branch["parent"] and _joins(flow, branch, target):
         _arrive(flow, branch, target)
     else:
         flow.ready.append([branch["id"], "enter", target])

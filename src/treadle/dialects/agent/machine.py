@@ -113,16 +113,17 @@ def _decided(flow: Flow) -> Decision:
                 visiting.begin(flow, branch)
             case _ if flow.state["halted"]:
                 leaving.end_branch(flow, branch)
+            case "enter":
+                visiting.enter(flow, branch, what)
             case "follow":
                 leaving.set_out(flow, branch, what)
             case "route":
                 leaving.route_again(flow, branch, what)
             case "settle":
                 visiting.settle_by_hand(flow, branch, *what)
-            case "visit":
-                visiting.take_up(flow, branch)
             case _:
-                visiting.enter(flow, branch, what)
+                assert how == "visit", how
+                visiting.take_up(flow, branch)
     more: dict[str, Value] | None = None
     if flow.ending is not None:
         if flow.full:
@@ -146,11 +147,12 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
         ending.on_sealed(flow, receipt)
         return
     branch = flow.state["branches"][intent.ref]
+    if intent.kind == "model":
+        visiting.on_turn(flow, branch, receipt)
+        return
     match intent.kind, visit_of(branch)["stage"]:
         case "timer", stage:
             _after_pause(flow, branch, stage)
-        case "model", _:
-            visiting.on_turn(flow, branch, receipt)
         case "call", "function":
             returned.on_function(flow, branch, receipt)
         case "call", _:

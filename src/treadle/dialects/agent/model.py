@@ -32,24 +32,15 @@ class Edge:
     index: int
     source: str
     target: str
-    when: str | None = None
-    limit: int | None = None
-    test: Condition | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is followed without any question."""
-        return self.when is None and self.test is None
-
-    @property
-    def reason(self) -> str:
-        """Why it is followed, if it is: its condition as it is written."""
-        return self.test.text if self.test is not None else self.when or ONLY_PATH
-
-    @property
-    def pair(self) -> str:
-        """Follow-counts are kept per pair of nodes, not per edge."""
-        return f"{self.source}\x1f{self.target}"
+    when: str | None
+    limit: int | None
+    test: Condition | None
+    # Whether it is followed without any question.
+    plain: bool
+    # Why it is followed, if it is: its condition as it is written.
+    reason: str
+    # Follow-counts are kept per pair of nodes, not per edge.
+    pair: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +128,16 @@ class Node:
     # The workers that do its work; empty: those that serve no other pool.
     pool: str = ""
     validator: Any = None
-
-    @property
-    def by_model(self) -> bool:
-        """Whether a model works at it, and not another workflow or a function."""
-        return self.child is None and self.function is None
-
-    @property
-    def declared(self) -> tuple[str, ...]:
-        """The top-level keys that the router may see of this node's data; empty: all of them."""
-        properties = (self.output or {}).get("properties")
-        return tuple(properties) if isinstance(properties, dict) else ()
+    # The top-level keys that the router may see of its data; empty: all of them.
+    declared: tuple[str, ...] = ()
+    # Whether a model works at it, and not another workflow or a function.
+    by_model: bool = True
+    # Whether its result counts as it is, with nothing to hold it against.
+    unjudged: bool = True
+    # Whether all that it tells a model of its own is its instruction.
+    bare: bool = True
+    # The field path of its instruction.
+    told_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,9 +165,20 @@ class Workflow:
         return {node: tuple(edges) for node, edges in found.items()}
 
     @cached_property
+    def only(self) -> dict[str, Edge]:
+        """The one way on from a node, where there is nothing to ask, to test or to count: most nodes have it."""
+        ways = {node: edges[0] for node, edges in self.out.items() if len(edges) == 1}
+        return {node: edge for node, edge in ways.items() if edge.plain and edge.limit is None}
+
+    @cached_property
     def tested(self) -> frozenset[str]:
         """The nodes out of which an edge leads that the data decides."""
         return frozenset(edge.source for edge in self.edges if edge.test is not None)
+
+    @cached_property
+    def skilled(self) -> bool:
+        """Whether any of its nodes has a skill."""
+        return any(node.skills for node in self.nodes.values())
 
     @property
     def needs_model(self) -> bool:
@@ -213,23 +214,12 @@ def load(body: Value) -> Workflow:
     # As the store gives it back, keys in canonical order: a run that was begun where the file was
     # compiled must be decided in the same way by those who read the definition later.
     written, body = body, to_value(body)
-    edges = tuple(
-        Edge(
-            index,
-            edge["from"],
-            edge["to"],
-            edge.get("when") or None,
-            edge.get("max_iterations"),
-            Condition.of(edge["if"]) if "if" in edge else None,
-        )
-        for index, edge in enumerate(body["edges"])
-    )
     return Workflow(
         id=body["id"],
         name=body["name"],
         entry=body["entry"],
         nodes={id: _node(id, spec) for id, spec in body["nodes"].items()},
-        edges=edges,
+        edges=tuple(_edge(index, spec) for index, spec in enumerate(body["edges"])),
         body=body,
         model=body.get("model"),
         judge_model=body.get("judge_model"),
@@ -241,15 +231,34 @@ def load(body: Value) -> Workflow:
     )
 
 
+def _edge(index: int, spec: dict[str, Value]) -> Edge:
+    source, target, when = spec["from"], spec["to"], spec.get("when") or None
+    test = Condition.of(spec["if"]) if "if" in spec else None
+    return Edge(
+        index,
+        source,
+        target,
+        when,
+        spec.get("max_iterations"),
+        test,
+        plain=when is None and test is None,
+        reason=test.text if test is not None else when or ONLY_PATH,
+        pair=f"{source}\x1f{target}",
+    )
+
+
 def _node(id: str, spec: dict[str, Value]) -> Node:
     tools = spec.get("tools") or {}
     rules, rules_only = _cascade(spec.get("rules"))
     context, context_only = _cascade(spec.get("context"))
     output = _ordered(spec.get("output"))
+    properties = (output or {}).get("properties")
+    evaluators = tuple(_evaluator(item) for item in spec.get("eval") or ())
+    skills, run = tuple(dict.fromkeys(spec.get("skills") or ())), spec.get("run")
     return Node(
         id=id,
         name=spec["name"],
-        skills=tuple(dict.fromkeys(spec.get("skills") or ())),
+        skills=skills,
         output=output,
         max_turns=spec.get("max_turns", MAX_TURNS),
         model=spec.get("model"),
@@ -262,18 +271,23 @@ def _node(id: str, spec: dict[str, Value]) -> Node:
         context_only=context_only,
         rules=len(rules),
         context=len(context),
-        evaluators=tuple(_evaluator(item) for item in spec.get("eval") or ()),
+        evaluators=evaluators,
         requires=_requires(spec.get("requires")),
         retry=_retry(spec.get("retry")),
         budget=_budget(spec.get("budget")),
         approve=_approve(spec.get("approve")),
-        child=run if isinstance(run := spec.get("run"), dict) else None,
+        child=run if isinstance(run, dict) else None,
         function=run if isinstance(run, str) else None,
         timeout_ns=_duration(spec.get("timeout")),
         skills_optional=bool(spec.get("skills_optional")),
         in_doubt=spec.get("in_doubt", "ask"),
         pool=spec.get("pool", ""),
         validator=validator(output) if output is not None else None,
+        declared=tuple(properties) if isinstance(properties, dict) else (),
+        by_model=not isinstance(run, dict | str),
+        unjudged=output is None and not evaluators,
+        bare=not (skills or rules or context),
+        told_by=f"nodes.{id}.instruction",
     )
 
 

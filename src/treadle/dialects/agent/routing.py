@@ -30,9 +30,7 @@ NOWHERE: Final = Ways()
 def ways(workflow: Workflow, node: str, counts: Mapping[str, int], holds: Callable[[Edge], bool]) -> Ways:
     """E1: drop what is used up; the first edge whose `if` holds is followed; without one, a single
     unconditional edge; the rest is asked."""
-    if len(edges := workflow.out[node]) == 1 and edges[0].plain and edges[0].limit is None:
-        return Ways(follow=edges[0])  # most nodes have this one way on
-    left = [edge for edge in edges if not used_up(edge, counts)]
+    left = [edge for edge in workflow.out[node] if not used_up(edge, counts)]
     tested = [edge for edge in left if edge.test is not None]
     for edge in tested:
         if holds(edge):

@@ -21,6 +21,11 @@ SECTION: Final = "\n\n---\n\n"
 _PORTS: Final = {"http": 80, "https": 443}
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+\Z")
 
+# The first of the Sources that every node is told, unless it says `only`.
+_SHARED: Final = tuple(
+    f"{layer}.{field}[0]" for layer in ("input", "workflow") for field in ("rules", "context")
+)
+
 # ResolvedSources by field path.
 Resolved = Mapping[str, Mapping[str, Value]]
 
@@ -187,6 +192,10 @@ def assemble(
     preamble: str | None = None,
 ) -> str:
     """N3: preamble, rules, background, skills, then the node's own instruction, never altered."""
+    own = resolved.get(node.told_by)
+    instruction = str(own["content"]) if own else ""
+    if node.bare and not preamble and resolved.keys().isdisjoint(_SHARED):
+        return instruction
     sections = [preamble] if preamble else []
     if rules := _layered(resolved, "rules", node):
         sections.append("## Rules — You MUST Follow These\n\n" + "\n\n".join(rules))
@@ -196,6 +205,5 @@ def assemble(
         skill = skills.get(id)
         if skill and skill.get("instruction"):
             sections.append(f"## Skill: {skill['name']}\n\n{skill['instruction']}")
-    own = resolved.get(f"nodes.{node.id}.instruction")
-    sections.append(str(own["content"]) if own else "")
+    sections.append(instruction)
     return SECTION.join(sections)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Receipt
+from treadle.kernel.model import Intent, Receipt
 from treadle.kernel.values import Value, encode
 
 from . import handing, people
@@ -26,22 +26,23 @@ STATUSES: Final = ("success", "skipped", "failed")
 
 
 def enter(flow: Flow, branch: Branch, node_id: str) -> None:
-    state, node = flow.state, flow.workflow.nodes[node_id]
-    state["visits"] += 1
-    if state["visits"] > flow.workflow.max_steps:
-        message = f"more than {flow.workflow.max_steps} node visits; raise max_steps if that is meant"
+    state, workflow = flow.state, flow.workflow
+    node = workflow.nodes[node_id]
+    visits = state["visits"] = state["visits"] + 1
+    if visits > workflow.max_steps:
+        message = f"more than {workflow.max_steps} node visits; raise max_steps if that is meant"
         error = TreadleError(message, cls="user", code="MAX_STEPS", where=node_id)
         stop_run(flow, f"max_steps at {node_id}", error.to_value(), at=[branch["id"], "enter", node_id])
         return
-    iteration = state["iterations"].get(node_id, 0) + 1
-    state["iterations"][node_id] = iteration
+    iterations = state["iterations"]
+    iteration = iterations[node_id] = iterations.get(node_id, 0) + 1
     branch["visit"] = new_visit(node_id, iteration)
-    flow.emit("node:enter", node=node_id, instruction=_shown(flow, f"nodes.{node_id}.instruction"))
+    _tell_entry(flow, node)
     if warnings := state["warnings"].get(node_id):
         flow.warn(node_id, warnings)
     if node.requires is not None and not _requirements_hold(flow, branch, node, node.requires):
         return
-    if absent := (state.get("absent") or {}).get(node_id):
+    if "absent" in state and (absent := state["absent"].get(node_id)):
         fail(flow, branch, "; ".join(absent))
         return
     if node.approve is not None:
@@ -84,12 +85,13 @@ def _come_in(flow: Flow, branch: Branch, node: str, visit: VisitState) -> None:
     visit["iteration"] = state["iterations"][node] = state["iterations"].get(node, 0) + 1
     visit["tries"] = 0
     branch["visit"], branch["paused"] = visit, None
-    flow.emit("node:enter", node=node, instruction=_shown(flow, f"nodes.{node}.instruction"))
+    _tell_entry(flow, flow.workflow.nodes[node])
 
 
-def _shown(flow: Flow, path: str) -> Value:
-    """The content of a Source in an event: a long one stays a reference there."""
-    return flow.state["long"].get(path) or flow.content(path)
+def _tell_entry(flow: Flow, node: Node) -> None:
+    """The node is entered; a long instruction stays a reference in what is told of it."""
+    instruction = flow.state["long"].get(node.told_by) or flow.content(node.told_by)
+    flow.events.append({"type": "node:enter", "node": node.id, "instruction": instruction})
 
 
 def _requirements_hold(flow: Flow, branch: Branch, node: Node, needed: Requires) -> bool:
@@ -135,12 +137,13 @@ def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def begin(flow: Flow, branch: Branch) -> None:
     """Begins an attempt at the node: the first, or one more after its evaluation failed."""
-    visit, node = visit_of(branch), flow.node(branch)
+    visit, runs = visit_of(branch), flow.state["runs"]
+    id = visit["node"]
+    node = flow.workflow.nodes[id]
     visit["stage"], visit["turn"], visit["tries"], visit["bytes"] = "turn", 0, 0, 0
     visit["calls"], visit["evals"], visit["results"] = [], [], []
     visit["history"], visit["text"] = None, ""
-    flow.state["runs"][node.id] = flow.state["runs"].get(node.id, 0) + 1
-    visit["nth"] = flow.state["runs"][node.id]
+    visit["nth"] = runs[id] = runs.get(id, 0) + 1
     if node.child is not None:
         if (problem := handing.open_child(flow, branch, node)) is not None:
             fail(flow, branch, problem)
@@ -152,33 +155,37 @@ def begin(flow: Flow, branch: Branch) -> None:
 
 def turn(flow: Flow, branch: Branch) -> None:
     """Asks the model for its next answer, if it may have one."""
-    visit, node = visit_of(branch), flow.node(branch)
-    if visit["turn"] >= node.max_turns:
+    visit, state = visit_of(branch), flow.state
+    id, asked = visit["node"], visit["turn"]
+    node = flow.workflow.nodes[id]
+    if asked >= node.max_turns:
         fail(flow, branch, f"max_turns: no result within {node.max_turns} turns")
         return
-    over, ends_run = flow.over_budget(branch)
+    over, ends_run = flow.over_budget(visit)
     if over is not None:
-        if not (visit["turn"] or visit["tries"] or flow.is_old):
-            flow.state["runs"][node.id] -= 1  # nobody was asked: the next visit is this invocation
+        if not (asked or visit["tries"] or flow.is_old):
+            state["runs"][id] -= 1  # nobody was asked: the next visit is this invocation
         fail(flow, branch, over, stop="budget exceeded" if ends_run else None)
         return
+    nth, attempt, ref = visit["nth"], visit["attempt"], branch["id"]
     params = {
-        "name": node.id,
-        "node": node.id,
+        "name": id,
+        "node": id,
         "iteration": visit["iteration"],
-        "attempt": visit["attempt"],
-        "turn": visit["turn"] + 1,
-        "nth": visit["nth"],
-        "session": f"{branch['id']}/{node.id}/{visit['nth']}",
+        "attempt": attempt,
+        "turn": asked + 1,
+        "nth": nth,
+        "session": f"{ref}/{id}/{nth}",
         "provider": str(flow.ctx.options.get("model") or "").partition(":")[0],
-        "setup": flow.state["setup"],
+        "setup": state["setup"],
         "base": branch["base"],
         "own": branch["own"],
     }
-    for name in ("preamble", "approval", "history", "results"):
-        if visit.get(name):
-            params[name] = visit[name]
-    flow.open("model", branch["id"], params)
+    if asked or attempt or node.approve is not None:
+        for name in ("preamble", "approval", "history", "results"):
+            if visit.get(name):
+                params[name] = visit[name]
+    flow.add(Intent(kind="model", params=params, ref=ref, pool=node.pool))
 
 
 def fail(
@@ -223,7 +230,7 @@ def on_turn(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     flow.charge(branch, value.get("usage"))
     if warnings := value.get("warnings"):
         flow.warn(visit["node"], warnings)
-    calls = flow.load(value.get("calls"))
+    calls = flow.load(value["calls"]) if "calls" in value else None
     if not calls:
         settle(flow, branch, value.get("status", "success"), value.get("data"))
     elif len(calls) > TURN_CALLS_MAX:
@@ -250,7 +257,7 @@ def _turn_failed(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
     """The model is done with the node; now it counts what it says."""
-    loaded = flow.load(data)
+    visit, workflow, loaded = visit_of(branch), flow.workflow, flow.load(data)
     if status not in STATUSES:
         fail(flow, branch, f"the model answered with the status {str(status)[:80]!r}, which is not one")
     elif not isinstance(loaded, dict):
@@ -260,8 +267,10 @@ def settle(flow: Flow, branch: Branch, status: Value, data: Value) -> None:
         fail(flow, branch, None if loaded.get("error") else "the model reported failure", data=data)
     elif status == "skipped":
         leave(flow, branch, "skipped", data)
+    elif (id := visit["node"]) in workflow.only and workflow.nodes[id].unjudged:
+        leave(flow, branch, "success", data)  # nobody asks for this visit any more
     else:
-        visit_of(branch)["data"] = data
+        visit["data"] = data
         evaluate(flow, branch)
 
 
@@ -310,7 +319,7 @@ def open_call(flow: Flow, branch: Branch, *, key: str | None, doubtful: bool = F
 
 def _is_last_turn(flow: Flow, branch: Branch) -> bool:
     node, visit = flow.node(branch), visit_of(branch)
-    return visit["turn"] >= node.max_turns or flow.over_budget(branch)[0] is not None
+    return visit["turn"] >= node.max_turns or flow.over_budget(visit)[0] is not None
 
 
 def on_call(flow: Flow, branch: Branch, receipt: Receipt) -> None:
