@@ -21,6 +21,7 @@ from treadle.kernel.values import Value
 _PART_BYTES = 9
 _PARTS_MIN = WRITTEN_BYTES_MIN // _PART_BYTES
 _NESTS = (list, tuple, dict)
+_FLAT = frozenset((str, bytes, int, float, bool, type(None)))
 _Nest: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
 
 
@@ -46,7 +47,7 @@ def copied_from_caller(value: object) -> tuple[Value, bytes]:
 def check_written(value: object) -> None:
     """Refuses a value that holds the same parts again and again, beyond all measure. Asked where somebody's own code
     hands something in; what was read from bytes holds nothing twice."""
-    if not isinstance(value, _NESTS) or _is_modest(value):
+    if not isinstance(value, _NESTS) or _is_flat(value) or _is_modest(value):
         return
     written, distinct = _sizes(value)
     if written > WRITTEN_BYTES_MIN and written > WRITTEN_TIMES_MAX * distinct:
@@ -55,6 +56,14 @@ def check_written(value: object) -> None:
             "hand over each part once",
             details={"bytes": min(written, INT_MAX)},
         )
+
+
+def _is_flat(value: _Nest) -> bool:
+    """Whether a value holds nothing but a few texts and numbers: were they all the same one, it would not be so many
+    times larger written out. Most are like this, and it is quickly seen."""
+    if len(value) > WRITTEN_TIMES_MAX or type(value) not in (dict, list):
+        return False  # a class of somebody's own may say anything of its length
+    return _FLAT.issuperset(map(type, value.values() if isinstance(value, dict) else value))
 
 
 def _is_modest(value: _Nest) -> bool:
