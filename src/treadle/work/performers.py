@@ -28,6 +28,8 @@ class Performs(msgspec.Struct, frozen=True):
     signed: bool = False
     # Which of them touch nothing outside, so that they may be done before they are durable.
     pure: Threaded | None = None
+    # Whether the performer only reads what it is handed, and heeds no order of keys: it gets the run's own, not a copy.
+    reads: bool = False
     # Lets go of what the performer holds, when its engine ends.
     close: Callable[[], Awaitable[None]] | None = None
 

@@ -97,7 +97,11 @@ class WorkerJob:
         self.definition = work.definition
         # A copy: what performers and tools are given is theirs to change, the run's own state is not. Its keys stand as
         # the journal brings them back, whether or not this is the first attempt.
-        self.intent = msgspec.structs.replace(work.intent, params=to_value(work.intent.params))
+        intent = work.intent
+        row = worker.performers[work.dialect, intent.kind]
+        if row is None or not row.reads:
+            intent = msgspec.structs.replace(intent, params=to_value(intent.params))
+        self.intent = intent
         self.options = work.options
         self.checkpoint = work.checkpoint
         self.span = None if worker.tracer is None else worker.tracer.begin(work)

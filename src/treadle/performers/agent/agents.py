@@ -93,7 +93,7 @@ class Agents:
     def performs(self) -> list[Performs]:
         return [
             Performs("source", self._source, _all_inline),
-            Performs("model", self.work.model, self._is_instant, pure=self._is_pure),
+            Performs("model", self.work.model, self._is_instant, pure=self._is_pure, reads=True),
             Performs("call", self.work.call),
             Performs("route", self.work.route),
             Performs("ask", self.work.ask),
@@ -133,8 +133,7 @@ def _all_inline(intent: OpenIntent, workflow: Workflow | None) -> bool:
     if workflow is None or params["op"] != "setup" or is_reference(params["input"]):
         return False
     if (own := workflow.answers.get("all inline")) is None:
-        skilled = any(node.skills for node in workflow.nodes.values())
-        own = not skilled and _are_texts(fields(workflow, {}, {}))
+        own = not workflow.skilled and _are_texts(fields(workflow, {}, {}))
         workflow.answers["all inline"] = own
     return own and _are_texts(given_fields(params["input"]))
 

@@ -15,6 +15,7 @@ from treadle.dialects.agent import routing, sources
 from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
+from treadle.dialects.agent.visiting import STATUSES
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode, to_value
 from treadle.work import at_hand
@@ -25,10 +26,10 @@ from .api import (
     AskRequest,
     ChooseReply,
     ChooseRequest,
+    McpServer,
     McpSessions,
     Provider,
     ProviderError,
-    ToolSpec,
     TurnReply,
     TurnRequest,
     Visit,
@@ -47,6 +48,7 @@ SETUP_BYTES_MAX: Final = 24 * 1024
 INPUT_BYTES_MAX: Final = 64 * 1024
 # Each is no larger than these together.
 SETUPS_MAX: Final = 64
+NO_TOOLS: Final = NodeTools()
 # What helps where a skill is nowhere to be had.
 REMEDY: Final = "register it, give --skills FILE.py, or set skills_optional: true to go on without it"
 
@@ -135,6 +137,8 @@ class AgentWork:
         """What is recorded of each skill; what to warn of at each node; and why a node cannot work here."""
         inline = workflow.body.get("skills") or {}
         await self.skills.load(values.files)
+        if not workflow.skilled:
+            return {}, {}, {}
         nowhere: dict[str, str] = {}
         found: dict[str, Any] = {}
         left_out: dict[str, str] = {}
@@ -214,16 +218,20 @@ class AgentWork:
         node = workflow.nodes[params["node"]]
         setup = await self._setup(job)
         provider = self._provider(job)
-        tools = node_tools(node, setup.skills)
-        servers = await self.tools.servers(job, workflow, node, setup.skills) if node.skills else {}
-        key = Visit(job.run, params["session"])
+        model = node.model or workflow.model or _own(provider, "default_model")
+        at_hand.note(gen_ai__request__model=model)
+        tools, key = NO_TOOLS, Visit(job.run, params["session"])
+        servers: Mapping[str, McpServer] = {}
+        if node.skills:
+            tools = node_tools(node, setup.skills)
+            servers = await self.tools.servers(job, workflow, node, setup.skills)
         if servers:
             session = await self.mcp.open(key, servers, list(tools.taken))
             tools.add_mcp(node, session.tools)
-        request = self._request(job, workflow, node, setup, tools)
-        request.model = node.model or workflow.model or _own(provider, "default_model")
-        at_hand.note(gen_ai__request__model=request.model)
-        request.mcp_servers = sorted(servers)
+        request = self._request(job, node, setup, tools)
+        request.model = model
+        if servers:
+            request.mcp_servers = sorted(servers)
         goes_on = False
         try:
             reply = reply_of(await provider.turn(request), TurnReply)
@@ -237,13 +245,13 @@ class AgentWork:
             if servers and not goes_on:
                 await self.mcp.release(key)
         if params["turn"] == 1:
-            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, request.model, reply)]
-        # All of it was made or copied here, so that it need not be copied again.
+            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, model, reply)]
+        # All of it was made or copied here, so that it need not be copied again; a plain result is small, too.
+        if value.get("status") in STATUSES and not value.get("warnings"):
+            return Done(value=value, is_canonical=True)
         return Done(value=value, body=encode(value))
 
-    def _request(
-        self, job: Job, workflow: Workflow, node: Node, setup: Setup, tools: NodeTools
-    ) -> TurnRequest:
+    def _request(self, job: Job, node: Node, setup: Setup, tools: NodeTools) -> TurnRequest:
         params = job.intent.params
 
         async def context() -> dict[str, Any]:
@@ -265,11 +273,11 @@ class AgentWork:
             turn=params["turn"],
             nth=params["nth"],
             instruction=sources.assemble(node, setup.sources, setup.skills, params.get("preamble")),
-            tools=[ToolSpec(t.name, t.description, t.input_schema) for t in tools.by_name.values()],
+            tools=tools.specs() if tools.by_name else [],
             max_turns=node.max_turns,
             output_schema=node.output,
             disallowed_tools=node.disallowed_tools,
-            results=params.get("results") or (),
+            results=to_value(params["results"]) if "results" in params else (),
             context=context,
             history=history,
             progress=progress,
@@ -291,16 +299,18 @@ class AgentWork:
         self, job: Job, provider: Provider, reply: TurnReply, tools: NodeTools
     ) -> dict[str, Any]:
         params = job.intent.params
-        value: dict[str, Any] = {"usage": usage_of(reply.usage)}
+        value: dict[str, Any] = {}
         own = await self.payloads.chunk(job, params["own"])
         if own is not None:
             value["own"] = own
-        if reply.text:
-            value["text"] = text_of(reply.text)[:PART_BYTES_MAX]
         if not reply.calls:
-            value["status"] = status_of(reply.status)
             data, body = written(reply.data)
             value["data"] = await self.payloads.slim(job, data, DATA_BYTES_MAX, body)
+        if reply.text:
+            value["text"] = text_of(reply.text)[:PART_BYTES_MAX]
+        value["usage"] = usage_of(reply.usage)
+        if not reply.calls:
+            value["status"] = status_of(reply.status)
             return value
         calls = [
             {
@@ -364,7 +374,7 @@ class AgentWork:
             model = model or _own(provider, "small_model")
         else:
             assert node.retry is not None
-            written = (await self._setup(job)).sources.get(f"nodes.{node.id}.instruction")
+            written = (await self._setup(job)).sources.get(node.told_by)
             base = str(written["content"]) if written else ""
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or _own(provider, "default_model")

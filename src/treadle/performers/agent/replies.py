@@ -24,7 +24,7 @@ def reply_of(found: object, kind: type[Reply]) -> Reply:
     """The answer, which is of the kind that was asked for, with its usage as a mapping."""
     if not isinstance(found, kind):
         raise _invalid(f"the provider answered with {kind_of(found)}, not with {kind.__name__}")
-    if not isinstance(found.usage, Mapping):
+    if type(found.usage) is not dict and not isinstance(found.usage, Mapping):
         raise _invalid(f"the usage of the answer is {kind_of(found.usage)}, not a mapping")
     return found
 
@@ -38,7 +38,7 @@ def checked_calls(calls: object) -> list[dict[str, Any]]:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Token counts and cost, of a shape that adds up whatever a provider reported."""
-    found: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
+    found: dict[str, Any] = {"usd": 0.0, "input_tokens": 0, "output_tokens": 0}
     if not usage:
         return found
     for name in ("input_tokens", "output_tokens"):

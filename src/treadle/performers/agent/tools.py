@@ -21,7 +21,7 @@ from treadle.lang.json_schema import validator
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named
 
-from .api import McpServer, McpSessions, McpTool, ProviderError, Visit
+from .api import McpServer, McpSessions, McpTool, ProviderError, ToolSpec, Visit
 from .handlers import run_handler
 from .payloads import PART_BYTES_MAX, Payloads
 from .skill import CleanLogger, Skill, ToolContext
@@ -74,6 +74,10 @@ class NodeTools:
                 node,
                 Offered(tool.name, tool.server, tool.own_name, tool.description, tool.input_schema, tool),
             )
+
+    def specs(self) -> list[ToolSpec]:
+        """Those that the node offers, as its model is told of them."""
+        return [ToolSpec(tool.name, tool.description, tool.input_schema) for tool in self.by_name.values()]
 
     def find(self, name: str) -> Offered | None:
         by_long_name = (tool for tool in self.by_name.values() if tool.long_name == name)

@@ -162,7 +162,7 @@ class _Transcript:
             evaluator = spec.evaluators[params["evaluator"]]
             return {"evaluator": evaluator.name, "question": judge_question(evaluator, data, calls)}
         assert spec.retry is not None
-        written = self._load(self._setup(params)["sources"]).get(f"nodes.{node}.instruction")
+        written = self._load(self._setup(params)["sources"]).get(spec.told_by)
         base = str(written["content"]) if written else ""
         return {"question": reflect_question(spec.retry, base, data, params["evals"])}
 
