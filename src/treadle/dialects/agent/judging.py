@@ -189,7 +189,7 @@ def again(flow: Flow, branch: Branch, reflection: str | None) -> None:
     visit["preamble"] = preamble(
         node.retry, visit["evals"], reflection, end=FIX_BEFORE if flow.is_old else FIX
     )
-    add_step(flow, branch, "failed")
+    add_step(flow, visit, "failed")
     visit["attempt"] += 1
     flow.state["retries"] += 1
     visit.pop("question", None)

@@ -22,16 +22,15 @@ from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MA
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
 from .routing import NOWHERE, Ways, choices, chosen, is_decision, join_of, used_up
-from .states import Branch
+from .states import Branch, VisitState
 
 # One for all results, which nobody changes: a run keeps a result of each node for as long as it is in memory.
 NO_CALLS: Final[list[Value]] = []
 NOT_EMITTED: Final = "declared output not emitted"
 
 
-def add_step(flow: Flow, branch: Branch, status: str) -> None:
+def add_step(flow: Flow, visit: VisitState, status: str) -> None:
     """One line of the trace: one attempt at a node."""
-    visit = visit_of(branch)
     node = visit["node"]
     step = {"node": node, "status": status, "iteration": visit["iteration"], "usage": visit["spent"]}
     if flow.workflow.nodes[node].retry is not None:
@@ -62,7 +61,7 @@ def leave(
         and (status != "failed" or not flow.workflow.halt_on_failure)
     ):
         # Most visits: nothing is to be found out before, and there is one way on.
-        _exit(flow, branch, status, data)
+        _exit(flow, branch, visit, status, data)
         branch["visit"] = None
         follow(flow, branch, only, only.reason, only.reason)
         return
@@ -79,7 +78,7 @@ def leave(
     if extra and is_reference(data) and data["size"] > MERGED_BYTES_MAX:
         _merge(flow, branch, data, {"status": status, "extra": dict(extra), "stop": stop, "error": error})
         return
-    _exit(flow, branch, status, {**_object(flow.load(data)), **extra} if extra else data)
+    _exit(flow, branch, visit, status, {**_object(flow.load(data)), **extra} if extra else data)
     if stop is None and status == "failed" and flow.workflow.halt_on_failure:
         stop = "node failed"
     if stop is not None:
@@ -114,15 +113,14 @@ def _possible(
         return NOWHERE, error
 
 
-def _exit(flow: Flow, branch: Branch, status: str, data: Value) -> None:
+def _exit(flow: Flow, branch: Branch, visit: VisitState, status: str, data: Value) -> None:
     """The node is left with this result: everybody may see it."""
-    visit = visit_of(branch)
     node = visit["node"]
     result = {"status": status, "data": data, "toolCalls": visit["calls"] or NO_CALLS}
     if visit["evals"]:
         result["evals"] = visit["evals"]
     _record(flow, branch, node, result)
-    add_step(flow, branch, status)
+    add_step(flow, visit, status)
     flow.events.append({"type": "node:exit", "node": node, "result": result})
 
 
@@ -243,7 +241,7 @@ def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
     data = {**kept, "error": message} if len(encode(kept)) <= MERGED_BYTES_MAX else {"error": message}
     result = {"status": "failed", "data": data, "toolCalls": calls}
     _record(flow, branch, visit["node"], result)
-    add_step(flow, branch, "failed")
+    add_step(flow, visit, "failed")
     if told and flow.bytes <= CUT_BYTES_MAX:
         for type, payload in (*ended, ("node:exit", {"result": result})):
             flow.emit(type, node=visit["node"], **payload)

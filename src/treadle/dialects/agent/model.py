@@ -200,6 +200,11 @@ class Workflow:
         return {}
 
     @cached_property
+    def inline(self) -> dict[str, dict[str, Value]]:
+        """Those of `texts` that are text, as every run resolves them; filled by whoever does it first."""
+        return {}
+
+    @cached_property
     def answers(self) -> dict[str, bool]:
         """What is asked about it again and again, and has one answer; filled by those who ask."""
         return {}

@@ -51,7 +51,7 @@ def on_function(flow: Flow, branch: Branch, receipt: Receipt) -> None:
     if node.retry is None or visit["attempt"] >= node.retry.max or code_of(receipt) == "FUNCTION_NOT_FOUND":
         fail(flow, branch, reason)
         return
-    add_step(flow, branch, "failed")
+    add_step(flow, visit, "failed")
     visit["attempt"] += 1
     flow.state["retries"] += 1
     flow.emit("node:retry", node=node.id, attempt=visit["attempt"], reason=reason, preamble="")

@@ -36,7 +36,7 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
         return
     iterations = state["iterations"]
     iteration = iterations[node_id] = iterations.get(node_id, 0) + 1
-    branch["visit"] = new_visit(node_id, iteration)
+    visit = branch["visit"] = new_visit(node_id, iteration)
     _tell_entry(flow, node)
     if warnings := state["warnings"].get(node_id):
         flow.warn(node_id, warnings)
@@ -48,7 +48,7 @@ def enter(flow: Flow, branch: Branch, node_id: str) -> None:
     if node.approve is not None:
         people.ask_approval(flow, branch, node)
     else:
-        begin(flow, branch)
+        _work(flow, branch, visit, node)
 
 
 def settle_by_hand(
@@ -137,12 +137,16 @@ def on_approval(flow: Flow, branch: Branch, receipt: Receipt) -> None:
 
 def begin(flow: Flow, branch: Branch) -> None:
     """Begins an attempt at the node: the first, or one more after its evaluation failed."""
-    visit, runs = visit_of(branch), flow.state["runs"]
-    id = visit["node"]
-    node = flow.workflow.nodes[id]
+    visit = visit_of(branch)
     visit["stage"], visit["turn"], visit["tries"], visit["bytes"] = "turn", 0, 0, 0
-    visit["calls"], visit["evals"], visit["results"] = [], [], []
-    visit["history"], visit["text"] = None, ""
+    visit["calls"], visit["evals"] = [], []
+    _work(flow, branch, visit, flow.node(branch))
+
+
+def _work(flow: Flow, branch: Branch, visit: VisitState, node: Node) -> None:
+    """Has the node's work done by whoever does it, from its beginning."""
+    runs, id = flow.state["runs"], node.id
+    visit["results"], visit["history"], visit["text"] = [], None, ""
     visit["nth"] = runs[id] = runs.get(id, 0) + 1
     if node.child is not None:
         if (problem := handing.open_child(flow, branch, node)) is not None:

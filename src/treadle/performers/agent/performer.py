@@ -102,7 +102,11 @@ class AgentWork:
             base=base,
             offline=bool(job.options.get("offline")),
             fetch=self.fetch(workflow.body.get("fetch") or {}, job),
+            known=workflow.inline,
         )
+        if not workflow.inline:
+            own = ((path, resolved[path]) for path in workflow.texts)
+            workflow.inline.update((path, source) for path, source in own if source["kind"] == "inline")
         found, warnings, absent = await self._resolve_skills(workflow, resolved, self.tools.values(job))
         slim = await self.payloads.slim(job, resolved, SETUP_BYTES_MAX)
         skills = await self.payloads.slim(job, found, SETUP_BYTES_MAX)
@@ -220,12 +224,13 @@ class AgentWork:
         provider = self._provider(job)
         model = node.model or workflow.model or _own(provider, "default_model")
         at_hand.note(gen_ai__request__model=model)
-        tools, key = NO_TOOLS, Visit(job.run, params["session"])
+        tools, key = NO_TOOLS, None
         servers: Mapping[str, McpServer] = {}
         if node.skills:
             tools = node_tools(node, setup.skills)
             servers = await self.tools.servers(job, workflow, node, setup.skills)
         if servers:
+            key = Visit(job.run, params["session"])
             session = await self.mcp.open(key, servers, list(tools.taken))
             tools.add_mcp(node, session.tools)
         request = self._request(job, node, setup, tools)
@@ -242,7 +247,7 @@ class AgentWork:
             raise
         finally:
             # The servers outlive a turn for the calls it asked for, and for its repetition.
-            if servers and not goes_on:
+            if key is not None and not goes_on:
                 await self.mcp.release(key)
         if params["turn"] == 1:
             value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, model, reply)]

@@ -12,6 +12,7 @@ import errno
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from treadle.dialects.agent.paths import brief
@@ -36,12 +37,21 @@ class SourceError(TreadleError):
 
 
 async def resolve_all(
-    fields: Mapping[str, Value], *, base: str | None, offline: bool, fetch: Fetch
+    fields: Mapping[str, Value],
+    *,
+    base: str | None,
+    offline: bool,
+    fetch: Fetch,
+    known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
-    """ResolvedSources by field path. The first that fails is an error that names its field."""
+    """ResolvedSources by field path. The first that fails is an error that names its field. What is `known` need not
+    be resolved."""
     cache: dict[tuple[str, str], dict[str, Any]] = {}
     found: dict[str, dict[str, Any]] = {}
     for path, value in fields.items():
+        if path in known:
+            found[path] = known[path]
+            continue
         try:
             source = classify(value)
             shown = without_credentials(source.origin) if source.kind == "url" else source.origin
