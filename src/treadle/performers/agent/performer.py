@@ -220,7 +220,7 @@ class AgentWork:
         params = job.intent.params
         workflow: Workflow = await job.load_definition()
         node = workflow.nodes[params["node"]]
-        setup = await self._setup(job)
+        setup = self._setups.get(params["setup"]["checksum"]) or await self._setup(job)
         provider = self._provider(job)
         model = node.model or workflow.model or _own(provider, "default_model")
         at_hand.note(gen_ai__request__model=model)

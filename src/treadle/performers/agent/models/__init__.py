@@ -66,9 +66,13 @@ class Providers:
 
     def _find(self, options: Mapping[str, Any]) -> Provider:
         spec = str(options.get("model") or self._default(options.get("base")))
-        name, _, argument = spec.partition(":")
         if (given := self._given.get(spec)) is not None:
             return given
+        found = self._registered.get(spec)
+        return found if found is not None and hasattr(found, "turn") else self._made_for(spec, options)
+
+    def _made_for(self, spec: str, options: Mapping[str, Any]) -> Provider:
+        name, _, argument = spec.partition(":")
         found = self._registered.get(spec) or self._registered.get(name)
         if found is not None:
             return found if hasattr(found, "turn") else self._kept((spec,), lambda: found(argument))
