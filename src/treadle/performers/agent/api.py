@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value
 
@@ -56,8 +58,8 @@ async def _silent(message: str) -> None:
     return None
 
 
-@dataclass(slots=True, kw_only=True)
-class TurnRequest:
+# Structs: one of each is made with every turn.
+class TurnRequest(msgspec.Struct, kw_only=True):
     """One answer of the model at a node.
 
     `context` and `history` are loaded when they are asked for. History is a list of neutral
@@ -85,15 +87,14 @@ class TurnRequest:
     progress: Callable[[str], Awaitable[None]] = _silent
 
 
-@dataclass(slots=True, kw_only=True)
-class TurnReply:
+class TurnReply(msgspec.Struct, kw_only=True):
     """Either `calls` (`{"id", "tool", "input"}` each), or a result: `status` and `data`."""
 
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = []
     status: str = "success"
     data: Value = None
     text: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, Any] = {}
     # The provider's own form of this answer, handed back to it with the history.
     native: Value = None
 
