@@ -62,6 +62,7 @@ HARMLESS: dict[str, Callable[[], Any]] = {
     "shared a little": lambda: [["x" * 1_000] * 10] * 10,
     "many rows with one name": lambda: [{"country": "Norway", "n": n} for n in range(50_000)],
     "one large text": lambda: "x" * 17_000_000,
+    "one large text a few times": lambda: ["x" * 1_000_000] * 60,
     "doubled ten times": lambda: doubled(10),
 }
 

@@ -61,7 +61,7 @@ def check_written(value: object) -> None:
 def _is_flat(value: _Nest) -> bool:
     """Whether a value holds nothing but a few texts and numbers: were they all the same one, it would not be so many
     times larger written out. Most are like this, and it is quickly seen."""
-    if len(value) > WRITTEN_TIMES_MAX or type(value) not in (dict, list):
+    if type(value) not in (dict, list) or len(value) > WRITTEN_TIMES_MAX:
         return False  # a class of somebody's own may say anything of its length
     return _FLAT.issuperset(map(type, value.values() if isinstance(value, dict) else value))
 

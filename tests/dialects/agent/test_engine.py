@@ -135,7 +135,10 @@ async def test_what_a_tool_an_observer_or_a_model_changes_is_its_own(tmp_path, f
             (await request.context()).clear()
             for value in (await request.context()).values():
                 value.clear()
-            return await super().turn(request)
+            reply = await super().turn(request)
+            for told in request.results:
+                told["output"].clear()
+            return reply
 
     wf = flow({"a": {"skills": ["s"]}, "b": {}}, "a b")
     called = {"tool_calls": [{"tool": "pops", "input": {"q": {"w": 1}}}], "data": {"deep": {"x": 1}}}

@@ -47,6 +47,29 @@ async def test_one_step_walks_less_far_than_it_did_at_0_1_0(tmp_path: Path, monk
     assert each["decodes"] < 2, each
 
 
+async def test_a_node_of_an_agent_walks_no_further_than_a_step(tmp_path: Path, monkeypatch: Any) -> None:
+    """One after the other: with a commit of its own for each, its start and its end among them."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    walk = loaded("walks").Walk()
+    engine, _ = loaded("agent").prepare(tmp_path / "nodes.db", STEPS)
+    walk.begin()
+    try:
+        async with asyncio.timeout(PATIENCE_S), engine:
+            for _ in range(3):
+                walk.begin()
+                run = await engine.start(f"chain{STEPS}", model="instant")
+                await run.result()
+                walk.end()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    each = {name: count / STEPS for name, count in walk.counts().items()}
+    assert each["calls"] < 175, each
+    # What the model answered is copied; what a turn is handed is not.
+    assert each["encodes"] < 7, each
+    assert each["decodes"] < 2.5, each
+
+
 async def test_the_everyday_walk_is_in_few_files_of_the_core(tmp_path: Path, monkeypatch: Any) -> None:
     """Rooms that have nothing to say of a run without alerts, limits, schedules, children or trouble are not entered."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
